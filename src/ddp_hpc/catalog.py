@@ -1,0 +1,192 @@
+"""Which choices there are and which options they take, read from the source tree without importing it.
+
+A word in the configuration is the name of a file: `exchange: ring` is `exchange/ring.py`. The options of a
+choice are the keyword-only, annotated, defaulted parameters of that file's entry function. Both are read from
+the syntax tree, so planning on a login node starts neither torch nor MPI.
+"""
+
+import ast
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from annotated_types import Gt, Interval
+from pydantic import TypeAdapter, ValidationError
+
+PACKAGE = Path(__file__).parent
+
+# Types an option may be annotated with, beside int, float, str, bool, None, tuple, list and Literal.
+PositiveInt = Annotated[int, Gt(0)]
+PositiveFloat = Annotated[float, Gt(0)]
+Fraction = Annotated[float, Interval(ge=0, lt=1)]
+
+_NAMES = {
+    "int": int,
+    "float": float,
+    "str": str,
+    "bool": bool,
+    "tuple": tuple,
+    "list": list,
+    "None": None,
+    "Literal": Literal,
+    "PositiveInt": PositiveInt,
+    "PositiveFloat": PositiveFloat,
+    "Fraction": Fraction,
+}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One sort of choice: the folder that holds it and the function whose parameters are its options."""
+
+    folder: str
+    entry: str
+
+
+KINDS = {
+    "model": Kind("models", "build"),
+    "dataset": Kind("data", "build"),
+    "exchange": Kind("exchange", "make"),
+    "table": Kind("tables", "build"),
+    "figure": Kind("figures", "draw"),
+}
+
+
+class CatalogError(ValueError):
+    """A choice or an option that does not exist, or an option's value of a wrong type."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of a choice."""
+
+    name: str
+    annotation: str
+    default: Any
+
+    def check(self, value: Any) -> Any:
+        """Return `value` in its canonical type; raise `ValidationError` if it has another type."""
+        return _adapter(self.annotation).validate_python(_as_annotated(value))
+
+
+@cache
+def _adapter(annotation: str) -> TypeAdapter[Any]:
+    evaluated = eval(annotation, {"__builtins__": {}}, dict(_NAMES))  # only the names listed above
+    return TypeAdapter(evaluated, config={"strict": True})
+
+
+def _as_annotated(value: Any) -> Any:
+    """Lists of YAML and JSON stand for tuples; an integral float stands for an integer (`1e4` steps)."""
+    return tuple(_as_annotated(item) for item in value) if isinstance(value, list) else value
+
+
+def names(kind: str) -> list[str]:
+    """Return the choices of `kind`, sorted. Files with a leading underscore are helpers, not choices."""
+    folder = PACKAGE / KINDS[kind].folder
+    return sorted(path.stem for path in folder.glob("*.py") if not path.stem.startswith("_"))
+
+
+def path(kind: str, name: str) -> Path:
+    """Return the file of a choice; raise `CatalogError` with the allowed names if there is none."""
+    file = PACKAGE / KINDS[kind].folder / f"{name}.py"
+    if name.startswith("_") or not file.is_file():
+        raise CatalogError(
+            f"no {kind} {name!r}{did_you_mean(name, names(kind))}; allowed: {', '.join(names(kind))}"
+        )
+    return file
+
+
+def did_you_mean(word: str, allowed: list[str]) -> str:
+    """Return ` (did you mean 'x'?)` for the nearest allowed word, or an empty string."""
+    near = difflib.get_close_matches(str(word), allowed, n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+@cache
+def _tree(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"), filename=str(file))
+
+
+@cache
+def options(kind: str, name: str) -> Mapping[str, Option]:
+    """Return the options of a choice by name, read from its entry function's keyword-only parameters."""
+    entry = KINDS[kind].entry
+    for node in _tree(path(kind, name)).body:
+        if isinstance(node, ast.FunctionDef) and node.name == entry:
+            return dict(
+                _option(kind, name, argument, default)
+                for argument, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
+            )
+    raise CatalogError(f"{path(kind, name)} has no function {entry}(), so it is no {kind}")
+
+
+def _option(kind: str, name: str, argument: ast.arg, default: ast.expr | None) -> tuple[str, Option]:
+    where = f"option {argument.arg!r} of {kind} {name!r}"
+    if argument.annotation is None or default is None:
+        raise CatalogError(f"{where} needs an annotation and a default")
+    annotation = ast.unparse(argument.annotation)
+    unknown = {n.id for n in ast.walk(argument.annotation) if isinstance(n, ast.Name)} - _NAMES.keys()
+    if unknown:
+        raise CatalogError(f"{where}: annotation {annotation} uses {unknown}; allowed: {', '.join(_NAMES)}")
+    try:
+        value = ast.literal_eval(default)
+    except ValueError:
+        raise CatalogError(f"{where}: the default must be a literal, not {ast.unparse(default)}") from None
+    option = Option(argument.arg, annotation, None)
+    return argument.arg, Option(argument.arg, annotation, option.check(value))
+
+
+def check_options(kind: str, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `given` in canonical types, without those that equal their default.
+
+    Raises:
+        CatalogError: no such choice, no such option, or a value of a wrong type.
+    """
+    allowed = options(kind, name)
+    kept = {}
+    for key in sorted(given):
+        if key not in allowed:
+            listed = ", ".join(allowed) or "none"
+            raise CatalogError(
+                f"{kind} {name!r} has no option {key!r}{did_you_mean(key, list(allowed))}; allowed: {listed}"
+            )
+        try:
+            value = allowed[key].check(given[key])
+        except ValidationError as error:
+            problem = error.errors()[0]["msg"]
+            raise CatalogError(
+                f"option {key!r} of {kind} {name!r}: given {given[key]!r}, allowed: {allowed[key].annotation} ({problem})"
+            ) from None
+        if value != allowed[key].default:
+            kept[key] = value
+    return kept
+
+
+@cache
+def constants(kind: str, name: str) -> Mapping[str, Any]:
+    """Return the literal UPPER_CASE constants of a choice's file, e.g. `{"EXACT": True}`."""
+    found = {}
+    for node in _tree(path(kind, name)).body:
+        targets = (
+            node.targets
+            if isinstance(node, ast.Assign)
+            else [node.target]
+            if isinstance(node, ast.AnnAssign)
+            else []
+        )
+        value = getattr(node, "value", None)
+        for target in targets:
+            if isinstance(target, ast.Name) and target.id.isupper() and value is not None:
+                try:
+                    found[target.id] = ast.literal_eval(value)
+                except ValueError:
+                    continue
+    return found
+
+
+def summary(kind: str, name: str) -> str:
+    """Return the first line of a choice's docstring."""
+    return (ast.get_docstring(_tree(path(kind, name))) or "").split("\n", 1)[0]

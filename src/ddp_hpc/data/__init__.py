@@ -1,0 +1,1 @@
+"""Datasets: one dataset, one file."""

@@ -1,0 +1,1 @@
+"""Ways to exchange gradients: one strategy, one file."""

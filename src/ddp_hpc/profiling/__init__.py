@@ -1,0 +1,1 @@
+"""Timers, meters and provenance."""

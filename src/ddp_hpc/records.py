@@ -1,0 +1,277 @@
+"""What a run leaves behind: the Parquet schemas, the statuses, and how both are read and written.
+
+Every file of a kind has the same columns in the same order, whatever the machine: what could not be measured is
+null, never 0, and the reason stands in the provenance. Unit and meaning of a column are in its field metadata.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+SCHEMA_VERSION = 1
+
+# Raise by hand when the meaning of a measurement changes (timers, meters, definitions): all runs are then new.
+MEASUREMENT_VERSION = 1
+
+# status: (kind, exit code of the job, retried within one invocation)
+STATUSES = {
+    "ok": ("result", 0, False),
+    "diverged": ("finding", 0, False),
+    "oom_gpu": ("finding", 0, False),
+    "oom_host": ("failure", 1, True),
+    "timeout": ("failure", 1, True),
+    "preempted": ("failure", 1, True),
+    "node_fail": ("failure", 1, True),
+    "launch_failed": ("failure", 1, True),
+    "crashed": ("failure", 1, False),
+    "cancelled": ("failure", 1, False),
+    "rejected": ("failure", 1, False),
+    "missing": ("not yet", None, None),
+    "queued": ("not yet", None, None),
+    "running": ("not yet", None, None),
+}
+FINISHED = frozenset(status for status, (kind, _, _) in STATUSES.items() if kind in ("result", "finding"))
+FAILED = frozenset(status for status, (kind, _, _) in STATUSES.items() if kind == "failure")
+
+
+class RecordError(ValueError):
+    """A record that cannot be read, or is of another schema version."""
+
+
+def _field(name: str, kind: pa.DataType, unit: str, meaning: str) -> pa.Field:
+    return pa.field(name, kind, metadata={"unit": unit, "meaning": meaning})
+
+
+_TEXT, _INT, _FLOAT, _BOOL = pa.string(), pa.int64(), pa.float64(), pa.bool_()
+
+# the phases of a step, in the order in which they happen; with `rest_s` they sum to the step
+PHASES = ("data_s", "h2d_s", "forward_s", "backward_s", "exchange_exposed_s", "update_s", "rest_s")
+
+_SPEC_FIELDS = [
+    _field("model", _TEXT, "", "file in models/"),
+    _field("model_options", _TEXT, "JSON", "its options that differ from their defaults"),
+    _field("dataset", _TEXT, "", "file in data/"),
+    _field("dataset_options", _TEXT, "JSON", "its options that differ from their defaults"),
+    _field("exchange", _TEXT, "", "file in exchange/"),
+    _field("exchange_options", _TEXT, "JSON", "its options that differ from their defaults"),
+    _field("world_size", _INT, "ranks", "ranks that train together"),
+    _field("batch_size", _INT, "samples", "per rank and step"),
+    _field("learning_rate", _FLOAT, "", "at the base batch, before scaling"),
+    _field("budget", _TEXT, "", "what was asked for"),
+    _field("optimizer", _TEXT, "", "update rule"),
+    _field("momentum", _FLOAT, "", "momentum of sgd"),
+    _field("weight_decay", _FLOAT, "", "L2 penalty, not in the reported loss"),
+    _field("seed", _INT, "", "of weights and sample order"),
+    _field("sampling", _TEXT, "", "global or partitioned"),
+    _field("dtype", _TEXT, "", "of weights and gradients"),
+    _field("learning_rate_scaling", _TEXT, "", "none, linear or sqrt in k = global batch / base batch"),
+    _field("base_batch_size", _INT, "samples", "global batch at which k = 1"),
+    _field("learning_rate_warm_up_steps", _INT, "steps", "linear rise of the learning rate"),
+    _field("evaluate_every_steps", _INT, "steps", "null: evaluated at the end only"),
+    _field("device", _TEXT, "", "as asked; null: whatever there is"),
+    _field("threads_per_rank", _INT, "threads", "as asked; null: cores / ranks of the node"),
+]
+
+RUN = pa.schema(
+    [
+        _field("run", _TEXT, "", "identity: readable hint, spec hash, code hash"),
+        _field("spec_hash", _TEXT, "", "hash of the canonical spec"),
+        _field("code_hash", _TEXT, "", "hash of the code that this spec uses"),
+        *_SPEC_FIELDS,
+        _field("status", _TEXT, "", "ok, diverged or oom_gpu"),
+        _field("reason", _TEXT, "", "why, where the status is not ok"),
+        _field("parameters", _INT, "", "trainable parameters of the model"),
+        _field("learning_rate_scaled", _FLOAT, "", "the learning rate that was used"),
+        _field("samples_asked", _INT, "samples", "budget, over all ranks; null where it is in seconds"),
+        _field("samples_seen", _INT, "samples", "steps x batch size x ranks"),
+        _field("steps", _INT, "steps", "counted steps, without warm-up"),
+        _field("warm_up_steps", _INT, "steps", "steps before time zero; in no rate"),
+        _field("wall_s", _FLOAT, "s", "from the launch to the end of training"),
+        _field("startup_s", _FLOAT, "s", "from the launch to time zero"),
+        _field("import_s", _FLOAT, "s", "part of startup_s: imports, slowest rank"),
+        _field("warm_up_s", _FLOAT, "s", "part of startup_s: steps on a state that is restored"),
+        _field("evaluation_s", _FLOAT, "s", "spent on evaluations; in no rate"),
+        _field("train_s", _FLOAT, "s", "time zero to the slowest rank's last step, without evaluations"),
+        _field("samples_per_s", _FLOAT, "samples/s", "samples_seen / train_s"),
+        _field("step_s", _FLOAT, "s", "median time between the ends of two steps, slowest rank"),
+        *(_field(phase, _FLOAT, "s", "median over steps of the mean over ranks") for phase in PHASES),
+        _field("forward_backward_s", _FLOAT, "s", "median; where forward and backward are fused"),
+        _field("wait_s", _FLOAT, "s", "median; part of exchange_exposed_s: waiting for the slowest rank"),
+        _field("move_s", _FLOAT, "s", "median; part of exchange_exposed_s: the exchange itself"),
+        _field("exchange_busy_s", _FLOAT, "s", "median; exchange including what overlaps the backward pass"),
+        _field("first_loss", _FLOAT, "", "loss of step 1"),
+        _field("min_loss", _FLOAT, "", "least loss of any step"),
+        _field("final_loss", _FLOAT, "", "loss of the last step"),
+        _field(
+            "loss_area_loss_s",
+            _FLOAT,
+            "loss x s",
+            "trapezoid of the loss over time, from step 1; null if not ok",
+        ),
+        _field("test_metric", _FLOAT, "", "on the test set, at the end"),
+        _field("test_metric_name", _TEXT, "", "accuracy (higher is better) or error (lower is better)"),
+        _field("peak_memory_bytes", _INT, "B", "largest over the ranks; host RSS, or device memory on a GPU"),
+        _field("energy_j", _FLOAT, "J", "of the training window; null without a meter"),
+        _field("device_used", _TEXT, "", "cpu or cuda"),
+        _field("threads_used", _INT, "threads", "per rank"),
+        _field("cores", _INT, "cores", "usable on the busiest node"),
+        _field("hosts", _INT, "", "nodes"),
+        _field(
+            "oversubscribed", _BOOL, "", "more ranks x threads than cores on a node: its times mean nothing"
+        ),
+        _field("ended_at", _TEXT, "ISO 8601, UTC", "when the record was written"),
+    ]
+)
+
+STEPS = pa.schema(
+    [
+        _field("step", pa.int32(), "", "counted from 1; warm-up steps are 0, -1, ..."),
+        _field("rank", pa.int32(), "", "MPI rank"),
+        _field("t_s", _FLOAT, "s", "time zero to the slowest rank's end of the step; null in warm-up"),
+        _field("loss", _FLOAT, "", "sample-weighted mean over all ranks; null in warm-up"),
+        _field("rank_loss", _FLOAT, "", "mean over this rank's samples"),
+        _field("rank_t_s", _FLOAT, "s", "time zero to this rank's end of the step"),
+        _field("step_s", _FLOAT, "s", "this rank's step: the sum of its phases"),
+        *(
+            _field(phase, _FLOAT, "s", "phase of this rank's step; null where it could not be told apart")
+            for phase in PHASES
+        ),
+        _field("forward_backward_s", _FLOAT, "s", "where forward and backward are fused"),
+        _field("wait_s", _FLOAT, "s", "part of exchange_exposed_s: until the slowest rank arrived"),
+        _field("move_s", _FLOAT, "s", "part of exchange_exposed_s: the rest of it"),
+        _field("exchange_busy_s", _FLOAT, "s", "exchange including what overlaps the backward pass"),
+        _field("warm_up", _BOOL, "", "before time zero; in no rate"),
+        _field("sampled", _BOOL, "", "phases of this step were measured with extra synchronisation"),
+    ]
+)
+
+EVALUATIONS = pa.schema(
+    [
+        _field("step", pa.int32(), "", "after this step"),
+        _field("t_s", _FLOAT, "s", "training time at that step; evaluation itself is not in it"),
+        _field("samples_seen", _INT, "samples", "over all ranks"),
+        _field("metric", _FLOAT, "", "on the whole test set"),
+        _field("loss", _FLOAT, "", "on the whole test set"),
+    ]
+)
+
+SCHEMAS = {"run": RUN, "steps": STEPS, "evaluations": EVALUATIONS}
+
+
+@dataclass(frozen=True)
+class Store:
+    """The folder of all runs, shared by all studies."""
+
+    root: Path
+
+    def folder(self, run: str) -> Path:
+        """Return the folder of a run."""
+        return self.root / "runs" / run
+
+    def file(self, run: str, kind: str = "run") -> Path:
+        """Return the Parquet file of a run: `run`, `steps` or `evaluations`."""
+        return self.folder(run) / f"{kind}.parquet"
+
+    def finished(self, run: str) -> bool:
+        """Return whether the run has ended as a result or a finding."""
+        return self.file(run).exists()
+
+
+def write(
+    kind: str, columns: Mapping[str, Sequence[Any]], file: Path, metadata: Mapping[str, Any] | None = None
+) -> None:
+    """Write a record: to a temporary name in the same folder, then renamed.
+
+    Args:
+        kind: `run`, `steps` or `evaluations`.
+        columns: some columns of that schema; those left out become null.
+        file: where to.
+        metadata: plain JSON values, kept in the file's metadata (`provenance`, ...).
+
+    Raises:
+        KeyError: a column that the schema does not have.
+    """
+    schema = SCHEMAS[kind]
+    unknown = set(columns) - set(schema.names)
+    if unknown:
+        raise KeyError(f"no column {sorted(unknown)} in {kind} records; allowed: {', '.join(schema.names)}")
+    rows = len(next(iter(columns.values())))
+    arrays = [
+        pa.array(columns.get(field.name, [None] * rows), type=field.type, from_pandas=True)
+        for field in schema
+    ]
+    notes = {"ddp_hpc.schema": f"{kind}/{SCHEMA_VERSION}"}
+    notes |= {f"ddp_hpc.{key}": json.dumps(value) for key, value in (metadata or {}).items()}
+    table = pa.Table.from_arrays(arrays, schema=schema.with_metadata(notes))
+    write_table(table, file)
+
+
+def write_table(table: pa.Table, file: Path) -> None:
+    """Write any table by rename, so that nobody ever sees half a file."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    pq.write_table(table, temporary, compression="zstd")
+    os.replace(temporary, file)
+
+
+def read(kind: str, file: Path) -> pa.Table:
+    """Return one record.
+
+    Raises:
+        RecordError: naming the file, if it cannot be read or has another schema.
+    """
+    try:
+        table = pq.read_table(file, partitioning=None)
+    except (OSError, pa.ArrowException) as error:
+        raise RecordError(
+            f"cannot read {file} (run {file.parent.name}): {error}; delete it and run the study again to make it anew"
+        ) from None
+    _check_version(kind, file, table.schema)
+    return table
+
+
+def read_metadata(file: Path) -> dict[str, Any]:
+    """Return what `write` was given as metadata, e.g. `provenance`."""
+    try:
+        raw = pq.read_schema(file).metadata or {}
+    except (OSError, pa.ArrowException) as error:
+        raise RecordError(f"cannot read {file}: {error}") from None
+    prefix = b"ddp_hpc."
+    return {
+        key[len(prefix) :].decode(): json.loads(value)
+        for key, value in raw.items()
+        if key.startswith(prefix) and key != b"ddp_hpc.schema"
+    }
+
+
+def read_runs(files: Iterable[Path]) -> pa.Table:
+    """Return the run records of many files as one table, in their order.
+
+    Raises:
+        RecordError: naming every file that cannot be read.
+    """
+    tables, problems = [], []
+    for file in files:
+        try:
+            tables.append(read("run", file).replace_schema_metadata(None))
+        except RecordError as error:
+            problems.append(str(error))
+    if problems:
+        raise RecordError("\n".join(problems))
+    return pa.concat_tables([RUN.remove_metadata().empty_table(), *tables])
+
+
+def _check_version(kind: str, file: Path, schema: pa.Schema) -> None:
+    found = (schema.metadata or {}).get(b"ddp_hpc.schema", b"none").decode()
+    wanted = f"{kind}/{SCHEMA_VERSION}"
+    if found != wanted or schema.names != SCHEMAS[kind].names:
+        raise RecordError(
+            f"{file} has schema {found}, this version of ddp-hpc reads {wanted}: it was written by another version; "
+            "read it with that one, or delete it and run the study again"
+        )

@@ -1,0 +1,254 @@
+"""The specification of one run: everything that decides its result, and nothing else."""
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_serializer, model_validator
+
+from ddp_hpc import catalog
+
+SIGNIFICANT_DIGITS = 12  # 0.1 + 0.2 and 0.3 are one grid value
+
+
+def _canonical_float(value: Any) -> Any:
+    """Round float noise away, so that two spellings of a value are one run."""
+    if isinstance(value, float) and math.isfinite(value):
+        return float(f"{value:.{SIGNIFICANT_DIGITS}g}") + 0.0  # + 0.0 turns -0.0 into 0.0
+    return value
+
+
+def _integral(value: Any) -> Any:
+    """`1e4` in YAML is a float; where an integer is asked for, it is the integer 10000."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Int = Annotated[int, BeforeValidator(_integral)]
+Float = Annotated[float, BeforeValidator(_canonical_float), Field(allow_inf_nan=False)]
+
+STRICT = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Choice(BaseModel):
+    """A name from the catalogue with its options; written `ring`, or `{name: ring, option: value}`."""
+
+    model_config = STRICT
+    name: str
+    options: dict[str, Any] = Field(default_factory=dict)
+
+    @model_serializer(mode="plain")
+    def _plain(self) -> Any:
+        return {"name": self.name, **json.loads(self.options_json)} if self.options else self.name
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.options_json))
+
+    @property
+    def options_json(self) -> str:
+        """The options that differ from their defaults, as canonical JSON (`{}` if none)."""
+        return canonical_json(self.options)
+
+    def __str__(self) -> str:
+        if not self.options:
+            return self.name
+        return f"{self.name}({', '.join(f'{key}={_short(value)}' for key, value in self.options.items())})"
+
+
+def _short(value: Any) -> str:
+    return "-".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
+
+
+def _choice(kind: str) -> BeforeValidator:
+    def check(given: Any) -> Any:
+        if isinstance(given, Choice):
+            return given
+        if isinstance(given, str):
+            given = {"name": given}
+        if not isinstance(given, Mapping) or not isinstance(given.get("name"), str):
+            raise ValueError(
+                f"allowed: one of {', '.join(catalog.names(kind))}, or {{name: ..., <option>: ...}}"
+            )
+        options = {key: _canonical_float(value) for key, value in given.items() if key != "name"}
+        return Choice(name=given["name"], options=catalog.check_options(kind, given["name"], options))
+
+    return BeforeValidator(check)
+
+
+class Budget(BaseModel):
+    """How long a run trains; exactly one of the three."""
+
+    model_config = STRICT
+    samples_seen: Int | None = Field(None, gt=0, description="samples, summed over all ranks")
+    steps: Int | None = Field(None, gt=0, description="optimiser steps")
+    seconds: Float | None = Field(None, gt=0, description="seconds of training from time zero")
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        given = [name for name in type(self).model_fields if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(
+                f"exactly one of samples_seen, steps, seconds; given: {', '.join(given) or 'none'}"
+            )
+        return self
+
+    def __str__(self) -> str:
+        return ", ".join(f"{value} {name}" for name, value in self if value is not None)
+
+
+Device = Literal["cpu", "cuda"]
+
+
+class RunSpec(BaseModel):
+    """Everything that decides a run's result.
+
+    A field equal to its default takes no part in the hash, so a new field with a default changes no old run;
+    changing a default changes the meaning of old hashes and is a break of the schema.
+    """
+
+    model_config = STRICT
+
+    model: Annotated[Choice, _choice("model")] = Field(description="a file in models/, with its options")
+    dataset: Annotated[Choice, _choice("dataset")] = Field(description="a file in data/, with its options")
+    exchange: Annotated[Choice, _choice("exchange")] = Field(
+        description="a file in exchange/, with its options; `none` is the baseline: one rank, no MPI call in the step"
+    )
+    world_size: Int = Field(gt=0, le=1_000_000, description="ranks; one GPU each where there are GPUs")
+    batch_size: Int = Field(gt=0, description="samples per rank and step")
+    learning_rate: Float = Field(
+        gt=0, description="step size at the base batch, before `learning_rate_scaling`"
+    )
+    budget: Budget = Field(description="how long to train: exactly one of samples_seen, steps, seconds")
+    optimizer: Literal["sgd", "adam"] = Field("sgd", description="the update rule")
+    momentum: Float = Field(0.0, ge=0, lt=1, description="momentum of sgd")
+    weight_decay: Float = Field(
+        0.0, ge=0, description="L2 penalty; in the gradient, not in the reported loss"
+    )
+    seed: Int = Field(
+        0, ge=0, lt=2**31, description="of the weights and the order of samples; repeat i adds i"
+    )
+    sampling: Literal["global", "partitioned"] = Field(
+        "global",
+        description="global: the same global batches in the same order at every world size; "
+        "partitioned: each rank cycles its own part",
+    )
+    dtype: Literal["float32", "float64"] = Field(
+        "float32", description="type of weights, gradients and inputs"
+    )
+    learning_rate_scaling: Literal["none", "linear", "sqrt"] = Field(
+        "none", description="factor on learning_rate, in k = global batch / base_batch_size: 1, k or sqrt(k)"
+    )
+    base_batch_size: Int | None = Field(
+        None, gt=0, description="global batch at which k = 1; needed by linear and sqrt"
+    )
+    learning_rate_warm_up_steps: Int = Field(
+        0, ge=0, description="steps over which the rate rises linearly to its full value"
+    )
+    evaluate_every_steps: Int | None = Field(
+        None, gt=0, description="steps between evaluations on the test set; null: at the end only"
+    )
+    device: Device | None = Field(None, description="null: a GPU where there is one, else the CPU")
+    threads_per_rank: Int | None = Field(
+        None, gt=0, description="CPU threads of each rank; null: the cores of the node / its ranks"
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        self._check_budget()
+        self._check_choices()
+        if self.optimizer == "adam" and self.momentum:
+            raise ValueError(f"momentum={self.momentum} belongs to sgd; adam has none, leave it out")
+        if (self.learning_rate_scaling == "none") != (self.base_batch_size is None):
+            raise ValueError(
+                f"learning_rate_scaling={self.learning_rate_scaling} with base_batch_size={self.base_batch_size}: "
+                "linear and sqrt need base_batch_size, none does not take it"
+            )
+        return self
+
+    def _check_budget(self) -> None:
+        asked = self.budget.samples_seen
+        if asked is not None and asked % self.global_batch_size:
+            below = asked - asked % self.global_batch_size
+            raise ValueError(
+                f"budget: samples_seen={asked} is no multiple of the global batch {self.world_size} x {self.batch_size} = "
+                f"{self.global_batch_size}; allowed: e.g. {below or self.global_batch_size} or "
+                f"{below + self.global_batch_size}"
+            )
+
+    def _check_choices(self) -> None:
+        exchange = catalog.constants("exchange", self.exchange.name)
+        largest = exchange.get("MAX_WORLD_SIZE")
+        if largest is not None and self.world_size > largest:
+            raise ValueError(
+                f"exchange {self.exchange.name!r} allows world_size up to {largest}, given {self.world_size}; "
+                f"allowed for more: {', '.join(n for n in catalog.names('exchange') if n != self.exchange.name)}"
+            )
+        wanted = catalog.constants("model", self.model.name).get("INPUT_SHAPE")
+        shape = catalog.constants("dataset", self.dataset.name).get("SHAPE")
+        if wanted and shape and not _fits(wanted, shape):
+            raise ValueError(
+                f"model {self.model.name!r} takes samples of shape {wanted}, dataset {self.dataset.name!r} has {shape}"
+            )
+
+    @property
+    def global_batch_size(self) -> int:
+        """Samples per step, over all ranks."""
+        return self.world_size * self.batch_size
+
+    @property
+    def steps_asked(self) -> int | None:
+        """Steps that the budget asks for; None where it is given in seconds."""
+        if self.budget.samples_seen is not None:
+            return self.budget.samples_seen // self.global_batch_size
+        return self.budget.steps
+
+    @property
+    def samples_asked(self) -> int | None:
+        """Samples that the budget asks for; None where it is given in seconds."""
+        return None if self.steps_asked is None else self.steps_asked * self.global_batch_size
+
+    @cached_property
+    def canonical(self) -> dict[str, Any]:
+        """The fields that differ from their defaults, as plain JSON values."""
+        return self.model_dump(mode="json", exclude_defaults=True)
+
+    @cached_property
+    def hash(self) -> str:
+        """Ten hexadecimal digits over the canonical fields: the same for any order and spelling."""
+        return hashlib.sha256(canonical_json(self.canonical).encode()).hexdigest()[:10]
+
+    @property
+    def readable(self) -> str:
+        """A short, file-safe hint for people; what identifies is the hash."""
+        text = f"{self.exchange.name}-w{self.world_size}-b{self.batch_size}-lr{self.learning_rate:g}-s{self.seed}"
+        return re.sub(r"[^A-Za-z0-9.]+", "-", text)[:48].strip("-")
+
+    def columns(self) -> dict[str, Any]:
+        """Return the spec as flat columns: a choice becomes `model` and `model_options` (canonical JSON)."""
+        row: dict[str, Any] = {}
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            if isinstance(value, Choice):
+                row[name], row[f"{name}_options"] = value.name, value.options_json
+            elif isinstance(value, Budget):
+                row["budget"] = str(value)
+            else:
+                row[name] = value
+        return row
+
+
+def canonical_json(value: Any) -> str:
+    """Return JSON with sorted keys and no spaces: equal values give equal text."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def _fits(wanted: tuple[int | None, ...], shape: tuple[int, ...]) -> bool:
+    return len(wanted) == len(shape) and all(w in (None, s) for w, s in zip(wanted, shape, strict=True))
+
+
+def load(given: Mapping[str, Any]) -> RunSpec:
+    """Return the spec of a plain mapping, as `spec.canonical` gives it."""
+    return RunSpec.model_validate(dict(given))
