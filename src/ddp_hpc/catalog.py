@@ -93,9 +93,7 @@ def path(kind: str, name: str) -> Path:
     """Return the file of a choice; raise `CatalogError` with the allowed names if there is none."""
     file = PACKAGE / KINDS[kind].folder / f"{name}.py"
     if name.startswith("_") or not file.is_file():
-        raise CatalogError(
-            f"no {kind} {name!r}{did_you_mean(name, names(kind))}; allowed: {', '.join(names(kind))}"
-        )
+        raise CatalogError(f"no {kind} {name!r}{did_you_mean(name, names(kind))}; allowed: {', '.join(names(kind))}")
     return file
 
 
@@ -171,11 +169,7 @@ def constants(kind: str, name: str) -> Mapping[str, Any]:
     found = {}
     for node in _tree(path(kind, name)).body:
         targets = (
-            node.targets
-            if isinstance(node, ast.Assign)
-            else [node.target]
-            if isinstance(node, ast.AnnAssign)
-            else []
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
         )
         value = getattr(node, "value", None)
         for target in targets:

@@ -122,9 +122,7 @@ RUN = pa.schema(
         _field("threads_used", _INT, "threads", "per rank"),
         _field("cores", _INT, "cores", "usable on the busiest node"),
         _field("hosts", _INT, "", "nodes"),
-        _field(
-            "oversubscribed", _BOOL, "", "more ranks x threads than cores on a node: its times mean nothing"
-        ),
+        _field("oversubscribed", _BOOL, "", "more ranks x threads than cores on a node: its times mean nothing"),
         _field("ended_at", _TEXT, "ISO 8601, UTC", "when the record was written"),
     ]
 )
@@ -202,10 +200,7 @@ def write(
     if unknown:
         raise KeyError(f"no column {sorted(unknown)} in {kind} records; allowed: {', '.join(schema.names)}")
     rows = len(next(iter(columns.values())))
-    arrays = [
-        pa.array(columns.get(field.name, [None] * rows), type=field.type, from_pandas=True)
-        for field in schema
-    ]
+    arrays = [pa.array(columns.get(field.name, [None] * rows), type=field.type, from_pandas=True) for field in schema]
     notes = {"ddp_hpc.schema": f"{kind}/{SCHEMA_VERSION}"}
     notes |= {f"ddp_hpc.{key}": json.dumps(value) for key, value in (metadata or {}).items()}
     table = pa.Table.from_arrays(arrays, schema=schema.with_metadata(notes))

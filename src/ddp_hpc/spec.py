@@ -69,9 +69,7 @@ def _choice(kind: str) -> BeforeValidator:
         if isinstance(given, str):
             given = {"name": given}
         if not isinstance(given, Mapping) or not isinstance(given.get("name"), str):
-            raise ValueError(
-                f"allowed: one of {', '.join(catalog.names(kind))}, or {{name: ..., <option>: ...}}"
-            )
+            raise ValueError(f"allowed: one of {', '.join(catalog.names(kind))}, or {{name: ..., <option>: ...}}")
         options = {key: _canonical_float(value) for key, value in given.items() if key != "name"}
         return Choice(name=given["name"], options=catalog.check_options(kind, given["name"], options))
 
@@ -90,9 +88,7 @@ class Budget(BaseModel):
     def _exactly_one(self) -> Self:
         given = [name for name in type(self).model_fields if getattr(self, name) is not None]
         if len(given) != 1:
-            raise ValueError(
-                f"exactly one of samples_seen, steps, seconds; given: {', '.join(given) or 'none'}"
-            )
+            raise ValueError(f"exactly one of samples_seen, steps, seconds; given: {', '.join(given) or 'none'}")
         return self
 
     def __str__(self) -> str:
@@ -118,26 +114,18 @@ class RunSpec(BaseModel):
     )
     world_size: Int = Field(gt=0, le=1_000_000, description="ranks; one GPU each where there are GPUs")
     batch_size: Int = Field(gt=0, description="samples per rank and step")
-    learning_rate: Float = Field(
-        gt=0, description="step size at the base batch, before `learning_rate_scaling`"
-    )
+    learning_rate: Float = Field(gt=0, description="step size at the base batch, before `learning_rate_scaling`")
     budget: Budget = Field(description="how long to train: exactly one of samples_seen, steps, seconds")
     optimizer: Literal["sgd", "adam"] = Field("sgd", description="the update rule")
     momentum: Float = Field(0.0, ge=0, lt=1, description="momentum of sgd")
-    weight_decay: Float = Field(
-        0.0, ge=0, description="L2 penalty; in the gradient, not in the reported loss"
-    )
-    seed: Int = Field(
-        0, ge=0, lt=2**31, description="of the weights and the order of samples; repeat i adds i"
-    )
+    weight_decay: Float = Field(0.0, ge=0, description="L2 penalty; in the gradient, not in the reported loss")
+    seed: Int = Field(0, ge=0, lt=2**31, description="of the weights and the order of samples; repeat i adds i")
     sampling: Literal["global", "partitioned"] = Field(
         "global",
         description="global: the same global batches in the same order at every world size; "
         "partitioned: each rank cycles its own part",
     )
-    dtype: Literal["float32", "float64"] = Field(
-        "float32", description="type of weights, gradients and inputs"
-    )
+    dtype: Literal["float32", "float64"] = Field("float32", description="type of weights, gradients and inputs")
     learning_rate_scaling: Literal["none", "linear", "sqrt"] = Field(
         "none", description="factor on learning_rate, in k = global batch / base_batch_size: 1, k or sqrt(k)"
     )
