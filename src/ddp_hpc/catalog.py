@@ -7,6 +7,7 @@ the syntax tree, so planning on a login node starts neither torch nor MPI.
 
 import ast
 import difflib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -17,6 +18,7 @@ from annotated_types import Gt, Interval
 from pydantic import TypeAdapter, ValidationError
 
 PACKAGE = Path(__file__).parent
+SIGNIFICANT_DIGITS = 12  # 0.1 + 0.2 and 0.3 are one grid value
 
 # Types an option may be annotated with, beside int, float, str, bool, None, tuple, list and Literal.
 PositiveInt = Annotated[int, Gt(0)]
@@ -69,7 +71,13 @@ class Option:
 
     def check(self, value: Any) -> Any:
         """Return `value` in its canonical type; raise `ValidationError` if it has another type."""
-        return _adapter(self.annotation).validate_python(_as_annotated(value))
+        plain = canonical(value)
+        try:
+            return _adapter(self.annotation).validate_python(plain)
+        except ValidationError:
+            if isinstance(plain, float) and plain.is_integer():  # 1e4 in YAML is a float
+                return _adapter(self.annotation).validate_python(int(plain))
+            raise
 
 
 @cache
@@ -78,9 +86,13 @@ def _adapter(annotation: str) -> TypeAdapter[Any]:
     return TypeAdapter(evaluated, config={"strict": True})
 
 
-def _as_annotated(value: Any) -> Any:
-    """Lists of YAML and JSON stand for tuples; an integral float stands for an integer (`1e4` steps)."""
-    return tuple(_as_annotated(item) for item in value) if isinstance(value, list) else value
+def canonical(value: Any) -> Any:
+    """Return `value` without float noise, lists as tuples: two spellings of a value are one run."""
+    if isinstance(value, list | tuple):
+        return tuple(canonical(item) for item in value)
+    if isinstance(value, float) and math.isfinite(value):
+        return float(f"{value:.{SIGNIFICANT_DIGITS}g}") + 0.0  # + 0.0 turns -0.0 into 0.0
+    return value
 
 
 def names(kind: str) -> list[str]:
@@ -156,7 +168,8 @@ def check_options(kind: str, name: str, given: Mapping[str, Any]) -> dict[str, A
         except ValidationError as error:
             problem = error.errors()[0]["msg"]
             raise CatalogError(
-                f"option {key!r} of {kind} {name!r}: given {given[key]!r}, allowed: {allowed[key].annotation} ({problem})"
+                f"option {key!r} of {kind} {name!r}: given {given[key]!r}, "
+                f"allowed: {allowed[key].annotation} ({problem})"
             ) from None
         if value != allowed[key].default:
             kept[key] = value

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import math
 import re
 from collections.abc import Mapping
 from functools import cached_property
@@ -12,15 +11,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_serial
 
 from ddp_hpc import catalog
 
-SIGNIFICANT_DIGITS = 12  # 0.1 + 0.2 and 0.3 are one grid value
-
-
-def _canonical_float(value: Any) -> Any:
-    """Round float noise away, so that two spellings of a value are one run."""
-    if isinstance(value, float) and math.isfinite(value):
-        return float(f"{value:.{SIGNIFICANT_DIGITS}g}") + 0.0  # + 0.0 turns -0.0 into 0.0
-    return value
-
 
 def _integral(value: Any) -> Any:
     """`1e4` in YAML is a float; where an integer is asked for, it is the integer 10000."""
@@ -28,7 +18,7 @@ def _integral(value: Any) -> Any:
 
 
 Int = Annotated[int, BeforeValidator(_integral)]
-Float = Annotated[float, BeforeValidator(_canonical_float), Field(allow_inf_nan=False)]
+Float = Annotated[float, BeforeValidator(catalog.canonical), Field(allow_inf_nan=False)]
 
 STRICT = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -70,7 +60,7 @@ def _choice(kind: str) -> BeforeValidator:
             given = {"name": given}
         if not isinstance(given, Mapping) or not isinstance(given.get("name"), str):
             raise ValueError(f"allowed: one of {', '.join(catalog.names(kind))}, or {{name: ..., <option>: ...}}")
-        options = {key: _canonical_float(value) for key, value in given.items() if key != "name"}
+        options = {key: value for key, value in given.items() if key != "name"}
         return Choice(name=given["name"], options=catalog.check_options(kind, given["name"], options))
 
     return BeforeValidator(check)
@@ -161,8 +151,8 @@ class RunSpec(BaseModel):
         if asked is not None and asked % self.global_batch_size:
             below = asked - asked % self.global_batch_size
             raise ValueError(
-                f"budget: samples_seen={asked} is no multiple of the global batch {self.world_size} x {self.batch_size} = "
-                f"{self.global_batch_size}; allowed: e.g. {below or self.global_batch_size} or "
+                f"budget: samples_seen={asked} is no multiple of the global batch {self.world_size} x "
+                f"{self.batch_size} = {self.global_batch_size}; allowed: e.g. {below or self.global_batch_size} or "
                 f"{below + self.global_batch_size}"
             )
 

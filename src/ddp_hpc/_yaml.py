@@ -1,0 +1,68 @@
+"""YAML 1.2 files with line numbers: `1e-4` is a float, `010` is ten, `no` is a string, a double key is an error."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap, CommentedSeq
+from ruamel.yaml.error import MarkedYAMLError
+
+Key = tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class Document:
+    """The plain values of a file, and the line of every key."""
+
+    file: Path
+    values: dict[str, Any]
+    lines: Mapping[Key, int]
+
+    def where(self, *keys: Key) -> str:
+        """Return `file:line` of the first of `keys` that stands in the file, or of its nearest parent."""
+        parents = [key[:end] for key in keys for end in range(len(key) - 1, 0, -1)]
+        for key in [*keys, *parents]:
+            if key in self.lines:
+                return f"{self.file}:{self.lines[key]}"
+        return str(self.file)
+
+
+def read_mapping(file: Path, error: type[Exception]) -> Document:
+    """Return the mapping in `file`.
+
+    Raises:
+        error: the file is missing, no YAML, or no mapping; the message names file and line.
+    """
+    try:
+        loaded = YAML(typ="rt", pure=True).load(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise error(f"{file}: no such file") from None
+    except UnicodeDecodeError as problem:
+        raise error(f"{file}: not UTF-8 text ({problem.reason} at byte {problem.start})") from None
+    except MarkedYAMLError as problem:
+        mark = problem.problem_mark or problem.context_mark
+        line = f":{mark.line + 1}" if mark else ""
+        text = (problem.problem or problem.context or "no YAML").split("\n")[0]
+        raise error(f"{file}{line}: {text}") from None
+    if not isinstance(loaded, Mapping):
+        raise error(f"{file}: given {type(loaded).__name__}, allowed: a mapping of keys to values")
+    lines: dict[Key, int] = {}
+    values = _plain(loaded, (), lines)
+    return Document(file, values, lines)
+
+
+def _plain(node: Any, key: Key, lines: dict[Key, int]) -> Any:
+    if isinstance(node, CommentedMap):
+        for name in node:
+            lines[(*key, name)] = node.lc.key(name)[0] + 1
+        return {name: _plain(value, (*key, name), lines) for name, value in node.items()}
+    if isinstance(node, CommentedSeq):
+        for index in range(len(node)):
+            lines[(*key, index)] = node.lc.item(index)[0] + 1
+        return [_plain(value, (*key, index), lines) for index, value in enumerate(node)]
+    for kind in (bool, int, float, str):  # ruamel's scalars remember their spelling; identity must not
+        if isinstance(node, kind):
+            return kind(node)
+    return node

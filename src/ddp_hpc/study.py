@@ -1,0 +1,163 @@
+"""The study file: its keys, their types and defaults."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
+
+from ddp_hpc import catalog
+from ddp_hpc._yaml import Document, Key, read_mapping
+from ddp_hpc.spec import STRICT, Budget, Float, Int, RunSpec
+
+SPEC_FIELDS = tuple(RunSpec.model_fields)
+
+
+class StudyError(ValueError):
+    """What is wrong with a study file: file, line or key, what was given, what is allowed."""
+
+
+def listed(value: Any) -> list[Any]:
+    """Return a list as it is, anything else as a list of one."""
+    return value if isinstance(value, list) else [value]
+
+
+def _known(kind: str) -> BeforeValidator:
+    def check(name: Any) -> Any:
+        catalog.path(kind, str(name))
+        return name
+
+    return BeforeValidator(check)
+
+
+def _one_point() -> list[dict[str, Any]]:
+    return [{}]
+
+
+class Rules(BaseModel):
+    """Rules of the training (the first three, part of every spec) and of the judgement (the rest)."""
+
+    model_config = STRICT
+    learning_rate_scaling: Literal["none", "linear", "sqrt"] = Field(
+        "none", description="factor on the learning rate, in k = global batch / base_batch_size: 1, k or sqrt(k)"
+    )
+    base_batch_size: Int | None = Field(None, gt=0, description="global batch, in samples, at which k = 1")
+    learning_rate_warm_up_steps: Int = Field(0, ge=0, description="steps over which the rate rises to its full value")
+    loss_threshold: Float | None = Field(
+        None, description="the largest min_loss that may win, inclusive; null: any complete run may"
+    )
+    loss_window: Int = Field(1, gt=0, description="steps over which the loss is averaged before its minimum is taken")
+    area_noise: Float = Field(
+        0.01,
+        ge=0,
+        lt=1,
+        description="relative difference of loss areas taken for noise where a point has neither repeats nor a curve",
+    )
+
+    def training(self) -> dict[str, Any]:
+        """Return those rules that are fields of a spec."""
+        return {name: value for name, value in self if name in SPEC_FIELDS}
+
+
+class Study(BaseModel):
+    """One study file."""
+
+    model_config = STRICT
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9_]{0,63}$", description="the file's name without .yaml")
+    description: str = Field("", description="one sentence: what is asked")
+    citation: str | None = Field(None, description="the work to cite, or whose experiment this repeats")
+    base: dict[str, Any] = Field(default_factory=dict, description="spec fields that all points share")
+    grid: Annotated[list[dict[str, Any]], BeforeValidator(listed)] = Field(
+        default_factory=_one_point,
+        description="axes, each a value or a list of values; their product is run. `zip`: axes that go together; "
+        "`exclude`: points to leave out; `when`: the only points to keep. A list of grids is united",
+    )
+    search: list[str] = Field(
+        default_factory=lambda: ["batch_size", "learning_rate"],
+        description="the axes over which a winner is searched; all others say what competes with what",
+    )
+    repeats: Int = Field(1, gt=0, le=1000, description="how often each point runs; repeat i has seed + i")
+    budget: Budget | None = Field(None, description="exactly one of samples_seen, steps, seconds, for all points")
+    rules: Rules = Field(default_factory=Rules, description="scaling of the learning rate, and who may win")
+    tables: list[Annotated[str, _known("table")]] | None = Field(None, description="which tables; null: all")
+    figures: list[Annotated[str, _known("figure")]] | None = Field(None, description="which figures; null: all")
+
+    @model_validator(mode="after")
+    def _search_are_fields(self) -> Self:
+        for field in self.search:
+            if field not in SPEC_FIELDS:
+                raise ValueError(f"search: {unknown('field', field, SPEC_FIELDS)}")
+        return self
+
+    @property
+    def table_names(self) -> list[str]:
+        """The tables to make."""
+        return catalog.names("table") if self.tables is None else list(self.tables)
+
+    @property
+    def figure_names(self) -> list[str]:
+        """The figures to draw."""
+        return catalog.names("figure") if self.figures is None else list(self.figures)
+
+
+def read(file: Path) -> tuple[Study, Document]:
+    """Return the study in `file`, and the document that knows its lines.
+
+    Raises:
+        StudyError: naming the file, the line or key, what was given and what is allowed.
+    """
+    document = read_mapping(file, StudyError)
+    try:
+        study = Study.model_validate(document.values)
+    except ValidationError as error:
+        problems = [explain(problem, document, (), tuple(Study.model_fields)) for problem in error.errors()]
+        raise StudyError("\n".join(problems)) from None
+    if study.name != file.stem:
+        raise StudyError(
+            f"{document.where(('name',))}: name: given {study.name!r}, allowed: the name of the file, {file.stem!r}"
+        )
+    return study, document
+
+
+def explain(problem: Any, document: Document, prefix: Key, allowed: tuple[str, ...]) -> str:
+    """Return one pydantic problem as `file:line: key: given ..., allowed ...`."""
+    key = tuple(part for part in problem["loc"] if not (isinstance(part, str) and "[" in part))
+    where = document.where((*prefix, *key))
+    name = ".".join(map(str, key))
+    if problem["type"] == "extra_forbidden":
+        siblings = (
+            tuple(Rules.model_fields)
+            if key[0] == "rules"
+            else tuple(Budget.model_fields)
+            if key[0] == "budget"
+            else allowed
+        )
+        return f"{where}: {unknown('key', str(key[-1]), siblings)}"
+    if problem["type"] == "missing":
+        return f"{where}: {name} is missing"
+    if problem["type"] == "value_error":  # one of our own messages, complete in itself
+        return f"{where}: {f'{name}: ' if name else ''}{problem['ctx']['error']}"
+    return f"{where}: {name}: given {given(problem['input'])}, allowed: {_allowed(problem)}"
+
+
+def _allowed(problem: Any) -> str:
+    return str(problem["msg"]).removeprefix("Input should be ").removeprefix("a valid ").removeprefix("String should ")
+
+
+def given(value: Any) -> str:
+    """Return a value as an error message shows it: a number in quotes is a text, and says so."""
+    if isinstance(value, str):
+        return f"{value!r} (text; write numbers without quotes)" if _is_number(value) else f"{value!r} (text)"
+    return "null" if value is None else repr(value)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def unknown(what: str, word: str, allowed: tuple[str, ...]) -> str:
+    """Return `unknown key 'lr' (did you mean ...); allowed: ...`."""
+    return f"unknown {what} {word!r}{catalog.did_you_mean(word, list(allowed))}; allowed: {', '.join(allowed)}"
