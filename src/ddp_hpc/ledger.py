@@ -1,0 +1,141 @@
+"""Every planned run is a row: what has ended, what has failed and why, what is not there yet."""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ddp_hpc import identity, records
+from ddp_hpc.records import Store
+from ddp_hpc.spec import RunSpec
+from ddp_hpc.study import Study
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class State:
+    """Where a run stands: a status of `records.STATUSES`, its reason, and how many attempts were made."""
+
+    status: str
+    reason: str | None = None
+    attempts: int = 0
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A run that a study asks for."""
+
+    run: str
+    spec: RunSpec
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """The planned runs of a study, and where each stands."""
+
+    study: Study
+    store: Store
+    planned: tuple[Planned, ...]
+
+    @cached_property
+    def runs(self) -> "pd.DataFrame":
+        """One row per planned run, in the order of the plan: the columns of `records.RUN` and `attempts`.
+
+        A run that has not ended as result or finding has its spec, its status and reason; all else is null.
+
+        Raises:
+            RecordError: naming every record that cannot be read.
+        """
+        import pandas as pd
+        import pyarrow as pa
+
+        done = [planned for planned in self.planned if self.store.finished(planned.run)]
+        measured = records.read_runs(self.store.file(planned.run) for planned in done)
+        rows = {row["run"]: row for row in measured.to_pylist()}
+        table = pa.Table.from_pylist(
+            [rows.get(planned.run) or self._not_finished(planned) for planned in self.planned],
+            schema=records.RUN.remove_metadata(),
+        )
+        mapping = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype(), pa.string(): pd.StringDtype()}
+        frame = table.to_pandas(types_mapper=mapping.get)
+        frame["attempts"] = [len(attempts(self.store.folder(planned.run))) for planned in self.planned]
+        return frame
+
+    def _not_finished(self, planned: Planned) -> dict[str, Any]:
+        state = state_of(self.store, planned.run)
+        _, spec_hash, code_hash = identity.parts(planned.run)
+        hashes = {"run": planned.run, "spec_hash": spec_hash, "code_hash": code_hash}
+        return hashes | planned.spec.columns() | {"status": state.status, "reason": state.reason}
+
+    def steps(self, run: str) -> "pd.DataFrame":
+        """Return the steps of a finished run, all ranks, warm-up included: the columns of `records.STEPS`."""
+        return records.read("steps", self.store.file(run, "steps")).to_pandas()
+
+    def evaluations(self, run: str) -> "pd.DataFrame":
+        """Return the evaluations of a finished run: the columns of `records.EVALUATIONS`."""
+        return records.read("evaluations", self.store.file(run, "evaluations")).to_pandas()
+
+    def coverage(self) -> str:
+        """Return e.g. `23 of 27 runs, 4 missing: 2 crashed, 2 not yet run`."""
+        states = self.runs["status"]
+        lacking = states[~states.isin(records.FINISHED)]
+        text = f"{len(states) - len(lacking)} of {len(states)} runs"
+        if lacking.empty:
+            return text
+        counts = ", ".join(
+            f"{count} {'not yet run' if name == 'missing' else name}" for name, count in lacking.value_counts().items()
+        )
+        return f"{text}, {len(lacking)} missing: {counts}"
+
+
+def attempts(folder: Path) -> Sequence[Path]:
+    """Return the journals of a run's attempts, the oldest first."""
+    try:
+        found = [entry for entry in os.scandir(folder / "attempts") if entry.name.isdigit()]
+    except FileNotFoundError:
+        return []
+    return [Path(entry.path) for entry in sorted(found, key=lambda entry: int(entry.name))]
+
+
+def state_of(store: Store, run: str) -> State:
+    """Return where a run stands, from its record or from the journal of its last attempt."""
+    tried = attempts(store.folder(run))
+    if store.finished(run):
+        row = records.read("run", store.file(run)).select(["status", "reason"]).to_pylist()[0]
+        return State(row["status"], row["reason"], len(tried))
+    if not tried:
+        return State("missing")
+    return _state_of_attempt(tried[-1], len(tried))
+
+
+def _state_of_attempt(journal: Path, count: int) -> State:
+    ended, started = _read(journal / "ended.json"), _read(journal / "started.json")
+    if ended:
+        return State(ended["status"], ended.get("reason"), count)
+    if started and _alive(started):
+        return State("running", f"since {started['at']} on {started['host']}, pid {started['pid']}", count)
+    return State("cancelled", "its supervisor ended without a word: killed, or the machine went down", count)
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(file.read_text()))
+    except (FileNotFoundError, ValueError):
+        return {}
+
+
+def _alive(started: dict[str, Any]) -> bool:
+    """Return whether the supervisor of an attempt still runs; on another host it is believed."""
+    import psutil
+
+    if started["host"] != os.uname().nodename:
+        return True
+    try:
+        return abs(psutil.Process(started["pid"]).create_time() - started["process_created"]) < 1
+    except psutil.NoSuchProcess:
+        return False
