@@ -2,15 +2,15 @@
 
 import json
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ddp_hpc import identity, records
-from ddp_hpc.records import Store
+from ddp_hpc import identity
 from ddp_hpc.spec import RunSpec
+from ddp_hpc.statuses import FINISHED
+from ddp_hpc.store import Store
 from ddp_hpc.study import Study
 
 if TYPE_CHECKING:
@@ -54,6 +54,8 @@ class Ledger:
         import pandas as pd
         import pyarrow as pa
 
+        from ddp_hpc import records
+
         done = [planned for planned in self.planned if self.store.finished(planned.run)]
         measured = records.read_runs(self.store.file(planned.run) for planned in done)
         rows = {row["run"]: row for row in measured.to_pylist()}
@@ -63,7 +65,7 @@ class Ledger:
         )
         mapping = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype(), pa.string(): pd.StringDtype()}
         frame = table.to_pandas(types_mapper=mapping.get)
-        frame["attempts"] = [len(attempts(self.store.folder(planned.run))) for planned in self.planned]
+        frame["attempts"] = [len(self.store.attempts(planned.run)) for planned in self.planned]
         return frame
 
     def _not_finished(self, planned: Planned) -> dict[str, Any]:
@@ -74,16 +76,20 @@ class Ledger:
 
     def steps(self, run: str) -> "pd.DataFrame":
         """Return the steps of a finished run, all ranks, warm-up included: the columns of `records.STEPS`."""
+        from ddp_hpc import records
+
         return records.read("steps", self.store.file(run, "steps")).to_pandas()
 
     def evaluations(self, run: str) -> "pd.DataFrame":
         """Return the evaluations of a finished run: the columns of `records.EVALUATIONS`."""
+        from ddp_hpc import records
+
         return records.read("evaluations", self.store.file(run, "evaluations")).to_pandas()
 
     def coverage(self) -> str:
         """Return e.g. `23 of 27 runs, 4 missing: 2 crashed, 2 not yet run`."""
         states = self.runs["status"]
-        lacking = states[~states.isin(records.FINISHED)]
+        lacking = states[~states.isin(FINISHED)]
         text = f"{len(states) - len(lacking)} of {len(states)} runs"
         if lacking.empty:
             return text
@@ -93,19 +99,12 @@ class Ledger:
         return f"{text}, {len(lacking)} missing: {counts}"
 
 
-def attempts(folder: Path) -> Sequence[Path]:
-    """Return the journals of a run's attempts, the oldest first."""
-    try:
-        found = [entry for entry in os.scandir(folder / "attempts") if entry.name.isdigit()]
-    except FileNotFoundError:
-        return []
-    return [Path(entry.path) for entry in sorted(found, key=lambda entry: int(entry.name))]
-
-
 def state_of(store: Store, run: str) -> State:
     """Return where a run stands, from its record or from the journal of its last attempt."""
-    tried = attempts(store.folder(run))
+    tried = store.attempts(run)
     if store.finished(run):
+        from ddp_hpc import records
+
         row = records.read("run", store.file(run)).select(["status", "reason"]).to_pylist()[0]
         return State(row["status"], row["reason"], len(tried))
     if not tried:

@@ -7,7 +7,6 @@ null, never 0, and the reason stands in the provenance. Unit and meaning of a co
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,29 +14,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 SCHEMA_VERSION = 1
-
-# Raise by hand when the meaning of a measurement changes (timers, meters, definitions): all runs are then new.
-MEASUREMENT_VERSION = 1
-
-# status: (kind, exit code of the job, retried within one invocation)
-STATUSES = {
-    "ok": ("result", 0, False),
-    "diverged": ("finding", 0, False),
-    "oom_gpu": ("finding", 0, False),
-    "oom_host": ("failure", 1, True),
-    "timeout": ("failure", 1, True),
-    "preempted": ("failure", 1, True),
-    "node_fail": ("failure", 1, True),
-    "launch_failed": ("failure", 1, True),
-    "crashed": ("failure", 1, False),
-    "cancelled": ("failure", 1, False),
-    "rejected": ("failure", 1, False),
-    "missing": ("not yet", None, None),
-    "queued": ("not yet", None, None),
-    "running": ("not yet", None, None),
-}
-FINISHED = frozenset(status for status, (kind, _, _) in STATUSES.items() if kind in ("result", "finding"))
-FAILED = frozenset(status for status, (kind, _, _) in STATUSES.items() if kind == "failure")
 
 
 class RecordError(ValueError):
@@ -160,25 +136,6 @@ EVALUATIONS = pa.schema(
 )
 
 SCHEMAS = {"run": RUN, "steps": STEPS, "evaluations": EVALUATIONS}
-
-
-@dataclass(frozen=True)
-class Store:
-    """The folder of all runs, shared by all studies."""
-
-    root: Path
-
-    def folder(self, run: str) -> Path:
-        """Return the folder of a run."""
-        return self.root / "runs" / run
-
-    def file(self, run: str, kind: str = "run") -> Path:
-        """Return the Parquet file of a run: `run`, `steps` or `evaluations`."""
-        return self.folder(run) / f"{kind}.parquet"
-
-    def finished(self, run: str) -> bool:
-        """Return whether the run has ended as a result or a finding."""
-        return self.file(run).exists()
 
 
 def write(

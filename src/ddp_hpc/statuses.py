@@ -1,0 +1,21 @@
+"""The statuses in which a planned run can be, and what each means for the job that ran it."""
+
+# status: (kind, exit code of the job, retried within one invocation)
+STATUSES = {
+    "ok": ("result", 0, False),
+    "diverged": ("finding", 0, False),
+    "oom_gpu": ("finding", 0, False),
+    "oom_host": ("failure", 1, True),
+    "timeout": ("failure", 1, True),
+    "preempted": ("failure", 1, True),
+    "node_fail": ("failure", 1, True),
+    "launch_failed": ("failure", 1, True),
+    "crashed": ("failure", 1, False),
+    "cancelled": ("failure", 1, False),
+    "rejected": ("failure", 1, False),
+    "missing": ("not yet", None, None),
+    "queued": ("not yet", None, None),
+    "running": ("not yet", None, None),
+}
+FINISHED = frozenset(status for status, (kind, _, _) in STATUSES.items() if kind in ("result", "finding"))
+FAILED = frozenset(status for status, (kind, _, _) in STATUSES.items() if kind == "failure")
