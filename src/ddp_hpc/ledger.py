@@ -1,6 +1,5 @@
 """Every planned run is a row: what has ended, what has failed and why, what is not there yet."""
 
-import json
 import os
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddp_hpc import identity
+from ddp_hpc._process import process_created, read_json
 from ddp_hpc.spec import RunSpec
 from ddp_hpc.statuses import FINISHED
 from ddp_hpc.store import Store
@@ -113,7 +113,7 @@ def state_of(store: Store, run: str) -> State:
 
 
 def _state_of_attempt(journal: Path, count: int) -> State:
-    ended, started = _read(journal / "ended.json"), _read(journal / "started.json")
+    ended, started = read_json(journal / "ended.json"), read_json(journal / "started.json")
     if ended:
         return State(ended["status"], ended.get("reason"), count)
     if started and _alive(started):
@@ -121,20 +121,9 @@ def _state_of_attempt(journal: Path, count: int) -> State:
     return State("cancelled", "its supervisor ended without a word: killed, or the machine went down", count)
 
 
-def _read(file: Path) -> dict[str, Any]:
-    try:
-        return dict(json.loads(file.read_text()))
-    except (FileNotFoundError, ValueError):
-        return {}
-
-
 def _alive(started: dict[str, Any]) -> bool:
     """Return whether the supervisor of an attempt still runs; on another host it is believed."""
-    import psutil
-
     if started["host"] != os.uname().nodename:
         return True
-    try:
-        return abs(psutil.Process(started["pid"]).create_time() - started["process_created"]) < 1
-    except psutil.NoSuchProcess:
-        return False
+    created = process_created(started["pid"])
+    return created is not None and created == started["process_created"]

