@@ -7,7 +7,9 @@ from typing import Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
-from ruamel.yaml.error import MarkedYAMLError
+from ruamel.yaml.constructor import DuplicateKeyError
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.scalarbool import ScalarBoolean
 
 Key = tuple[str | int, ...]
 
@@ -39,29 +41,50 @@ def read_mapping(file: Path, error: type[Exception]) -> Document:
         loaded = YAML(typ="rt", pure=True).load(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise error(f"{file}: no such file") from None
+    except OSError as problem:
+        raise error(f"{file}: cannot be read: {problem.strerror}") from None
     except UnicodeDecodeError as problem:
-        raise error(f"{file}: not UTF-8 text ({problem.reason} at byte {problem.start})") from None
+        raise error(f"{file}: not UTF-8 text ({problem.reason} at byte {problem.start}); save it as UTF-8") from None
     except MarkedYAMLError as problem:
-        mark = problem.problem_mark or problem.context_mark
-        line = f":{mark.line + 1}" if mark else ""
-        text = (problem.problem or problem.context or "no YAML").split("\n")[0]
-        raise error(f"{file}{line}: {text}") from None
-    if not isinstance(loaded, Mapping):
-        raise error(f"{file}: given {type(loaded).__name__}, allowed: a mapping of keys to values")
+        raise error(_explain(file, problem)) from None
+    except YAMLError as problem:  # a character that no YAML file may hold
+        raise error(f"{file}: {str(problem).splitlines()[0]}") from None
+    if loaded is None:
+        raise error(f"{file}: is empty; allowed: a mapping of keys to values")
+    if not isinstance(loaded, CommentedMap):
+        found = "a list" if isinstance(loaded, list) else repr(loaded)
+        raise error(f"{file}: given {found}, allowed: a mapping of keys to values")
     lines: dict[Key, int] = {}
     values = _plain(loaded, (), lines)
     return Document(file, values, lines)
 
 
+def _explain(file: Path, problem: MarkedYAMLError) -> str:
+    mark = problem.problem_mark or problem.context_mark
+    line = f":{mark.line + 1}" if mark else ""
+    text = (problem.problem or problem.context or "no YAML").splitlines()[0]
+    if r"'\t'" in text:
+        text += "; indent with spaces"
+    elif isinstance(problem, DuplicateKeyError):
+        text += "; each key may stand once"
+    elif "another document" in text:
+        text = "a second document starts here; allowed: one per file"
+    return f"{file}{line}: {text}"
+
+
 def _plain(node: Any, key: Key, lines: dict[Key, int]) -> Any:
     if isinstance(node, CommentedMap):
         for name in node:
-            lines[(*key, name)] = node.lc.key(name)[0] + 1
+            place = (node.lc.data or {}).get(name)  # none for a key that `<<: *anchor` brought in
+            if place:
+                lines[(*key, name)] = place[0] + 1
         return {name: _plain(value, (*key, name), lines) for name, value in node.items()}
     if isinstance(node, CommentedSeq):
         for index in range(len(node)):
             lines[(*key, index)] = node.lc.item(index)[0] + 1
         return [_plain(value, (*key, index), lines) for index, value in enumerate(node)]
+    if isinstance(node, ScalarBoolean):  # an int for ruamel
+        return bool(node)
     for kind in (bool, int, float, str):  # ruamel's scalars remember their spelling; identity must not
         if isinstance(node, kind):
             return kind(node)
