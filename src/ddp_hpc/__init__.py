@@ -1,8 +1,9 @@
 """Declarative scaling studies of data-parallel training."""
 
-from importlib.metadata import PackageNotFoundError, version
 
-try:
-    __version__ = version("ddp-hpc")
-except PackageNotFoundError:  # run from a source tree that was never installed
-    __version__ = "0+unknown"
+def __getattr__(name: str) -> str:
+    if name != "__version__":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib.metadata import version  # slow to import, and every run starts us several times
+
+    return version("ddp-hpc")

@@ -1,0 +1,230 @@
+"""The command line: parse, call, write; nothing else. What a verb needs is imported when it is called."""
+
+import argparse
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+KIND_WORDS = {"models": "model", "datasets": "dataset", "exchanges": "exchange", "tables": "table", "figures": "figure"}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one verb and exit with its code: 0 done, 1 a run has failed or is missing, 2 a wrong study or call."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    options = _parser().parse_args(given)
+    try:
+        code = options.verb(options)
+    except KeyboardInterrupt:
+        code = 130
+    except BrokenPipeError:  # `ddp-hpc list | head`
+        sys.stderr.close()
+        code = 0
+    except (ValueError, OSError, RuntimeError) as error:
+        if getattr(options, "debug", False):
+            raise
+        print(f"ddp-hpc: {error}", file=sys.stderr)
+        code = 2
+    sys.exit(code)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="ddp-hpc", description="Scaling studies of data-parallel training: one YAML file in, honest numbers out."
+    )
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+    parser.add_argument("--debug", action="store_true", help="show where an error comes from")
+    verbs = parser.add_subparsers(title="verbs", required=True, metavar="VERB")
+
+    def verb(name: str, call: Any, text: str, as_json: bool = False) -> argparse.ArgumentParser:
+        one = verbs.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+        one.set_defaults(verb=call)
+        if as_json:
+            one.add_argument("--json", action="store_true", help="for programs")
+        return one
+
+    one = verb(
+        "list", _list, "the studies; or the points of one; or models, datasets, exchanges, tables, figures", True
+    )
+    one.add_argument("what", nargs="?", metavar="STUDY|models|datasets|exchanges|tables|figures")
+
+    one = verb("plan", _plan, "what would be run, why, and for about how long", True)
+    one.add_argument("study")
+    one.add_argument("--all", action="store_true", help="list the runs that are kept, too")
+    one.add_argument("--write", action="store_true", help="write each run's spec.json, for `ddp-hpc train RUN` by hand")
+
+    one = verb("run", _run, "run a study to its page; only what is missing is trained")
+    one.add_argument("study")
+    one.add_argument("--profile", default="profiles/default", help="the workflow profile (default: %(default)s)")
+    one.add_argument("snakemake", nargs="*", metavar="-- ARG", help="further arguments of snakemake, after --")
+
+    one = verb("status", _status, "where every planned run of a study stands", True)
+    one.add_argument("study")
+
+    one = verb("data", _data, "fetch a dataset and check it")
+    one.add_argument("dataset")
+    one.add_argument("--from", dest="source", metavar="PATH|URL", help="instead of where it was published")
+
+    one = verb("train", _train, "train one planned run, here and now")
+    one.add_argument("run", help="the name of its folder in results/runs")
+    one.add_argument("--launcher", default="", help="starts the ranks, e.g. 'mpiexec -n 4'; empty for one rank")
+    one.add_argument("--time-limit-min", type=float, help="end it, as `timeout`, after this many minutes")
+
+    for name, call in (("table", _table), ("figure", _figure)):
+        one = verb(name, call, f"make one {name} of a study from what there is")
+        one.add_argument("study")
+        one.add_argument("name")
+
+    one = verb("report", _report, "write the page of a study from its tables and figures")
+    one.add_argument("study")
+
+    one = verb("doctor", _doctor, "what this machine offers, what is missing, and what to do", True)
+    one = verb("schema", _schema, "the JSON Schema of study files, for editors")
+    return parser
+
+
+class _Version(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *ignored: Any) -> None:
+        from ddp_hpc import __version__
+
+        print(f"ddp-hpc {__version__}")
+        parser.exit()
+
+
+def _project() -> Any:
+    from ddp_hpc.project import Project
+
+    return Project.here()
+
+
+def _list(options: argparse.Namespace) -> int:
+    from ddp_hpc import listing
+
+    project = _project()
+    if options.what is None:
+        rows = listing.studies(project)
+    elif options.what in KIND_WORDS:
+        rows = listing.choices(KIND_WORDS[options.what])
+    else:
+        rows = listing.points(project, options.what)
+    _write(rows, options.json)
+    return 0
+
+
+def _plan(options: argparse.Namespace) -> int:
+    from ddp_hpc import listing, plan
+
+    ledger = _project().ledger(options.study)
+    items = plan.plan(ledger)
+    if options.write:
+        plan.prepare(ledger)
+    if options.json:
+        _write([listing.planned(item) for item in items], True)
+    else:
+        print("\n".join(listing.plan_lines(ledger, items, options.all)))
+    return 0
+
+
+def _run(options: argparse.Namespace) -> int:
+    from ddp_hpc import driver
+
+    return driver.run(_project(), options.study, options.profile, options.snakemake)
+
+
+def _status(options: argparse.Namespace) -> int:
+    from ddp_hpc import listing
+
+    ledger = _project().ledger(options.study)
+    rows = listing.states(ledger)
+    if options.json:
+        _write(rows, True)
+    else:
+        print("\n".join(listing.state_lines(ledger, rows)))
+    return 0
+
+
+def _data(options: argparse.Namespace) -> int:
+    from ddp_hpc import fetching
+
+    project = _project()
+    print(
+        fetching.fetch(options.dataset, project.data_folder, options.source or project.dataset_source(options.dataset))
+    )
+    return 0
+
+
+def _train(options: argparse.Namespace) -> int:
+    from ddp_hpc.supervise import supervise
+
+    root = _root()
+    limit = None if options.time_limit_min is None else 60 * options.time_limit_min
+    launcher = shlex.split(options.launcher)
+    outcome = supervise(root / "results" / "runs" / options.run, launcher, root / "results" / "data", limit)
+    print(f"{options.run}: {outcome.status}{f': {outcome.reason}' if outcome.reason else ''}")
+    return outcome.exit_code
+
+
+def _root() -> Path:
+    """Return the project's folder without importing what reads studies: a training starts quickly."""
+    here = Path.cwd()
+    return next((folder for folder in (here, *here.parents) if (folder / "workflow" / "Snakefile").is_file()), here)
+
+
+def _table(options: argparse.Namespace) -> int:
+    from ddp_hpc import tables
+
+    project = _project()
+    folder = project.study_folder(options.study) / "tables"
+    print(tables.make(options.name, project.ledger(options.study), folder))
+    return 0
+
+
+def _figure(options: argparse.Namespace) -> int:
+    from ddp_hpc import figures
+
+    project = _project()
+    folder = project.study_folder(options.study)
+    print(figures.make(options.name, project.expansion(options.study).study, folder / "tables", folder / "figures"))
+    return 0
+
+
+def _report(options: argparse.Namespace) -> int:
+    from ddp_hpc import report
+
+    project = _project()
+    print(report.make(project.ledger(options.study), project.study_folder(options.study)))
+    return 0
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from ddp_hpc import doctor
+
+    return doctor.main(as_json=options.json)
+
+
+def _schema(options: argparse.Namespace) -> int:
+    from ddp_hpc.study import Study
+
+    print(json.dumps(Study.model_json_schema(), indent=2))
+    return 0
+
+
+def _write(rows: Sequence[dict[str, Any]], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(rows, indent=1))
+        return
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    cells = [columns, *([_cell(row.get(name)) for name in columns] for row in rows)]
+    widths = [max(len(line[index]) for line in cells) for index in range(len(columns))]
+    for line in cells:
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def _cell(value: Any) -> str:
+    return "-" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,190 @@
+"""What a study still has to run, why, and for about how long."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ddp_hpc import identity
+from ddp_hpc._process import read_json, write_json
+from ddp_hpc.ledger import Ledger, Planned, State, state_of
+from ddp_hpc.spec import RunSpec, canonical_json
+from ddp_hpc.statuses import FAILED
+from ddp_hpc.store import Store
+
+FIELDS = tuple(RunSpec.model_fields)
+MOST_NEIGHBOURS = 20
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Seconds that a run will take, from `of` runs like it."""
+
+    low_s: float
+    middle_s: float
+    high_s: float
+    of: int
+
+
+@dataclass(frozen=True)
+class Item:
+    """One planned run: `kept`, `new`, `changed`, `failed` or `running`, and why."""
+
+    planned: Planned
+    action: str
+    reason: str
+    estimate: Estimate | None = None
+
+    @property
+    def will_run(self) -> bool:
+        """Whether the next `ddp-hpc run` trains it."""
+        return self.action not in ("kept", "running")
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run in the store that has ended, as its `spec.json` and its journal tell."""
+
+    run: str
+    fields: tuple[str, ...]
+    files: dict[str, str]
+    wall_s: float | None
+    train_s: float | None
+    steps: int | None
+
+
+def plan(ledger: Ledger) -> list[Item]:
+    """Return what will happen to every planned run, in the order of the study."""
+    waiting = [planned for planned in ledger.planned if not ledger.store.finished(planned.run)]
+    finished = finished_runs(ledger.store) if waiting else []
+    items = {
+        planned.run: _item(planned, state, nearest)
+        for planned, state, nearest in zip(
+            waiting,
+            (state_of(ledger.store, planned.run) for planned in waiting),
+            _nearest(waiting, finished),
+            strict=True,
+        )
+    }
+    return [items.get(planned.run) or Item(planned, "kept", "finished") for planned in ledger.planned]
+
+
+def prepare(ledger: Ledger) -> None:
+    """Write `spec.json` into the folder of every run that is not finished: what the supervisor starts from."""
+    for planned in ledger.planned:
+        file = ledger.store.folder(planned.run) / "spec.json"
+        if ledger.store.finished(planned.run) or file.exists():
+            continue
+        file.parent.mkdir(parents=True, exist_ok=True)
+        _, spec_hash, code_hash = identity.parts(planned.run)
+        write_json(
+            file,
+            {
+                "run": planned.run,
+                "spec": planned.spec.canonical,
+                "spec_hash": spec_hash,
+                "code_hash": code_hash,
+                "world_size": planned.spec.world_size,
+                "files": identity.fingerprints(planned.spec),
+            },
+        )
+
+
+def finished_runs(store: Store) -> list[Finished]:
+    """Return all finished runs in the store, whichever study asked for them."""
+    found = []
+    for file in sorted((store.root / "runs").glob("*/run.parquet")):
+        planned = read_json(file.parent / "spec.json")
+        if not planned:
+            continue  # a record without its plan: it counts as finished, but explains nothing
+        journals = store.attempts(file.parent.name)
+        ended = read_json(journals[-1] / "ended.json") if journals else {}
+        found.append(
+            Finished(
+                file.parent.name,
+                _fields(planned["spec"]),
+                planned["files"],
+                ended.get("wall_s"),
+                ended.get("train_s"),
+                ended.get("steps"),
+            )
+        )
+    return found
+
+
+def _fields(canonical: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(canonical_json(canonical[name]) if name in canonical else "" for name in FIELDS)
+
+
+def _nearest(waiting: Sequence[Planned], finished: Sequence[Finished]) -> list[list[Finished]]:
+    """Return for each waiting run the finished runs that differ from it in the fewest fields."""
+    if not waiting or not finished:
+        return [[] for _ in waiting]
+    import numpy as np
+
+    codes: list[dict[str, int]] = [{} for _ in FIELDS]
+
+    def encode(fields: tuple[str, ...]) -> list[int]:
+        return [codes[column].setdefault(value, len(codes[column])) for column, value in enumerate(fields)]
+
+    old = np.array([encode(run.fields) for run in finished], dtype=np.int32)
+    nearest = []
+    for planned in waiting:
+        different = (old != np.array(encode(_fields(planned.spec.canonical)), dtype=np.int32)).sum(axis=1)
+        order = np.flatnonzero(different == different.min())[:MOST_NEIGHBOURS]
+        nearest.append([finished[index] for index in order])
+    return nearest
+
+
+def _item(planned: Planned, state: State, nearest: list[Finished]) -> Item:
+    estimate = _estimate(planned.spec, nearest)
+    if state.status == "running":
+        return Item(planned, "running", state.reason or "", estimate)
+    if state.status in FAILED:
+        times = f" ({state.attempts} attempts)" if state.attempts > 1 else ""
+        return Item(planned, "failed", f"{state.status}{times}: {state.reason or 'no reason is known'}", estimate)
+    if not nearest:
+        return Item(planned, "new", "no finished run to compare with", estimate)
+    action, reason = _difference(planned.spec, nearest[0])
+    return Item(planned, action, reason, estimate)
+
+
+def _difference(spec: RunSpec, other: Finished) -> tuple[str, str]:
+    """Say which field differs from the nearest finished run or, if none does, which file of the code."""
+    now = spec.canonical
+    mine = _fields(now)
+    fields = [
+        f"{name} {_shown(value)}, nearest run has {_shown(theirs)}"
+        for name, value, theirs in zip(FIELDS, mine, other.fields, strict=True)
+        if value != theirs
+    ]
+    if fields:
+        return "new", "; ".join(fields)
+    current = identity.fingerprints(spec)
+    files = sorted(name for name in current.keys() | other.files.keys() if current.get(name) != other.files.get(name))
+    return "changed", "; ".join(f"{name} {_change(name, current, other.files)}" for name in files)
+
+
+def _change(name: str, now: dict[str, str], before: dict[str, str]) -> str:
+    return "is new" if name not in before else "is gone" if name not in now else "has changed"
+
+
+def _shown(value: str) -> str:
+    return value.strip('"') or "default"
+
+
+def _estimate(spec: RunSpec, nearest: Sequence[Finished]) -> Estimate | None:
+    """Scale the training time of the nearest runs by the number of steps; start-up stays as it was."""
+    times = []
+    for run in nearest:
+        if run.wall_s is None:
+            continue
+        if spec.budget.seconds is not None and run.train_s is not None:
+            times.append(run.wall_s - run.train_s + spec.budget.seconds)
+        elif spec.steps_asked and run.train_s is not None and run.steps:
+            times.append(run.wall_s - run.train_s + run.train_s / run.steps * spec.steps_asked)
+        else:
+            times.append(run.wall_s)
+    if not times:
+        return None
+    times.sort()
+    return Estimate(times[0], times[len(times) // 2], times[-1], len(times))

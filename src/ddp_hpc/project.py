@@ -1,0 +1,97 @@
+"""Where things lie: the folder that holds config/, workflow/ and results/."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ddp_hpc import identity
+from ddp_hpc._yaml import read_mapping
+from ddp_hpc.catalog import did_you_mean
+from ddp_hpc.grid import Expansion, expand
+from ddp_hpc.ledger import Ledger, Planned
+from ddp_hpc.store import Store
+from ddp_hpc.study import StudyError
+
+
+@dataclass(frozen=True)
+class Project:
+    """A checkout: its studies, its configuration, its results."""
+
+    root: Path
+
+    @classmethod
+    def here(cls, start: Path | None = None) -> "Project":
+        """Return the project that holds the folder `start` (the current one).
+
+        Raises:
+            StudyError: no folder above has config/studies and workflow/Snakefile.
+        """
+        start = (start or Path.cwd()).resolve()
+        for folder in (start, *start.parents):
+            if (folder / "config" / "studies").is_dir() and (folder / "workflow" / "Snakefile").is_file():
+                return cls(folder)
+        raise StudyError(
+            f"{start} is in no ddp-hpc project: none of its parents has config/studies and workflow/Snakefile"
+        )
+
+    @property
+    def store(self) -> Store:
+        """The runs of all studies."""
+        return Store(self.root / "results")
+
+    @property
+    def studies_folder(self) -> Path:
+        """One file per study."""
+        return self.root / "config" / "studies"
+
+    @property
+    def data_folder(self) -> Path:
+        """Fetched datasets, one folder each."""
+        return self.root / "results" / "data"
+
+    @property
+    def studies(self) -> list[str]:
+        """The names of all studies, sorted."""
+        return sorted(file.stem for file in self.studies_folder.glob("*.yaml"))
+
+    @cached_property
+    def config(self) -> Mapping[str, Any]:
+        """The content of config/config.yaml; empty if there is none."""
+        file = self.root / "config" / "config.yaml"
+        return read_mapping(file, StudyError).values if file.exists() else {}
+
+    def study_file(self, name: str) -> Path:
+        """Return the file of a study, given its name or its path.
+
+        Raises:
+            StudyError: there is none.
+        """
+        stem = Path(name).stem if name.endswith(".yaml") else name
+        file = self.studies_folder / f"{stem}.yaml"
+        if not file.is_file():
+            known = ", ".join(self.studies) or "none"
+            raise StudyError(
+                f"no study {stem!r} in {self.studies_folder}{did_you_mean(stem, self.studies)}; allowed: {known}"
+            )
+        return file
+
+    def study_folder(self, name: str) -> Path:
+        """Return the folder of a study's tables, figures and page."""
+        return self.root / "results" / "studies" / name
+
+    def expansion(self, name: str) -> Expansion:
+        """Return the specs of a study."""
+        return expand(self.study_file(name))
+
+    def ledger(self, name: str) -> Ledger:
+        """Return the planned runs of a study."""
+        expansion = self.expansion(name)
+        planned = tuple(Planned(identity.run_id(spec), spec) for spec in expansion.specs)
+        return Ledger(expansion.study, self.store, planned)
+
+    def dataset_source(self, name: str) -> str | None:
+        """Return from where a dataset is fetched: `data: {NAME: PATH-OR-URL}` in config.yaml, else None."""
+        source = (self.config.get("data") or {}).get(name)
+        return None if source is None else str(source)

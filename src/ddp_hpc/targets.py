@@ -1,0 +1,146 @@
+"""What the workflow has to know: which runs are missing, and what every table, figure and page is made from.
+
+A run that is finished takes no part in the workflow, so nothing that Snakemake remembers can make it run again. A
+table, figure or page depends on a stamp, an empty file whose name holds the hash of what it is made from: the planned
+runs and which of them exist, the study's rules, the code. When any of these changes, the stamp of that name does not
+exist, is made, and is newer than the table.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ddp_hpc import catalog, identity
+from ddp_hpc.ledger import Ledger, Planned, state_of
+from ddp_hpc.project import Project
+from ddp_hpc.spec import canonical_json
+
+TEMPLATES = catalog.PACKAGE / "templates"
+
+
+@dataclass(frozen=True)
+class StudyTargets:
+    """The files that one study asks for.
+
+    Args:
+        settled: the second pass: what is not there now will not come; tables say what is missing.
+    """
+
+    project: Project
+    ledger: Ledger
+    settled: bool
+
+    @property
+    def folder(self) -> str:
+        """The study's folder, relative to the project, as the workflow names it."""
+        return f"results/studies/{self.ledger.study.name}"
+
+    @cached_property
+    def missing(self) -> list[Planned]:
+        """The planned runs that have not ended as result or finding."""
+        return [planned for planned in self.ledger.planned if not self.ledger.store.finished(planned.run)]
+
+    @property
+    def outputs(self) -> list[str]:
+        """All tables and figures, and the page."""
+        tables = [f"{self.folder}/tables/{name}.parquet" for name in self.ledger.study.table_names]
+        figures = [f"{self.folder}/figures/{name}.svg" for name in self.ledger.study.figure_names]
+        return [*tables, *figures, f"{self.folder}/report/index.html"]
+
+    def runs_for(self, output: str) -> list[str]:
+        """Return the records that `output` has to wait for: those to come, and those newer than it."""
+        waited = [] if self.settled else [run_file(planned.run) for planned in self.missing]
+        file = self.project.root / output
+        made = file.stat().st_mtime_ns if file.exists() else 0
+        newer = [run_file(run) for run, when in self._record_times.items() if made and when > made]
+        return waited + newer
+
+    @cached_property
+    def _record_times(self) -> dict[str, int]:
+        files = {planned.run: self.ledger.store.file(planned.run) for planned in self.ledger.planned}
+        return {run: file.stat().st_mtime_ns for run, file in files.items() if file.exists()}
+
+    def stamp(self, kind: str, name: str) -> str:
+        """Return the stamp of a table, a figure or the page (kind `report`)."""
+        parts = {"table": self._table_parts, "figure": self._figure_parts, "report": self._report_parts}[kind](name)
+        digest = hashlib.sha256(canonical_json(parts).encode()).hexdigest()[: identity.DIGITS]
+        return f"{self.folder}/.made/{kind}-{name}.{digest}"
+
+    def _table_parts(self, name: str) -> Any:
+        return [identity.closure([catalog.path("table", name)]), self._rules, self._evidence]
+
+    def _figure_parts(self, name: str) -> Any:
+        return [identity.closure([catalog.path("figure", name)]), self._rules, self.ledger.study.description]
+
+    def _report_parts(self, name: str) -> Any:
+        templates = {file.name: _content(file) for file in sorted(TEMPLATES.glob("*")) if file.is_file()}
+        study = self.ledger.study.model_dump(
+            mode="json", include={"name", "description", "citation", "rules", "search"}
+        )
+        return [identity.closure([catalog.PACKAGE / f"{name}.py"]), templates, study, self._evidence]
+
+    @cached_property
+    def _rules(self) -> Any:
+        return self.ledger.study.model_dump(mode="json", include={"name", "rules", "search"})
+
+    @cached_property
+    def _evidence(self) -> Any:
+        """The planned runs and, in the second pass, why some are not there: a new reason makes new tables."""
+        lacking = {planned.run for planned in self.missing} if self.settled else set()
+        states = {run: state_of(self.ledger.store, run) for run in lacking}
+        return {
+            "runs": [planned.run for planned in self.ledger.planned if planned.run not in lacking],
+            "missing": {run: [state.status, state.reason] for run, state in sorted(states.items())},
+        }
+
+
+@dataclass(frozen=True)
+class Targets:
+    """The studies of one call of the workflow."""
+
+    project: Project
+    studies: dict[str, StudyTargets] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, project: Project, names: Sequence[str], settled: bool) -> "Targets":
+        """Expand the named studies; everything is checked here, before any job exists."""
+        return cls(project, {name: StudyTargets(project, project.ledger(name), settled) for name in names})
+
+    @cached_property
+    def planned(self) -> dict[str, Planned]:
+        """All planned runs by name; two studies that share a point share the run."""
+        return {planned.run: planned for study in self.studies.values() for planned in study.ledger.planned}
+
+    @property
+    def missing(self) -> list[str]:
+        """The records that have to be trained."""
+        return list(
+            dict.fromkeys(run_file(planned.run) for study in self.studies.values() for planned in study.missing)
+        )
+
+    @property
+    def outputs(self) -> list[str]:
+        """All tables, figures and pages."""
+        return [output for study in self.studies.values() for output in study.outputs]
+
+    def data_for(self, run: str) -> list[str]:
+        """Return the marks of datasets that must have been fetched before `run`; none for those that ship."""
+        dataset = self.planned[run].spec.dataset.name
+        return [f"results/data/{dataset}/complete"] if "URL" in catalog.constants("dataset", dataset) else []
+
+
+def run_file(run: str) -> str:
+    """Return the record of a run as the workflow names it."""
+    return f"results/runs/{run}/run.parquet"
+
+
+def figure_inputs(folder: str, name: str) -> list[str]:
+    """Return the tables that a figure reads, from the constant INPUTS in its file."""
+    return [f"{folder}/tables/{table}.parquet" for table in catalog.constants("figure", name).get("INPUTS", ())]
+
+
+def _content(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()[: identity.DIGITS]

@@ -1,0 +1,20 @@
+from ddp_hpc import workflow as ddp
+
+TARGETS = ddp.targets(config)
+LAUNCHER = config.get("launcher", "mpiexec")
+
+if workflow.is_main_process:
+    ddp.enter(TARGETS)  # one driver at a time; writes what the trainer starts from, unless this is a dry run
+
+
+def settle():
+    """Some run has failed: make tables, figures and pages from what there is."""
+    ddp.settle(config)
+
+
+def study(wildcards):
+    return TARGETS.studies[wildcards.study]
+
+
+def world_size(wildcards):
+    return TARGETS.planned[wildcards.run].spec.world_size
