@@ -1,9 +1,14 @@
 """Declarative scaling studies of data-parallel training."""
 
+from typing import TYPE_CHECKING
 
-def __getattr__(name: str) -> str:
-    if name != "__version__":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib.metadata import version  # slow to import, and every run starts us several times
+__version__: str
 
-    return version("ddp-hpc")
+if not TYPE_CHECKING:
+
+    def __getattr__(name):
+        if name != "__version__":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib.metadata import version  # slow to import, and every run starts us several times
+
+        return version("ddp-hpc")
