@@ -20,7 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 PACKAGE = Path(__file__).parent
 SIGNIFICANT_DIGITS = 12  # 0.1 + 0.2 and 0.3 are one grid value
 
-# Types an option may be annotated with, beside int, float, str, bool, None, tuple, list and Literal.
+# Types an option may be annotated with, beside int, float, str, bool, None, tuple and Literal.
 PositiveInt = Annotated[int, Gt(0)]
 PositiveFloat = Annotated[float, Gt(0)]
 Fraction = Annotated[float, Interval(ge=0, lt=1)]
@@ -31,7 +31,6 @@ _NAMES = {
     "str": str,
     "bool": bool,
     "tuple": tuple,
-    "list": list,
     "None": None,
     "Literal": Literal,
     "PositiveInt": PositiveInt,
@@ -75,15 +74,20 @@ class Option:
         try:
             return _adapter(self.annotation).validate_python(plain)
         except ValidationError:
-            if isinstance(plain, float) and plain.is_integer():  # 1e4 in YAML is a float
-                return _adapter(self.annotation).validate_python(int(plain))
-            raise
+            return _adapter(self.annotation).validate_python(integral(plain))
 
 
 @cache
 def _adapter(annotation: str) -> TypeAdapter[Any]:
     evaluated = eval(annotation, {"__builtins__": {}}, dict(_NAMES))  # only the names listed above
-    return TypeAdapter(evaluated, config={"strict": True})
+    return TypeAdapter(evaluated, config={"strict": True, "allow_inf_nan": False})
+
+
+def integral(value: Any) -> Any:
+    """Return whole floats as integers, in tuples too: `1e4` in YAML is a float."""
+    if isinstance(value, tuple):
+        return tuple(integral(item) for item in value)
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def canonical(value: Any) -> Any:
@@ -103,10 +107,9 @@ def names(kind: str) -> list[str]:
 
 def path(kind: str, name: str) -> Path:
     """Return the file of a choice; raise `CatalogError` with the allowed names if there is none."""
-    file = PACKAGE / KINDS[kind].folder / f"{name}.py"
-    if name.startswith("_") or not file.is_file():
+    if name not in names(kind):
         raise CatalogError(f"no {kind} {name!r}{did_you_mean(name, names(kind))}; allowed: {', '.join(names(kind))}")
-    return file
+    return PACKAGE / KINDS[kind].folder / f"{name}.py"
 
 
 def did_you_mean(word: str, allowed: list[str]) -> str:
@@ -117,7 +120,10 @@ def did_you_mean(word: str, allowed: list[str]) -> str:
 
 @cache
 def _tree(file: Path) -> ast.Module:
-    return ast.parse(file.read_text(encoding="utf-8"), filename=str(file))
+    try:
+        return ast.parse(file.read_bytes(), filename=str(file))
+    except SyntaxError as problem:
+        raise CatalogError(f"{file}:{problem.lineno}: {problem.msg}") from None
 
 
 @cache
@@ -141,12 +147,22 @@ def _option(kind: str, name: str, argument: ast.arg, default: ast.expr | None) -
     unknown = {n.id for n in ast.walk(argument.annotation) if isinstance(n, ast.Name)} - _NAMES.keys()
     if unknown:
         raise CatalogError(f"{where}: annotation {annotation} uses {unknown}; allowed: {', '.join(_NAMES)}")
+    if argument.arg == "name":
+        raise CatalogError(f"{where}: call it otherwise, `name` says which {kind} in {{name: {name}, ...}}")
     try:
         value = ast.literal_eval(default)
+        checked = Option(argument.arg, annotation, None).check(value)
+    except ValidationError as problem:
+        raise CatalogError(
+            f"{where}: the default {ast.unparse(default)} is no {annotation} ({_first(problem)})"
+        ) from None
     except ValueError:
         raise CatalogError(f"{where}: the default must be a literal, not {ast.unparse(default)}") from None
-    option = Option(argument.arg, annotation, None)
-    return argument.arg, Option(argument.arg, annotation, option.check(value))
+    return argument.arg, Option(argument.arg, annotation, checked)
+
+
+def _first(error: ValidationError) -> str:
+    return error.errors()[0]["msg"]
 
 
 def check_options(kind: str, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -166,10 +182,9 @@ def check_options(kind: str, name: str, given: Mapping[str, Any]) -> dict[str, A
         try:
             value = allowed[key].check(given[key])
         except ValidationError as error:
-            problem = error.errors()[0]["msg"]
             raise CatalogError(
                 f"option {key!r} of {kind} {name!r}: given {given[key]!r}, "
-                f"allowed: {allowed[key].annotation} ({problem})"
+                f"allowed: {allowed[key].annotation} ({_first(error)})"
             ) from None
         if value != allowed[key].default:
             kept[key] = value

@@ -1,23 +1,26 @@
 """From a study to its specs: the product of the axes, what goes together, what is left out."""
 
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
+from math import prod
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from ddp_hpc import catalog
+from ddp_hpc._axes import CHOICES, FILTERS, check_keys, is_option
+from ddp_hpc._errors import StudyError
 from ddp_hpc._yaml import Document, Key
-from ddp_hpc.catalog import canonical
-from ddp_hpc.spec import Choice, RunSpec
-from ddp_hpc.study import SPEC_FIELDS, Study, StudyError, explain, given, listed, read, unknown
+from ddp_hpc.spec import RunSpec
+from ddp_hpc.study import GLOBAL_BATCH, Study, explain, listed, read
 
-GLOBAL_BATCH = "global_batch_size"  # in a study it may stand for batch_size x world_size
-CHOICES = tuple(name for name, field in RunSpec.model_fields.items() if field.annotation is Choice)
-SETTABLE = (*SPEC_FIELDS, GLOBAL_BATCH)
-FILTERS = ("exclude", "when")
 MOST_ERRORS = 10
+MOST_POINTS = 100_000  # a grid of more is a slip, and would keep the planner busy for minutes
+
+Point = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -36,152 +39,186 @@ def expand(file: Path) -> Expansion:
         StudyError: the file is no valid study, or a point of it no valid spec; all are checked.
     """
     study, document = read(file)
-    _check_keys(study, document)
+    check_keys(study, document)
     specs: dict[str, RunSpec] = {}
     problems: dict[str, None] = {}
+    notes: list[str] = []
     asked = 0
     for number, grid in enumerate(study.grid):
-        for point in _points(study, grid):
+        filters = Filters(grid)
+        for point in filter(filters.keep, _points(study, grid, document.where(("grid", number), ("grid",)))):
             try:
                 fields = _resolved(point)
                 spec = RunSpec.model_validate(fields)
+                repeats = [
+                    RunSpec.model_validate({**fields, "seed": spec.seed + repeat}) for repeat in range(1, study.repeats)
+                ]
             except ValidationError as error:
                 problems |= dict.fromkeys(_explain(problem, document, number, point) for problem in error.errors())
                 continue
-            except ValueError as error:
-                problems[f"{document.where(*_places('batch_size', number))}: {error}"] = None
+            except StudyError as error:
+                problems[f"{document.where(*_places(GLOBAL_BATCH, number, document))}: {error}"] = None
                 continue
-            for repeat in range(study.repeats):
-                one = RunSpec.model_validate({**fields, "seed": spec.seed + repeat}) if repeat else spec
-                specs.setdefault(one.hash, one)
-                asked += 1
+            specs |= {one.hash: specs.get(one.hash, one) for one in [spec, *repeats]}
+            asked += study.repeats
+        notes += [
+            f"{document.where(('grid', number, kind), ('grid', kind))}: {kind}: {pattern} fits no point"
+            for kind, pattern in filters.idle()
+        ]
     if problems:
         more = [f"... and {len(problems) - MOST_ERRORS} more"] if len(problems) > MOST_ERRORS else []
         raise StudyError("\n".join([*list(problems)[:MOST_ERRORS], *more]))
     if not specs:
-        raise StudyError(f"{document.where(('grid',))}: grid: `exclude` and `when` leave no point to run")
-    doubled = asked - len(specs)
-    notes = (f"{doubled} of {asked} runs are given more than once in the grid; each runs once",) if doubled else ()
-    return Expansion(study, tuple(specs.values()), notes)
+        raise StudyError("\n".join([f"{document.where(('grid',))}: grid: no point is left to run", *notes]))
+    if asked > len(specs):
+        notes.append(f"{asked - len(specs)} of {asked} runs are given more than once in the grid; each runs once")
+    return Expansion(study, tuple(specs.values()), tuple(notes))
 
 
-def _check_keys(study: Study, document: Document) -> None:
-    """Raise `StudyError` for every key of base and grid that is no field of a spec."""
-    problems = []
-
-    def check(mapping: Mapping[str, Any], key: Key, extra: tuple[str, ...] = ()) -> None:
-        for name in mapping:
-            if name not in SETTABLE and name not in extra and not _is_option(name):
-                problems.append(f"{document.where((*key, name))}: {unknown('key', str(name), (*SETTABLE, *extra))}")
-
-    def check_each(value: Any, key: Key, kind: str) -> None:
-        for item in listed(value):
-            if isinstance(item, Mapping):
-                check(item, key)
-            else:
-                problems.append(f"{document.where(key)}: {kind}: given {given(item)}, allowed: mappings of fields")
-
-    check(study.base, ("base",))
-    for number, grid in enumerate(study.grid):
-        key = _grid_key(document, number)
-        check(grid, key, ("zip", *FILTERS))
-        for kind in ("zip", *FILTERS):
-            check_each(grid.get(kind, []), (*key, kind), kind)
-        for name, values in grid.items():
-            if name not in ("zip", *FILTERS) and values == []:
-                problems.append(
-                    f"{document.where((*key, name))}: {name}: given an empty list, allowed: one value or more"
-                )
-        for group in listed(grid.get("zip", [])):
-            lengths = (
-                {name: len(listed(values)) for name, values in group.items()} if isinstance(group, Mapping) else {}
-            )
-            if len(set(lengths.values())) > 1:
-                problems.append(
-                    f"{document.where((*key, 'zip'))}: zip: axes that go together need equally many values, given "
-                    + ", ".join(f"{name}: {length}" for name, length in lengths.items())
-                )
-    if problems:
-        raise StudyError("\n".join(problems))
-
-
-def _is_option(name: Any) -> bool:
-    """`model.widths` sets the option `widths` of whichever model the point has."""
-    choice, dot, option = str(name).partition(".")
-    return bool(dot and option) and choice in CHOICES
-
-
-def _points(study: Study, grid: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the points of one grid over the study's base, less those that are filtered."""
-    shared = study.rules.training() | ({"budget": study.budget} if study.budget else {}) | study.base
+def _points(study: Study, grid: Mapping[str, Any], where: str) -> Iterator[Point]:
+    """Yield the points of one grid over the study's base."""
+    budget = {"budget": study.budget.model_dump(exclude_none=True)} if study.budget else {}
+    shared = study.rules.training() | budget | study.base
     axes = [
         [{name: value} for value in listed(values)] for name, values in grid.items() if name not in ("zip", *FILTERS)
     ]
     for group in listed(grid.get("zip", [])):
-        columns = [[{name: value} for value in listed(values)] for name, values in group.items()]
-        axes.append(
-            [{name: value for cell in row for name, value in cell.items()} for row in zip(*columns, strict=True)]
+        columns = [[(name, value) for value in listed(values)] for name, values in group.items()]
+        axes.append([dict(row) for row in zip(*columns, strict=True)])
+    count = prod(map(len, axes))
+    if count > MOST_POINTS:
+        raise StudyError(
+            f"{where}: grid: given {count:,} points, allowed: {MOST_POINTS:,}; take values out of its axes"
         )
-    left_out, kept = (listed(grid.get(kind, [])) for kind in FILTERS)
     for cells in product(*axes):
-        point = shared | {name: value for cell in cells for name, value in cell.items()}
-        if any(_matches(point, pattern) for pattern in left_out):
-            continue
-        if not kept or any(_matches(point, pattern) for pattern in kept):
-            yield point
+        yield shared | {name: value for cell in cells for name, value in cell.items()}
 
 
-def _matches(point: Mapping[str, Any], pattern: Mapping[str, Any]) -> bool:
-    """Return whether every field of `pattern` has one of its values in `point`; an absent field is null."""
-    return all(any(_same(name, point.get(name), value) for value in listed(values)) for name, values in pattern.items())
+@dataclass
+class Filters:
+    """The `exclude` and `when` of one grid, and which of their patterns have fitted a point."""
+
+    grid: Mapping[str, Any]
+    fitted: set[tuple[str, int]] = field(default_factory=set)
+
+    def keep(self, point: Point) -> bool:
+        """Return whether `point` fits no pattern of `exclude`, and one of `when` if there are any."""
+        excluded = self._fits("exclude", point)
+        return (not self.grid.get("when") or self._fits("when", point)) and not excluded
+
+    def idle(self) -> list[tuple[str, Any]]:
+        """Return the patterns that have fitted no point: often a slip in a value."""
+        return [
+            (kind, pattern)
+            for kind in FILTERS
+            for number, pattern in enumerate(listed(self.grid.get(kind, [])))
+            if (kind, number) not in self.fitted
+        ]
+
+    def _fits(self, kind: str, point: Point) -> bool:
+        fitting = {
+            (kind, number)
+            for number, pattern in enumerate(listed(self.grid.get(kind, [])))
+            if all(any(_same(point, name, value) for value in listed(wanted)) for name, wanted in pattern.items())
+        }
+        self.fitted |= fitting
+        return bool(fitting)
 
 
-def _same(name: str, value: Any, wanted: Any) -> bool:
-    if name in CHOICES and isinstance(wanted, str) and isinstance(value, Mapping):
+def _same(point: Point, name: str, wanted: Any) -> bool:
+    if name in CHOICES and isinstance(wanted, Mapping):  # {name: mlp, widths: [64]}: those options, others are free
+        return all(
+            _same(point, name if option == "name" else f"{name}.{option}", value) for option, value in wanted.items()
+        )
+    value = _value(point, name)
+    if name in CHOICES and isinstance(value, Mapping):
         value = value.get("name")
-    return bool(canonical(value) == canonical(wanted))
+    return isinstance(value, bool) == isinstance(wanted, bool) and bool(canonical(value) == canonical(wanted))
 
 
-def _resolved(point: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a spec: options are put into their choices, a global batch is shared out."""
-    fields = {name: value for name, value in point.items() if not _is_option(name) and name != GLOBAL_BATCH}
+def _value(point: Point, name: str) -> Any:
+    """Return what `name` is at `point`: as given, else as it follows from other fields, else its default."""
+    if name in point:
+        return point[name]
+    if is_option(name):
+        choice, _, option = name.partition(".")
+        whole = point.get(choice)
+        options = whole if isinstance(whole, Mapping) else {"name": whole}
+        if option in options:
+            return options[option]
+        known = options.get("name") in catalog.names(choice)
+        default = catalog.options(choice, options["name"]).get(option) if known else None
+        return default.default if default else None
+    try:
+        if name == "batch_size" and GLOBAL_BATCH in point:
+            return point[GLOBAL_BATCH] / point["world_size"]
+        if name == GLOBAL_BATCH:
+            return point["batch_size"] * point["world_size"]
+    except (KeyError, TypeError, ZeroDivisionError):
+        return None  # an invalid point: its spec says why
+    return None if RunSpec.model_fields[name].is_required() else RunSpec.model_fields[name].default
+
+
+def canonical(value: Any) -> Any:
+    """Return `value` so that equal values are equal: without float noise, in mappings too."""
+    if isinstance(value, Mapping):
+        return {key: canonical(item) for key, item in value.items()}
+    return catalog.canonical(value)
+
+
+def _resolved(point: Point) -> Point:
+    """Return the fields of a spec: options are put into their choices, a global batch is shared out.
+
+    Raises:
+        StudyError: the global batch cannot be shared out.
+    """
+    fields = {name: value for name, value in point.items() if not is_option(name) and name != GLOBAL_BATCH}
     for name, value in point.items():
-        if _is_option(name):
+        if is_option(name):
             choice, _, option = name.partition(".")
-            whole = fields.get(choice, {})
-            fields[choice] = {"name": whole, option: value} if isinstance(whole, str) else {**whole, option: value}
-    if point.get(GLOBAL_BATCH) is not None:
+            whole = fields.get(choice)
+            if isinstance(whole, str):
+                fields[choice] = {"name": whole, option: value}
+            elif isinstance(whole, Mapping):
+                fields[choice] = {**whole, option: value}
+    total = catalog.integral(point.get(GLOBAL_BATCH))
+    if total is not None:
         if "batch_size" in fields:
-            raise ValueError(f"batch_size={fields['batch_size']} and {GLOBAL_BATCH}={point[GLOBAL_BATCH]}: give one")
-        total, ranks = point[GLOBAL_BATCH], fields.get("world_size")
-        if not isinstance(total, int) or not isinstance(ranks, int) or ranks < 1 or total % ranks:
-            raise ValueError(f"{GLOBAL_BATCH}={total} cannot be shared equally among world_size={ranks} ranks")
-        fields["batch_size"] = total // ranks
+            raise StudyError(f"{GLOBAL_BATCH}={total} and batch_size={fields['batch_size']}: give one of the two")
+        ranks = catalog.integral(fields.get("world_size"))
+        if type(total) is not int or total < 1:
+            raise StudyError(f"{GLOBAL_BATCH}: given {total!r}, allowed: a whole number greater than 0")
+        if type(ranks) is int and ranks > 0:  # else the spec says what is wrong with world_size
+            if total % ranks:
+                raise StudyError(f"{GLOBAL_BATCH}={total} cannot be shared equally among world_size={ranks} ranks")
+            fields["batch_size"] = total // ranks
+        else:
+            fields["batch_size"] = total
     return fields
 
 
-def _explain(problem: Any, document: Document, number: int, point: Mapping[str, Any]) -> str:
-    field = str(problem["loc"][0]) if problem["loc"] else "budget"
-    place = next((place for place in _places(field, number) if place in document.lines), ("grid",))
-    text = explain(problem, document, place[:-1], SPEC_FIELDS)
+def _explain(problem: Any, document: Document, number: int, point: Point) -> str:
+    """Return a problem of one point's spec, at the line where its field stands."""
+    message = str(problem["ctx"]["error"]) if problem["type"] == "value_error" else ""
     if problem["loc"]:
-        return text
-    ranks = {name: point[name] for name in ("world_size", "batch_size") if name in point}
-    return f"{text} (at {', '.join(f'{name}={value}' for name, value in ranks.items())})" if ranks else text
+        name = str(problem["loc"][0])
+        option = re.search(r"option '(\w+)'", message)
+        names, ranks = [f"{name}.{option[1]}", name] if option else [name], []
+    else:  # fields that do not go together; the message begins with one of them
+        names = re.findall(r"^\w+", message)
+        ranks = [f"{key}={point[key]}" for key in ("world_size", "batch_size", GLOBAL_BATCH) if key in point]
+    place = next((place for name in names for place in _places(name, number, document)), ())
+    return explain(problem, document, place) + (f" (at {', '.join(ranks)})" if ranks else "")
 
 
-def _grid_key(document: Document, number: int) -> Key:
-    return ("grid", number) if isinstance(document.values.get("grid"), list) else ("grid",)
-
-
-def _places(field: str, number: int) -> list[Key]:
-    """Where a field of a spec may stand in a study, the nearest first."""
-    return [
-        ("grid", number, field),
-        ("grid", field),
-        ("grid", number, "zip", field),
-        ("grid", "zip", field),
-        ("base", field),
-        ("rules", field),
-        (field,),
+def _places(name: str, number: int, document: Document) -> list[Key]:
+    """Return where `name` stands in a study as a field of the specs of grid `number`, what counts first first."""
+    axes = [
+        key
+        for key in document.lines
+        if key[0] == "grid"
+        and key[-1] == name
+        and not (isinstance(key[1], int) and key[1] != number)
+        and not set(FILTERS) & set(key)
     ]
+    return axes + [key for key in (("base", name), ("rules", name), (name,)) if key in document.lines]

@@ -11,14 +11,16 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_serial
 
 from ddp_hpc import catalog
 
-
-def _integral(value: Any) -> Any:
-    """`1e4` in YAML is a float; where an integer is asked for, it is the integer 10000."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+LARGEST = 2**53  # beyond it neighbouring integers are one number to floats, and to many readers of JSON
 
 
-Int = Annotated[int, BeforeValidator(_integral)]
-Float = Annotated[float, BeforeValidator(catalog.canonical), Field(allow_inf_nan=False)]
+def _real(value: Any) -> Any:
+    """`1` and `1.0` are one value."""
+    return catalog.canonical(float(value) if type(value) is int and abs(value) < LARGEST else value)
+
+
+Int = Annotated[int, BeforeValidator(catalog.integral)]
+Float = Annotated[float, BeforeValidator(_real), Field(allow_inf_nan=False)]
 
 STRICT = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -59,7 +61,9 @@ def _choice(kind: str) -> BeforeValidator:
         if isinstance(given, str):
             given = {"name": given}
         if not isinstance(given, Mapping) or not isinstance(given.get("name"), str):
-            raise ValueError(f"allowed: one of {', '.join(catalog.names(kind))}, or {{name: ..., <option>: ...}}")
+            shown = "null" if given is None else repr(given)
+            allowed = f"{', '.join(catalog.names(kind))}, or {{name: ..., <option>: ...}}"
+            raise ValueError(f"given {shown}, allowed: one of {allowed}")
         options = {key: value for key, value in given.items() if key != "name"}
         return Choice(name=given["name"], options=catalog.check_options(kind, given["name"], options))
 
@@ -70,8 +74,8 @@ class Budget(BaseModel):
     """How long a run trains; exactly one of the three."""
 
     model_config = STRICT
-    samples_seen: Int | None = Field(None, gt=0, description="samples, summed over all ranks")
-    steps: Int | None = Field(None, gt=0, description="optimiser steps")
+    samples_seen: Int | None = Field(None, gt=0, le=LARGEST, description="samples, summed over all ranks")
+    steps: Int | None = Field(None, gt=0, lt=2**31, description="optimiser steps")
     seconds: Float | None = Field(None, gt=0, description="seconds of training from time zero")
 
     @model_validator(mode="after")
@@ -103,7 +107,7 @@ class RunSpec(BaseModel):
         description="a file in exchange/, with its options; `none` is the baseline: one rank, no MPI call in the step"
     )
     world_size: Int = Field(gt=0, le=1_000_000, description="ranks; one GPU each where there are GPUs")
-    batch_size: Int = Field(gt=0, description="samples per rank and step")
+    batch_size: Int = Field(gt=0, lt=2**31, description="samples per rank and step")
     learning_rate: Float = Field(gt=0, description="step size at the base batch, before `learning_rate_scaling`")
     budget: Budget = Field(description="how long to train: exactly one of samples_seen, steps, seconds")
     optimizer: Literal["sgd", "adam"] = Field("sgd", description="the update rule")

@@ -1,19 +1,18 @@
 """The study file: its keys, their types and defaults."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError, field_validator
 
 from ddp_hpc import catalog
+from ddp_hpc._errors import StudyError as StudyError
+from ddp_hpc._errors import allowed, given, unknown
 from ddp_hpc._yaml import Document, Key, read_mapping
 from ddp_hpc.spec import STRICT, Budget, Float, Int, RunSpec
 
 SPEC_FIELDS = tuple(RunSpec.model_fields)
-
-
-class StudyError(ValueError):
-    """What is wrong with a study file: file, line or key, what was given, what is allowed."""
+GLOBAL_BATCH = "global_batch_size"  # in a study it may stand for batch_size x world_size
 
 
 def listed(value: Any) -> list[Any]:
@@ -81,12 +80,13 @@ class Study(BaseModel):
     tables: list[Annotated[str, _known("table")]] | None = Field(None, description="which tables; null: all")
     figures: list[Annotated[str, _known("figure")]] | None = Field(None, description="which figures; null: all")
 
-    @model_validator(mode="after")
-    def _search_are_fields(self) -> Self:
-        for field in self.search:
+    @field_validator("search")
+    @classmethod
+    def _fields(cls, search: list[str]) -> list[str]:
+        for field in search:
             if field not in SPEC_FIELDS:
-                raise ValueError(f"search: {unknown('field', field, SPEC_FIELDS)}")
-        return self
+                raise ValueError(unknown("field", field, SPEC_FIELDS))
+        return search
 
     @property
     def table_names(self) -> list[str]:
@@ -99,6 +99,15 @@ class Study(BaseModel):
         return catalog.names("figure") if self.figures is None else list(self.figures)
 
 
+KEYS = tuple(Study.model_fields)
+HOMES = {
+    "at the top level": KEYS,
+    "under `base` or `grid`": (*SPEC_FIELDS, GLOBAL_BATCH),
+    "under `rules`": tuple(Rules.model_fields),
+    "under `budget`": tuple(Budget.model_fields),
+}
+
+
 def read(file: Path) -> tuple[Study, Document]:
     """Return the study in `file`, and the document that knows its lines.
 
@@ -109,7 +118,7 @@ def read(file: Path) -> tuple[Study, Document]:
     try:
         study = Study.model_validate(document.values)
     except ValidationError as error:
-        problems = [explain(problem, document, (), tuple(Study.model_fields)) for problem in error.errors()]
+        problems = [explain(problem, document) for problem in error.errors()]
         raise StudyError("\n".join(problems)) from None
     if study.name != file.stem:
         raise StudyError(
@@ -118,46 +127,27 @@ def read(file: Path) -> tuple[Study, Document]:
     return study, document
 
 
-def explain(problem: Any, document: Document, prefix: Key, allowed: tuple[str, ...]) -> str:
-    """Return one pydantic problem as `file:line: key: given ..., allowed ...`."""
+def explain(problem: Any, document: Document, place: Key = ()) -> str:
+    """Return one pydantic problem as `file:line: key: given ..., allowed ...`.
+
+    Args:
+        problem: an item of `ValidationError.errors()` of a study, or of a spec.
+        document: the study file.
+        place: where in the study the field stands, if the problem is a spec's.
+    """
     key = tuple(part for part in problem["loc"] if not (isinstance(part, str) and "[" in part))
-    where = document.where((*prefix, *key))
-    name = ".".join(map(str, key))
+    where = document.where((*place, *key[1:]) if place else key)
+    name = ".".join(str(part) for part in key if isinstance(part, str))
     if problem["type"] == "extra_forbidden":
-        siblings = (
-            tuple(Rules.model_fields)
-            if key[0] == "rules"
-            else tuple(Budget.model_fields)
-            if key[0] == "budget"
-            else allowed
-        )
-        return f"{where}: {unknown('key', str(key[-1]), siblings)}"
-    if problem["type"] == "missing":
-        return f"{where}: {name} is missing"
-    if problem["type"] == "value_error":  # one of our own messages, complete in itself
-        return f"{where}: {f'{name}: ' if name else ''}{problem['ctx']['error']}"
-    return f"{where}: {name}: given {given(problem['input'])}, allowed: {_allowed(problem)}"
-
-
-def _allowed(problem: Any) -> str:
-    return str(problem["msg"]).removeprefix("Input should be ").removeprefix("a valid ").removeprefix("String should ")
-
-
-def given(value: Any) -> str:
-    """Return a value as an error message shows it: a number in quotes is a text, and says so."""
-    if isinstance(value, str):
-        return f"{value!r} (text; write numbers without quotes)" if _is_number(value) else f"{value!r} (text)"
-    return "null" if value is None else repr(value)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def unknown(what: str, word: str, allowed: tuple[str, ...]) -> str:
-    """Return `unknown key 'lr' (did you mean ...); allowed: ...`."""
-    return f"unknown {what} {word!r}{catalog.did_you_mean(word, list(allowed))}; allowed: {', '.join(allowed)}"
+        part = HOMES.get(f"under `{key[0]}`", KEYS) if len(key) > 1 else KEYS
+        text = unknown("key", str(key[-1]), part, HOMES)
+    elif problem["type"] == "missing":
+        home = "under `base` (one value) or `grid` (several)" if key[-1] in SPEC_FIELDS else "at the top level"
+        text = f"{name} is missing; write it {home}"
+    elif problem["type"] == "value_error":  # one of our own messages, complete in itself
+        text = f"{name}: {problem['ctx']['error']}" if name else str(problem["ctx"]["error"])
+    else:
+        text = f"{name}: given {given(problem['input'])}, allowed: {allowed(problem)}"
+        if isinstance(problem["input"], list) and place[:1] == ("base",):
+            text += " (several values go under `grid`)"
+    return f"{where}: {text}"
