@@ -9,7 +9,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+DONE_FD = "DDP_HPC_DONE_FD"  # number of an open file: the rank writes b"done" there when it has really finished
+_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 _PR_SET_PDEATHSIG = 1
+
+
+def rank_from_environment() -> int:
+    """Return the rank that the launcher says we are, before MPI is up; 0 without a launcher."""
+    return next((int(os.environ[name]) for name in _RANK_VARIABLES if os.environ.get(name, "").isdigit()), 0)
 
 
 def die_with_parent(number: signal.Signals) -> None:

@@ -13,6 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ddp_hpc.phases import PHASES
+
 SCHEMA_VERSION = 1
 
 
@@ -26,8 +28,6 @@ def _field(name: str, kind: pa.DataType, unit: str, meaning: str) -> pa.Field:
 
 _TEXT, _INT, _FLOAT, _BOOL = pa.string(), pa.int64(), pa.float64(), pa.bool_()
 
-# the phases of a step, in the order in which they happen; with `rest_s` they sum to the step
-PHASES = ("data_s", "h2d_s", "forward_s", "backward_s", "exchange_exposed_s", "update_s", "rest_s")
 
 _SPEC_FIELDS = [
     _field("model", _TEXT, "", "file in models/"),

@@ -12,16 +12,9 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
-from ddp_hpc._process import die_with_parent, write_json
+from ddp_hpc._process import DONE_FD, die_with_parent, rank_from_environment, write_json
 
-DONE_FD = "DDP_HPC_DONE_FD"  # the rank writes b"done" here when it has really finished
 BROKEN = 70  # exit code where the rank's own would be 0
-_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
-
-
-def rank_from_environment() -> int:
-    """Return the rank that the launcher says we are, before MPI is up; 0 without a launcher."""
-    return next((int(os.environ[name]) for name in _RANK_VARIABLES if os.environ.get(name, "").isdigit()), 0)
 
 
 def main() -> NoReturn:

@@ -149,7 +149,11 @@ def _raise_ended(number: int, frame: Any) -> None:
 def _environment(world_size: int) -> dict[str, str]:
     """What Open MPI needs said; other MPIs do not read these. What the user has set stays."""
     environment = dict(os.environ)
-    defaults = {"OMPI_MCA_osc": "^ucx"}
+    defaults = {
+        "OMPI_MCA_osc": "^ucx",
+        "OMPI_MCA_btl": "^ofi",  # serves one-sided calls only, which we do not make; probing for it takes a second
+        "DDP_HPC_TERMINAL": str(int(sys.stdout.isatty())),
+    }
     if os.geteuid() == 0:  # containers; refusing helps nobody there
         defaults |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     if world_size > usable_cores():  # waiting ranks must yield, and may share cores

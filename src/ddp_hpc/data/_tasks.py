@@ -1,0 +1,59 @@
+"""What a dataset is, and what its task means: the loss that is trained and the metric that is reported."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Inputs and their targets; the first axis of both counts the samples."""
+
+    inputs: Tensor  # float
+    targets: Tensor  # classification: class numbers, int64, 1-D; regression: float, samples x outputs
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """What is trained on, and what is tested on."""
+
+    train: Samples
+    test: Samples
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one sample."""
+        return tuple(self.train.inputs.shape[1:])
+
+
+@dataclass(frozen=True)
+class Task:
+    """How outputs are judged.
+
+    `loss` is the mean over the samples and is trained, unless the model's file has a function `loss` of its own.
+    `metric_sum` is the sum over the samples, so that parts of a test set can be added.
+    """
+
+    loss: Callable[[Tensor, Tensor], Tensor]
+    metric: str
+    metric_sum: Callable[[Tensor, Tensor], Tensor]
+
+
+def _correct(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs.argmax(dim=1) == targets).sum()
+
+
+def _square_errors(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs - targets).square().flatten(1).mean(dim=1).sum()
+
+
+# a dataset's TASK; the metric is the share of correct classes, or the mean square error
+TASKS = {
+    "classification": Task(F.cross_entropy, "accuracy", _correct),
+    "regression": Task(F.mse_loss, "error", _square_errors),
+}

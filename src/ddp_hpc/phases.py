@@ -1,0 +1,4 @@
+"""The phases of a training step."""
+
+# in the order in which they happen; they sum to the step: `rest_s` is what none of the others covers
+PHASES = ("data_s", "h2d_s", "forward_s", "backward_s", "exchange_exposed_s", "update_s", "rest_s")

@@ -1,0 +1,122 @@
+"""Where the ranks of a run sit: nodes, cores, threads and GPUs."""
+
+import math
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mpi4py import MPI
+
+from ddp_hpc.spec import RunSpec
+
+if TYPE_CHECKING:
+    import torch
+
+
+class LaunchError(RuntimeError):
+    """The ranks were not started as the spec asks; the training itself is not to blame."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """This rank's place among the ranks, and what its node offers."""
+
+    rank: int
+    world_size: int
+    host: str
+    local_rank: int  # among the ranks of this node
+    hosts: int  # nodes in use
+    core_set: tuple[int, ...]  # logical CPUs that this rank may use
+    threads: int  # CPU threads of this rank
+    cores: int  # usable on the busiest node
+    oversubscribed: bool  # more ranks x threads than cores on some node
+
+    @property
+    def on_one_host(self) -> bool:
+        """Whether all ranks read the same monotonic clock."""
+        return self.hosts == 1
+
+
+def survey(spec: RunSpec, comm: MPI.Intracomm) -> Placement:
+    """Return where this rank sits. All ranks must call. Imports no torch, so that OMP_NUM_THREADS can follow from it.
+
+    Raises:
+        LaunchError: MPI started another number of ranks than the spec has.
+    """
+    if comm.size != spec.world_size:
+        raise LaunchError(
+            f"expected {spec.world_size} ranks, MPI reports {comm.size} (launcher or MPI build mismatch): start with "
+            f"`-n {spec.world_size}` and with the launcher that belongs to {MPI.Get_library_version().split(',')[0]}"
+        )
+    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    own = frozenset(os.sched_getaffinity(0))
+    cores = _usable_cores(len(frozenset.union(*node.allgather(own))))
+    threads = spec.threads_per_rank or max(1, min(len(own), cores // node.size))
+    wanted = node.allreduce(threads)
+    busiest = max(comm.allgather((wanted / cores, cores)))
+    placement = Placement(
+        rank=comm.rank,
+        world_size=comm.size,
+        host=socket.gethostname(),
+        local_rank=node.rank,
+        hosts=comm.allreduce(int(node.rank == 0)),
+        core_set=tuple(sorted(own)),
+        threads=threads,
+        cores=busiest[1],
+        oversubscribed=busiest[0] > 1,
+    )
+    node.Free()
+    return placement
+
+
+def _usable_cores(listed: int) -> int:
+    """The cores that the ranks of this node may be scheduled on, less where a container's quota is smaller."""
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return min(listed, max(1, math.floor(int(quota) / int(period))))
+    except (OSError, ValueError):  # no cgroup v2, or the quota reads "max"
+        return listed
+
+
+def choose_device(spec: RunSpec, placement: Placement, comm: MPI.Intracomm) -> "torch.device":
+    """Return this rank's device and make it current: one GPU per rank where there are GPUs, else the CPU.
+
+    Raises:
+        LaunchError: a GPU was asked for and there is none; only some ranks have one; two ranks got the same one.
+    """
+    import torch
+
+    found = torch.cuda.device_count() if spec.device != "cpu" and torch.cuda.is_available() else 0
+    if spec.device == "cuda" and not found:
+        raise LaunchError(
+            f"device: cuda, but torch sees no GPU on {placement.host} (CUDA_VISIBLE_DEVICES="
+            f"{os.environ.get('CUDA_VISIBLE_DEVICES', 'unset')}, torch {torch.__version__}): "
+            "ask the scheduler for one GPU per rank, or leave `device` out"
+        )
+    device = torch.device("cuda", placement.local_rank % found) if found else torch.device("cpu")
+    name = str(torch.cuda.get_device_properties(device).uuid) if found else None
+    _check_one_gpu_each(comm.allgather((placement.host, name)))
+    if found:
+        torch.cuda.set_device(device)
+    return device
+
+
+def _check_one_gpu_each(places: list[tuple[str, str | None]]) -> None:
+    """Refuse a list of (host, GPU UUID) by rank in which a GPU stands twice, or only some ranks have one."""
+    without = [rank for rank, (_, gpu) in enumerate(places) if gpu is None]
+    if without and len(without) < len(places):
+        raise LaunchError(
+            f"ranks {without} of {len(places)} see no GPU, the others do: give every rank one GPU, or set `device: cpu`"
+        )
+    owner: dict[tuple[str, str], int] = {}
+    for rank, (host, gpu) in enumerate(places):
+        if gpu is None:
+            continue
+        first = owner.setdefault((host, gpu), rank)
+        if first != rank:
+            raise LaunchError(
+                f"ranks {first} and {rank} share GPU {gpu} on {host}: each rank needs a GPU of its own; "
+                "start fewer ranks per node, or make all GPUs of the node visible to its ranks"
+            )

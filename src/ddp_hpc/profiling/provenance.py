@@ -1,0 +1,113 @@
+"""On what a run was made: versions, machine, command, source. Nothing here is measured, and no secret is kept."""
+
+import ctypes
+import os
+import platform
+import re
+import resource
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ddp_hpc import __version__
+
+_PREFIXES = ("OMP_", "OMPI_MCA_", "PRTE_MCA_", "PMIX_MCA_", "MPICH_", "FI_", "UCX_", "NCCL_", "CUDA_", "MKL_", "SLURM_")
+_SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|JWT|PRIVATE|KEY", re.IGNORECASE)
+
+
+def environment(variables: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the variables that change how ranks, threads, MPI and GPUs behave; none whose name speaks of a secret."""
+    kept = (name for name in sorted(variables) if name.startswith(_PREFIXES) and not _SECRET.search(name))
+    return {name: variables[name] for name in kept}
+
+
+def software(mpi_library: str) -> dict[str, Any]:
+    """Return the versions of what computes; null for what this machine does not have.
+
+    Args:
+        mpi_library: what MPI says of itself.
+    """
+    cuda = torch.version.cuda
+    nccl = torch.cuda.nccl.version() if cuda and torch.cuda.is_available() else None  # type: ignore[no-untyped-call]
+    return {
+        "ddp_hpc": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "cuda": cuda,
+        "nccl": ".".join(map(str, nccl)) if nccl else None,
+        "driver": _driver(),
+        "mpi": mpi_library.strip("\0 \n"),
+        "mpi_cuda_aware": mpi_cuda_aware(),
+        "kernel": platform.release(),
+    }
+
+
+def _driver() -> str | None:
+    try:
+        found = re.search(r"Module\s+(\S+)", Path("/proc/driver/nvidia/version").read_text())
+    except OSError:
+        return None
+    return found[1] if found else None
+
+
+def mpi_cuda_aware() -> bool | None:
+    """Return whether the MPI library in this process says that it reads GPU memory; None if it does not say."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        file = line.split(maxsplit=5)[-1]
+        if re.fullmatch(r".*/libmpi\.so[.\d]*", file):
+            query = getattr(ctypes.CDLL(file), "MPIX_Query_cuda_support", None)
+            return None if query is None else bool(query())
+    return None
+
+
+def of_rank(device: torch.device) -> dict[str, Any]:
+    """Return this rank's processor and, where it has one, its GPU."""
+    gpu = None
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        gpu = {"name": properties.name, "uuid": str(properties.uuid), "memory_bytes": properties.total_memory}
+    return {"pid": os.getpid(), "cpu": _cpu_model(), "gpu": gpu}
+
+
+def _cpu_model() -> str:
+    try:
+        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:
+        found = None
+    return found[1] if found else platform.machine()
+
+
+def peak_memory_bytes(device: torch.device) -> int:
+    """Return the most memory that this process ever held: of its GPU (by torch's allocator), else of the host (RSS)."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_reserved(device)
+    kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes on macOS, KiB on Linux
+    return kilobytes if sys.platform == "darwin" else kilobytes * 1024
+
+
+def source() -> dict[str, Any]:
+    """Return the git commit of this package and whether tracked files differ from it; both null outside git."""
+    package = Path(__file__).parents[1]
+
+    def git(*words: str) -> str | None:
+        try:
+            done = subprocess.run(["git", "-C", package, *words], capture_output=True, text=True, timeout=20)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    if git("ls-files", "--error-unmatch", "catalog.py") is None:  # e.g. installed below somebody's repository
+        return {"commit": None, "dirty": None}
+    changes = git("status", "--porcelain", "--untracked-files=no")
+    return {"commit": git("rev-parse", "HEAD"), "dirty": None if changes is None else bool(changes)}
+
+
+def slurm_job(variables: Mapping[str, str] = os.environ) -> str | None:
+    """Return the Slurm job in which this process runs, if any."""
+    return variables.get("SLURM_JOB_ID")

@@ -1,0 +1,186 @@
+"""The process of one rank: `python -m ddp_hpc.rank ATTEMPT_DIR`, started by an MPI launcher, once per rank.
+
+It reads ATTEMPT_DIR/launch.json, trains, and leaves run.parquet, steps.parquet and evaluations.parquet there. Whatever
+goes wrong on one rank ends all of them: it leaves ATTEMPT_DIR/rank-<r>.json and aborts the launch.
+"""
+
+import os
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from ddp_hpc._process import DONE_FD, rank_from_environment, read_json, write_json
+
+if TYPE_CHECKING:
+    from ddp_hpc.spec import RunSpec
+    from ddp_hpc.train import Outcome
+
+EXIT_ERROR, EXIT_LAUNCH = 1, 3
+TERMINAL = "DDP_HPC_TERMINAL"  # "1": somebody watches; MPI launchers give ranks a terminal even where nobody does
+
+
+def main(arguments: list[str]) -> NoReturn:
+    """Be one rank, from the first import to the end of the process."""
+    folder = Path(arguments[0])
+    known: dict[str, Any] = {}
+    try:
+        _work(folder, known)
+    except BaseException as error:  # whatever it is, the other ranks must not wait for this one
+        _fail(folder, error, known.get("outcome"))
+    _leave()
+
+
+def _work(folder: Path, known: dict[str, Any]) -> None:
+    """Train, and write the records. `known` gets the outcome while it grows."""
+    launch = read_json(folder / "launch.json")
+    if not launch:
+        raise FileNotFoundError(f"{folder}/launch.json is missing or no JSON: a rank is started by `ddp-hpc train`")
+    startup: dict[str, float] = {}
+
+    with _timed(startup, "import_s"):
+        import mpi4py
+
+        mpi4py.rc.initialize = mpi4py.rc.finalize = False  # done below, so that it can be timed
+        from mpi4py import MPI
+
+        from ddp_hpc import identity, placement
+        from ddp_hpc import spec as specs
+    with _timed(startup, "mpi_init_s"):
+        MPI.Init_thread(MPI.THREAD_FUNNELED)
+        comm = MPI.COMM_WORLD
+    spec = specs.load(launch["spec"])
+    place = placement.survey(spec, comm)
+    with _timed(startup, "code_hash_s"):
+        found = identity.code_hash(spec)
+    if found != launch["code_hash"]:
+        raise placement.LaunchError(
+            f"code changed since planning: planned {launch['code_hash']}, on {place.host} it is {found}; plan again"
+        )
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):  # read when the libraries are loaded
+        os.environ[name] = str(place.threads)
+    with _timed(startup, "import_s"):
+        from ddp_hpc.train import Outcome, train
+
+    outcome = known["outcome"] = Outcome()
+    progress = Progress(spec) if comm.rank == 0 else None
+    train(spec, comm, place, Path(launch["data_dir"]), outcome, progress or (lambda step, loss, elapsed_s: None))
+
+    from ddp_hpc import recording
+
+    parts = recording.gather(outcome, place, startup, comm)
+    if comm.rank == 0:
+        recording.write(folder, launch, spec, outcome, parts, MPI.Get_library_version())
+    comm.Barrier()  # nobody is through before the records are written
+    MPI.Finalize()
+
+
+@contextmanager
+def _timed(startup: dict[str, float], part: str) -> Iterator[None]:
+    began = time.perf_counter()
+    yield
+    startup[part] = startup.get(part, 0.0) + time.perf_counter() - began
+
+
+def _leave() -> NoReturn:
+    """End the process as done, without waiting for threads that a model or library has left behind."""
+    if os.environ.get(DONE_FD):
+        os.write(int(os.environ[DONE_FD]), b"done")
+    _flush()
+    os._exit(0)
+
+
+def _fail(folder: Path, error: BaseException, outcome: "Outcome | None") -> NoReturn:
+    """Say what happened, and end all ranks."""
+    mpi = sys.modules.get("mpi4py.MPI")
+    comm = mpi.COMM_WORLD if mpi and mpi.Is_initialized() and not mpi.Is_finalized() else None
+    rank = comm.rank if comm else rank_from_environment()
+    host, kind, text = socket.gethostname(), _kind_of(error), traceback.format_exc()
+    report = {
+        "rank": rank,
+        "host": host,
+        "pid": os.getpid(),
+        "error": type(error).__name__,
+        "message": str(error),
+        "traceback": text,
+        "at": time.time(),
+        "kind": kind,
+    }
+    try:
+        write_json(folder / f"rank-{rank}.json", report | _curve_of(outcome))
+    except Exception as problem:  # a full disk, a broken device: nothing must keep the other ranks waiting
+        print(f"rank {rank} on {host}: cannot leave a report: {problem}", file=sys.stderr)
+    print(f"{text}rank {rank} on {host}: {type(error).__name__}: {error}", file=sys.stderr)
+    _flush()
+    code = EXIT_LAUNCH if kind == "launch" else EXIT_ERROR
+    if comm:
+        comm.Abort(code)
+    os._exit(code)
+
+
+def _kind_of(error: BaseException) -> str:
+    """Return `launch`, `oom_gpu`, `oom_host` or `error`; by name, because torch may not be there yet."""
+    names = {kind.__name__ for kind in type(error).__mro__}
+    kinds = {"LaunchError": "launch", "OutOfMemoryError": "oom_gpu", "MemoryError": "oom_host"}
+    return next((kind for name, kind in kinds.items() if name in names), "error")
+
+
+def _curve_of(outcome: "Outcome | None") -> dict[str, Any]:
+    """Return the steps of this rank that are known, and their losses up to the first that is not finite."""
+    if outcome is None or outcome.timers is None:
+        return {"steps": 0, "curve": None}
+    from ddp_hpc.recording import finite_curve
+
+    t_s, losses = finite_curve(outcome)
+    return {"steps": len(losses), "curve": {"t_s": t_s, "rank_loss": losses}}
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):  # whoever read it has gone
+            stream.flush()
+
+
+class Progress:
+    """Says how far the training is: one line that updates on a terminal, a line now and then in a log.
+
+    Args:
+        spec: how much there is to do.
+        on_terminal: None: as the environment variable DDP_HPC_TERMINAL says.
+    """
+
+    def __init__(self, spec: "RunSpec", on_terminal: bool | None = None) -> None:
+        self._spec = spec
+        self._on_terminal = os.environ.get(TERMINAL) == "1" if on_terminal is None else on_terminal
+        self._every_s = 0.2 if self._on_terminal else 10.0
+        self._next_s = 0.0
+
+    def __call__(self, step: int, loss: float, elapsed_s: float) -> None:
+        """Print a line, if the last one is old enough or the training is over."""
+        last = step == self._spec.steps_asked
+        if elapsed_s < self._next_s and not last:
+            return
+        self._next_s = elapsed_s + self._every_s
+        text = self.line(step, loss, elapsed_s)
+        if self._on_terminal:
+            print(f"\r{text}\x1b[K", end="\n" if last else "", flush=True)
+        else:
+            print(text, flush=True)
+
+    def line(self, step: int, loss: float, elapsed_s: float) -> str:
+        """Return e.g. `step 120/400  loss 0.41  3.1e+04 samples/s  ETA 12 s`."""
+        asked, rate = self._spec.steps_asked, step / max(elapsed_s, 1e-9)
+        remaining_s = (asked - step) / rate if asked else (self._spec.budget.seconds or 0.0) - elapsed_s
+        of = f"/{asked}" if asked else ""
+        return (
+            f"step {step}{of}  loss {loss:.4g}  {rate * self._spec.global_batch_size:.2g} samples/s  "
+            f"ETA {max(0.0, remaining_s):.0f} s"
+        )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,289 @@
+"""From what the ranks measured to the records of a run."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from mpi4py import MPI
+from numpy.typing import NDArray
+
+from ddp_hpc import catalog, identity
+from ddp_hpc._process import write_json
+from ddp_hpc.phases import PHASES
+from ddp_hpc.placement import Placement
+from ddp_hpc.profiling import provenance
+from ddp_hpc.sampling import weighted_mean
+from ddp_hpc.schedule import scaled_learning_rate
+from ddp_hpc.spec import RunSpec
+from ddp_hpc.train import WARM_UP_STEPS, Outcome
+
+Floats = NDArray[np.float64]
+EXCHANGE = PHASES.index("exchange_exposed_s")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankPart:
+    """What one rank measured; its steps start with the warm-up."""
+
+    losses: Floats  # by step
+    phases_s: Floats  # steps x phases
+    arrived_ns: NDArray[np.int64]  # by step, on the host's monotonic clock
+    placement: Placement
+    peak_memory_bytes: int
+    startup: dict[str, float]  # seconds by part
+    facts: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curves:
+    """All ranks' steps; arrays are steps x ranks, the warm-up first."""
+
+    rank_losses: Floats
+    phases_s: Floats  # steps x ranks x phases
+    wait_s: Floats  # NaN where it cannot be known
+
+    @property
+    def counted(self) -> slice:
+        """The steps after the warm-up."""
+        return slice(WARM_UP_STEPS, None)
+
+    @property
+    def step_s(self) -> Floats:
+        """Each rank's steps: the sum of their phases."""
+        return np.asarray(self.phases_s.sum(axis=2))
+
+    @property
+    def rank_t_s(self) -> Floats:
+        """Time zero to each rank's end of each counted step."""
+        return np.cumsum(self.step_s[self.counted], axis=0)
+
+    @property
+    def t_s(self) -> Floats:
+        """Time zero to the slowest rank's end of each counted step."""
+        return np.asarray(self.rank_t_s.max(axis=1))
+
+    @property
+    def losses(self) -> Floats:
+        """Mean over the samples of all ranks, by counted step; every rank's batch has the same size."""
+        return weighted_mean(self.rank_losses[self.counted].T, np.ones(self.rank_losses.shape[1]))
+
+
+def curves(parts: Sequence[RankPart]) -> Curves:
+    """Return the ranks' steps side by side, up to the first one (included) in which some loss is not finite."""
+    losses = np.stack([part.losses for part in parts], axis=1)
+    broken = np.flatnonzero(~np.isfinite(losses[WARM_UP_STEPS:]).all(axis=1))
+    last = WARM_UP_STEPS + int(broken[0]) + 1 if len(broken) else len(losses)
+    phases_s = np.stack([part.phases_s for part in parts], axis=1)[:last]
+    arrived_ns = np.stack([part.arrived_ns for part in parts], axis=1)[:last]
+    if parts[0].placement.on_one_host:
+        wait_s = (arrived_ns.max(axis=1, keepdims=True) - arrived_ns) / 1e9
+        wait_s = np.clip(wait_s, 0, phases_s[:, :, EXCHANGE])
+    else:
+        wait_s = np.full(arrived_ns.shape, np.nan)
+    return Curves(rank_losses=losses[:last], phases_s=phases_s, wait_s=wait_s)
+
+
+def finite_curve(outcome: Outcome) -> tuple[list[float], list[float]]:
+    """Return times (s since time zero) and losses of this rank's steps, as far as both are known and finite."""
+    assert outcome.timers is not None, "train() makes the timers"
+    losses = np.array(outcome.losses[WARM_UP_STEPS:])
+    t_s = np.cumsum(outcome.timers.timings().phases_s[WARM_UP_STEPS:].sum(axis=1))
+    known = min(len(losses), len(t_s))
+    broken = np.flatnonzero(~np.isfinite(losses[:known]))
+    end = int(broken[0]) if len(broken) else known
+    return t_s[:end].tolist(), losses[:end].tolist()
+
+
+def gather(outcome: Outcome, placement: Placement, startup: dict[str, float], comm: MPI.Intracomm) -> list[RankPart]:
+    """Return the parts of all ranks on rank 0, an empty list on the others. All ranks must call."""
+    assert outcome.timers is not None, "train() makes the timers"
+    timings, device = outcome.timers.timings(), torch.device(outcome.device)
+    part = RankPart(
+        losses=np.array(outcome.losses),
+        phases_s=timings.phases_s,
+        arrived_ns=timings.arrived_ns,
+        placement=placement,
+        peak_memory_bytes=provenance.peak_memory_bytes(device),
+        startup=startup,
+        facts=provenance.of_rank(device),
+    )
+    return comm.gather(part, root=0) or []
+
+
+def write(
+    folder: Path, launch: dict[str, Any], spec: RunSpec, outcome: Outcome, parts: Sequence[RankPart], mpi_library: str
+) -> None:
+    """Write `run.parquet`, `steps.parquet` and `evaluations.parquet` into `folder`, and last `summary.json`: that all
+    is there. Rank 0 alone does this.
+
+    Args:
+        folder: of this attempt.
+        launch: what `launch.json` says.
+        spec: what was trained.
+        outcome: rank 0's.
+        parts: by rank.
+        mpi_library: what MPI says of itself.
+    """
+    from ddp_hpc import records  # brings pyarrow, which the start of a run can do without
+
+    curve = curves(parts)
+    overlaps = bool(catalog.constants("exchange", spec.exchange.name).get("OVERLAPS"))
+    run = run_columns(launch, spec, outcome, parts, curve, overlaps)
+    metadata = {
+        "provenance": provenance_of(launch, parts, run, mpi_library),
+        "spec": spec.canonical,
+        "files": identity.fingerprints(spec),
+    }
+    summary = {name: run[name] for name in ("status", "reason", "steps", "train_s", "startup_s")}
+    records.write("evaluations", evaluation_columns(spec, outcome, curve), folder / "evaluations.parquet", metadata)
+    records.write("steps", step_columns(curve, overlaps), folder / "steps.parquet", metadata)
+    records.write("run", {name: [value] for name, value in run.items()}, folder / "run.parquet", metadata)
+    write_json(folder / "summary.json", summary)
+
+
+def step_columns(curve: Curves, overlaps: bool) -> dict[str, Any]:
+    """Return the columns of the steps record: a row per step and rank."""
+    steps, ranks = curve.rank_losses.shape
+    number = np.arange(1 - WARM_UP_STEPS, steps - WARM_UP_STEPS + 1)
+    before = np.full(WARM_UP_STEPS, np.nan)
+    exposed = curve.phases_s[:, :, EXCHANGE]
+    by_step = {
+        "step": number,
+        "t_s": np.concatenate([before, curve.t_s]),
+        "loss": np.concatenate([before, curve.losses]),
+        "warm_up": number < 1,
+        "sampled": np.zeros(steps, dtype=bool),
+    }
+    by_rank = {
+        "rank_loss": curve.rank_losses,
+        "rank_t_s": np.concatenate([np.full((WARM_UP_STEPS, ranks), np.nan), curve.rank_t_s]),
+        "step_s": curve.step_s,
+        **{phase: curve.phases_s[:, :, column] for column, phase in enumerate(PHASES)},
+        "wait_s": curve.wait_s,
+        "move_s": exposed - curve.wait_s,
+        **({} if overlaps else {"exchange_busy_s": exposed}),
+    }
+    return (
+        {name: np.repeat(values, ranks) for name, values in by_step.items()}
+        | {"rank": np.tile(np.arange(ranks), steps)}
+        | {name: values.ravel() for name, values in by_rank.items()}
+    )
+
+
+def evaluation_columns(spec: RunSpec, outcome: Outcome, curve: Curves) -> dict[str, Any]:
+    """Return the columns of the evaluations record, those after the first broken step left out."""
+    t_s = curve.t_s
+    kept = [evaluation for evaluation in outcome.evaluations if evaluation[0] <= len(t_s)]
+    return {
+        "step": [step for step, _, _ in kept],
+        "t_s": [t_s[step - 1] for step, _, _ in kept],
+        "samples_seen": [step * spec.global_batch_size for step, _, _ in kept],
+        "metric": [metric for _, metric, _ in kept],
+        "loss": [loss for _, _, loss in kept],
+    }
+
+
+def run_columns(
+    launch: dict[str, Any],
+    spec: RunSpec,
+    outcome: Outcome,
+    parts: Sequence[RankPart],
+    curve: Curves,
+    overlaps: bool,
+) -> dict[str, Any]:
+    """Return the one row of the run record."""
+    losses, t_s, counted = curve.losses, curve.t_s, curve.counted
+    steps, place = len(losses), parts[0].placement
+    samples_seen = steps * spec.global_batch_size
+    finite = losses[np.isfinite(losses)]
+    medians = np.median(curve.phases_s[counted].mean(axis=1), axis=0)
+    wait_s = float(np.median(curve.wait_s[counted].mean(axis=1)))
+    exposed_s = medians[EXCHANGE]
+    moved_s = float(np.median((curve.phases_s[counted][:, :, EXCHANGE] - curve.wait_s[counted]).mean(axis=1)))
+    return {
+        "run": launch["run"],
+        "spec_hash": launch["spec_hash"],
+        "code_hash": launch["code_hash"],
+        **spec.columns(),
+        "status": "diverged" if outcome.diverged else "ok",
+        "reason": reason_of(curve) if outcome.diverged else None,
+        "parameters": outcome.parameters,
+        "learning_rate_scaled": scaled_learning_rate(spec),
+        "samples_asked": spec.samples_asked,
+        "samples_seen": samples_seen,
+        "steps": steps,
+        "warm_up_steps": WARM_UP_STEPS,
+        "wall_s": outcome.ended - launch["launched_at"],
+        "startup_s": outcome.time_zero - launch["launched_at"],
+        "import_s": max(part.startup["import_s"] for part in parts),
+        "warm_up_s": outcome.warm_up_s,
+        "evaluation_s": outcome.evaluation_s,
+        "train_s": float(t_s[-1]),
+        "samples_per_s": samples_seen / t_s[-1],
+        "step_s": np.median(np.diff(t_s, prepend=0)),
+        **dict(zip(PHASES, medians, strict=True)),
+        "wait_s": wait_s,
+        "move_s": moved_s,
+        "exchange_busy_s": None if overlaps else exposed_s,
+        "first_loss": losses[0],
+        "min_loss": finite.min() if len(finite) else None,
+        "final_loss": losses[-1],
+        "loss_area_loss_s": None if outcome.diverged else np.trapezoid(losses, t_s),
+        "test_metric": None if outcome.diverged else outcome.evaluations[-1][1],
+        "test_metric_name": outcome.metric_name,
+        "peak_memory_bytes": max(part.peak_memory_bytes for part in parts),
+        "device_used": outcome.device,
+        "threads_used": place.threads,
+        "cores": place.cores,
+        "hosts": place.hosts,
+        "oversubscribed": place.oversubscribed,
+        "ended_at": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def reason_of(curve: Curves) -> str:
+    """Return where a diverged run broke, e.g. `loss is nan at step 37 (rank 1)`."""
+    rank = int(np.flatnonzero(~np.isfinite(curve.rank_losses[-1]))[0])
+    return f"loss is {curve.rank_losses[-1, rank]} at step {len(curve.losses)} (rank {rank})"
+
+
+def provenance_of(
+    launch: dict[str, Any], parts: Sequence[RankPart], run: dict[str, Any], mpi_library: str
+) -> dict[str, Any]:
+    """Return on what the run was made, and why columns are null."""
+    null_columns = {
+        "energy_j": "no meter of energy is read",
+        "forward_backward_s": "forward and backward were told apart",
+    }
+    if not parts[0].placement.on_one_host:
+        null_columns |= dict.fromkeys(("wait_s", "move_s"), "the ranks' hosts have no common clock")
+    if run["status"] != "ok":
+        null_columns |= dict.fromkeys(("loss_area_loss_s", "test_metric"), f"the run is {run['status']}")
+    if run["device_used"] == "cuda":
+        gradient_path = "none" if run["exchange"] == "none" else "through pinned host memory"
+    else:
+        gradient_path = "host memory"
+    return {
+        "software": provenance.software(mpi_library),
+        "source": provenance.source(),
+        "command": launch.get("command"),
+        "environment": provenance.environment(),
+        "slurm_job": provenance.slurm_job(),
+        "gradient_path": gradient_path,
+        "startup": {"by_rank": [part.startup for part in parts]},
+        "ranks": [
+            {
+                "rank": part.placement.rank,
+                "host": part.placement.host,
+                "core_set": list(part.placement.core_set),
+                "threads": part.placement.threads,
+                **part.facts,
+            }
+            for part in parts
+        ],
+        "null_columns": null_columns,
+    }

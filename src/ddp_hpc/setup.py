@@ -1,0 +1,110 @@
+"""What a training is made of: data, replica, clock, batches and exchange, put together as a spec says."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+
+import torch
+from mpi4py import MPI
+from torch import Tensor
+
+from ddp_hpc import optimizers, sampling
+from ddp_hpc.data._tasks import TASKS, Dataset, Samples, Task
+from ddp_hpc.exchange._helpers import Exchange
+from ddp_hpc.profiling import timers as clocks
+from ddp_hpc.replica import Replica, Snapshot
+from ddp_hpc.schedule import learning_rate_rule
+from ddp_hpc.spec import RunSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """Everything that a step needs, on one rank."""
+
+    device: torch.device
+    dataset: Dataset  # on the device, so that a step transfers nothing
+    task: Task
+    loss: Callable[[Tensor, Tensor], Tensor]  # of outputs and targets: mean over the samples
+    replica: Replica
+    batch: Callable[[int], Tensor]  # of the step, counted from 0: the numbers of this rank's samples
+    timers: clocks.Timers
+    exchange: Exchange
+    optimizers: list[optimizers.Optimizer]
+
+    def snapshot(self) -> Snapshot:
+        """Return a copy of all that a step changes."""
+        states = (tensor for optimizer in self.optimizers for tensor in optimizer.state())
+        return Snapshot([self.replica.weights, *self.replica.buffers(), *states], self.device)
+
+
+def assemble(spec: RunSpec, comm: MPI.Intracomm, data_dir: Path, device: torch.device) -> Setup:
+    """Return the parts of a training. All ranks of `comm` must call.
+
+    All ranks draw the same initial weights, from `spec.seed`; rank 0's are then broadcast, because different
+    processors may round them differently. Random numbers drawn later (dropout) differ between the ranks.
+    """
+    data_file = import_module(f"ddp_hpc.data.{spec.dataset.name}")
+    loaded = data_file.build(data_dir / spec.dataset.name, **spec.dataset.options)
+    dataset = _on_device(loaded, device, getattr(torch, spec.dtype))
+    task = TASKS[data_file.TASK]
+
+    torch.manual_seed(spec.seed)
+    model_file = import_module(f"ddp_hpc.models.{spec.model.name}")
+    model = model_file.build(dataset.shape, data_file.OUTPUTS, **spec.model.options)
+    replica = Replica(model, device, getattr(torch, spec.dtype))
+    broadcast([replica.weights, *replica.buffers()], comm)
+    torch.manual_seed((spec.seed << 20) + comm.rank + 1)
+
+    rate, made = learning_rate_rule(spec), []
+
+    def make_optimizer(weights: Tensor, gradients: Tensor) -> optimizers.Optimizer:
+        made.append(optimizers.make(spec, weights, gradients, rate))
+        return made[-1]
+
+    timers = clocks.make(device)
+    exchange_file = import_module(f"ddp_hpc.exchange.{spec.exchange.name}")
+    exchange = exchange_file.make(replica, comm, timers, make_optimizer, **spec.exchange.options)
+    return Setup(
+        device=device,
+        dataset=dataset,
+        task=task,
+        loss=getattr(model_file, "loss", task.loss),
+        replica=replica,
+        batch=sampling.make_batches(spec, comm.rank, len(dataset.train), device),
+        timers=timers,
+        exchange=exchange,
+        optimizers=made,
+    )
+
+
+def _on_device(dataset: Dataset, device: torch.device, dtype: torch.dtype) -> Dataset:
+    def move(tensor: Tensor) -> Tensor:
+        return tensor.to(device, dtype if tensor.is_floating_point() else tensor.dtype)
+
+    train, test = (Samples(move(part.inputs), move(part.targets)) for part in (dataset.train, dataset.test))
+    return Dataset(train, test)
+
+
+def broadcast(tensors: Iterable[Tensor], comm: MPI.Intracomm) -> None:
+    """Give all ranks rank 0's values, in place, through host memory."""
+    for tensor in tensors:
+        host = tensor.detach().cpu().contiguous()
+        comm.Bcast(host.numpy(), root=0)
+        tensor.copy_(host)
+
+
+def evaluate(setup: Setup, comm: MPI.Intracomm, batch_size: int = 1024) -> tuple[float, float]:
+    """Return metric and loss on the whole test set; each rank does a part of it. All ranks must call."""
+    test, sums = setup.dataset.test, torch.zeros(2, dtype=torch.float64, device=setup.device)
+    first, last = (len(test) * place // comm.size for place in (comm.rank, comm.rank + 1))
+    setup.replica.model.eval()
+    with torch.inference_mode():
+        for start in range(first, last, batch_size):
+            chosen = slice(start, min(start + batch_size, last))
+            outputs, targets = setup.replica.model(test.inputs[chosen]), test.targets[chosen]
+            sums[0] += setup.task.metric_sum(outputs, targets)
+            sums[1] += setup.loss(outputs, targets) * len(targets)
+    setup.replica.model.train()
+    metric, loss = sampling.weighted_mean(comm.allgather(sums.cpu().numpy()), comm.allgather([last - first]))
+    return float(metric), float(loss)

@@ -1,0 +1,163 @@
+"""Data-parallel training: each rank computes gradients of its part of a batch, an exchange makes the next weights."""
+
+import itertools
+import math
+import time
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from mpi4py import MPI
+from torch import Tensor
+
+from ddp_hpc.placement import Placement, choose_device
+from ddp_hpc.profiling.timers import Timers
+from ddp_hpc.replica import Replica
+from ddp_hpc.setup import Setup, assemble, evaluate
+from ddp_hpc.spec import RunSpec
+
+WARM_UP_STEPS = 3
+AGREE_EVERY_STEPS = 10  # how often the ranks ask each other whether to stop
+
+
+@dataclass
+class Outcome:
+    """What a training leaves on one rank. It is filled as it goes, so that a failed training leaves its part too."""
+
+    losses: "array[float]" = field(default_factory=lambda: array("d"))  # of this rank's batches; warm-up steps first
+    timers: Timers | None = None
+    evaluations: list[tuple[int, float, float]] = field(default_factory=list)  # step, metric, loss
+    metric_name: str = ""
+    diverged: bool = False
+    parameters: int = 0
+    device: str = ""
+    warm_up_s: float = 0.0
+    time_zero: float = 0.0  # seconds since the epoch
+    ended: float = 0.0  # seconds since the epoch; evaluation at the end comes later
+    evaluation_s: float = 0.0
+
+    @property
+    def steps(self) -> int:
+        """Counted steps whose loss has been read."""
+        return max(0, len(self.losses) - WARM_UP_STEPS)
+
+
+def train(
+    spec: RunSpec,
+    comm: MPI.Intracomm,
+    placement: Placement,
+    data_dir: Path,
+    outcome: Outcome,
+    report: Callable[[int, float, float], None] = lambda step, loss, elapsed_s: None,
+) -> Replica:
+    """Train as `spec` says; return the trained replica. All ranks of `comm` must call.
+
+    Args:
+        spec: what to train.
+        comm: its ranks train together.
+        placement: where this rank sits, from `placement.survey`.
+        data_dir: fetched files of a dataset lie in a folder of its name below.
+        outcome: filled while the training runs.
+        report: called every few steps with the step, this rank's loss and the seconds since time zero.
+
+    Raises:
+        LaunchError: GPUs and ranks do not fit together.
+    """
+    device = choose_device(spec, placement, comm)
+    torch.set_num_threads(placement.threads)
+    setup = assemble(spec, comm, data_dir, device)
+    outcome.timers, outcome.metric_name = setup.timers, setup.task.metric
+    outcome.parameters, outcome.device = setup.replica.parameters, device.type
+
+    warm_up(setup, outcome)
+    comm.Barrier()
+    outcome.time_zero, zero = time.time(), time.perf_counter()
+    setup.timers.start()
+
+    unread: list[Tensor] = []
+    for step in itertools.count(1):
+        unread.append(training_step(setup, step - 1))
+        stop = None
+        if step == spec.steps_asked or step % AGREE_EVERY_STEPS == 0:
+            losses, elapsed_s = read_losses(unread, outcome), time.perf_counter() - zero - outcome.evaluation_s
+            stop = agree(comm, losses, time_is_over(spec, elapsed_s))
+            report(step, losses[-1], elapsed_s)
+            setup.timers.resolve()
+        setup.timers.end_step()
+        if stop or step == spec.steps_asked:
+            break
+        if spec.evaluate_every_steps and step % spec.evaluate_every_steps == 0:
+            evaluate_after(step, setup, comm, outcome)
+            comm.Barrier()
+            setup.timers.start()
+
+    setup.timers.resolve()
+    outcome.ended, outcome.diverged = time.time(), stop == "diverged"
+    if not outcome.diverged:
+        evaluate_after(step, setup, comm, outcome)
+    setup.exchange.close()
+    return setup.replica
+
+
+def training_step(setup: Setup, number: int) -> Tensor:
+    """Go from one state of the weights to the next; return the loss of this rank's batch, still on the device."""
+    timers, data, replica = setup.timers, setup.dataset.train, setup.replica
+    chosen = setup.batch(number)
+    inputs, targets = data.inputs.index_select(0, chosen), data.targets.index_select(0, chosen)
+    timers.mark("data_s")
+    loss = setup.loss(replica.model(inputs), targets)
+    timers.mark("forward_s")
+    replica.zero_gradients()
+    loss.backward()  # type: ignore[no-untyped-call]
+    timers.mark("backward_s")
+    setup.exchange.update()
+    return loss.detach()
+
+
+def warm_up(setup: Setup, outcome: Outcome) -> None:
+    """Take a few steps, so that nothing is done for the first time later, and put everything back."""
+    began, before = time.perf_counter(), setup.snapshot()
+    setup.timers.start()
+    losses = []
+    for number in range(WARM_UP_STEPS):
+        losses.append(training_step(setup, number))
+        setup.timers.end_step()
+    read_losses(losses, outcome)
+    setup.timers.resolve()
+    before.restore()
+    outcome.warm_up_s = time.perf_counter() - began
+
+
+def read_losses(unread: list[Tensor], outcome: Outcome) -> list[float]:
+    """Move losses from the device to the outcome, and return them."""
+    values: list[float] = torch.stack(unread).tolist()
+    outcome.losses.extend(values)
+    unread.clear()
+    return values
+
+
+def time_is_over(spec: RunSpec, elapsed_s: float) -> bool:
+    """Return whether a budget in seconds is used up."""
+    return spec.budget.seconds is not None and elapsed_s >= spec.budget.seconds
+
+
+def agree(comm: MPI.Intracomm, losses: list[float], time_over: bool) -> str | None:
+    """Return why to stop, the same on all ranks: `diverged` or `time`; None to go on.
+
+    One rank alone decides without MPI.
+    """
+    flags = np.array([not all(map(math.isfinite, losses)), time_over], dtype=np.int8)
+    if comm.size > 1:
+        comm.Allreduce(MPI.IN_PLACE, flags, MPI.MAX)
+    diverged, over = map(bool, flags)
+    return "diverged" if diverged else "time" if over else None
+
+
+def evaluate_after(step: int, setup: Setup, comm: MPI.Intracomm, outcome: Outcome) -> None:
+    """Add the test set's metric and loss after `step` to the outcome; its time is in no step."""
+    began = time.perf_counter()
+    outcome.evaluations.append((step, *evaluate(setup, comm)))
+    outcome.evaluation_s += time.perf_counter() - began
