@@ -1,1 +1,5 @@
-"""Tables: one table, one file."""
+"""Tables: one table, one file. Each offers `build(ledger) -> DataFrame`, and `CAPTION`."""
+
+from ddp_hpc.tables._write import make
+
+__all__ = ["make"]

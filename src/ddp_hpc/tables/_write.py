@@ -1,0 +1,150 @@
+"""The four forms of a table: Parquet (which figures read), CSV, Markdown and LaTeX."""
+
+import importlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+
+from ddp_hpc import catalog, records
+from ddp_hpc.ledger import Ledger
+from ddp_hpc.study import Rules
+
+MOST_ROWS = 200  # in Markdown and LaTeX, which are for reading
+LONG = 50  # rows from which on a LaTeX table may break over pages
+
+
+@dataclass(frozen=True)
+class Text:
+    """What stands around a table that is for reading."""
+
+    caption: str
+    label: str
+    notes: list[str]
+
+
+def make(name: str, ledger: Ledger, folder: Path) -> Path:
+    """Write a table as `<name>.csv`, `.md`, `.tex` and `.parquet` into `folder`, the Parquet file last.
+
+    Coverage, rules, caption and study stand in the Parquet file's metadata (`records.read_metadata`), and the first
+    two as notes under the readable forms.
+
+    Returns:
+        The Parquet file.
+
+    Raises:
+        CatalogError: no such table.
+        RecordError: naming every record that cannot be read.
+    """
+    catalog.path("table", name)
+    module = importlib.import_module(f"ddp_hpc.tables.{name}")
+    frame: pd.DataFrame = module.build(ledger)
+    caption, rules, coverage = str(getattr(module, "CAPTION", name)), ledger.study.rules, ledger.coverage()
+    folder.mkdir(parents=True, exist_ok=True)
+    shown, constants = _readable(frame, getattr(module, "HIDDEN", ()))
+    notes = [f"Coverage: {coverage}.", *describe(rules), *([constants] if constants else [])]
+    if len(frame) > MOST_ROWS:
+        notes.append(f"The first {MOST_ROWS} of {len(frame)} rows; all are in {name}.csv and {name}.parquet.")
+    text = Text(caption, f"tab:{ledger.study.name}-{name}".replace("_", "-"), notes)
+    _replace(folder / f"{name}.csv", frame.to_csv(index=False, lineterminator="\n"))
+    _replace(folder / f"{name}.md", markdown(shown, text))
+    _replace(folder / f"{name}.tex", latex(shown, text))
+    table = pa.Table.from_pandas(frame, preserve_index=False)
+    facts = {"study": ledger.study.name, "caption": caption, "coverage": coverage, "rules": rules.model_dump()}
+    metadata = {f"ddp_hpc.{key}": json.dumps(value) for key, value in facts.items()}
+    file = folder / f"{name}.parquet"
+    records.write_table(table.replace_schema_metadata({**(table.schema.metadata or {}), **metadata}), file)
+    return file
+
+
+def describe(rules: Rules) -> list[str]:
+    """Return the rules of the judgement in words."""
+    steps = "one step" if rules.loss_window == 1 else f"{rules.loss_window} steps"
+    threshold = "any min_loss" if rules.loss_threshold is None else f"min_loss up to {rules.loss_threshold:g}"
+    return [
+        f"Of the runs with status ok, all samples seen, {threshold} (over {steps}) and a core for every thread, "
+        "the one with the least loss area wins.",
+        f"Areas of runs without repeats within {100 * rules.area_noise:g} % are not told apart.",
+    ]
+
+
+def _readable(frame: pd.DataFrame, hidden: tuple[str, ...]) -> tuple[pd.DataFrame, str]:
+    """Return a table for reading, as text, and a note with the columns that hold one value only."""
+    kept = [name for name in frame if name not in hidden]
+    same = [name for name in kept if len(frame) > 1 and frame[name].nunique(dropna=False) == 1]
+    known = [f"{name} {show(frame[name].iloc[0])}" for name in same if show(frame[name].iloc[0])]
+    shown = frame[[name for name in kept if name not in same]].head(MOST_ROWS)
+    note = f"The same in all rows: {', '.join(known)}." if known else ""
+    return shown.map(show), note
+
+
+def show(value: Any) -> str:
+    """Return a cell for reading: five significant digits, nothing for null."""
+    if pd.isna(value):
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.5g}" if isinstance(value, float) else str(value)
+
+
+def markdown(shown: pd.DataFrame, text: Text) -> str:
+    """Return a table of texts as Markdown."""
+
+    def line(cells: list[str]) -> str:
+        return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+
+    rows = [
+        line(list(shown.columns)),
+        line(["---"] * len(shown.columns)),
+        *(line(row) for row in shown.values.tolist()),
+    ]
+    return "\n".join([f"**{text.caption}**", "", *rows, "", *(f"{note}  " for note in text.notes), ""])
+
+
+def latex(shown: pd.DataFrame, text: Text) -> str:
+    """Return a table of texts as LaTeX; it needs the packages booktabs and longtable."""
+    escaped = shown.map(escape)
+    escaped.columns = pd.Index([escape(name) for name in shown.columns])
+    head = " & ".join(escaped.columns) + r" \\"
+    body = [" & ".join(row) + r" \\" for row in escaped.values.tolist()]
+    columns = "l" * len(shown.columns)
+    notes = r" \\ ".join(escape(note) for note in text.notes)
+    title = rf"\caption{{{escape(text.caption)}}}\label{{{text.label}}}"
+    small = r"\begingroup\footnotesize"
+    if len(shown) > LONG:
+        begin = [small, rf"\begin{{longtable}}{{{columns}}}", rf"{title} \\"]
+        head_lines = [r"\toprule", head, r"\midrule", r"\endhead", r"\bottomrule", r"\endfoot"]
+        lines = [*begin, *head_lines, *body, r"\end{longtable}", rf"\noindent {notes}", r"\endgroup"]
+    else:
+        begin = [r"\begin{table}", r"\centering\footnotesize", title, rf"\begin{{tabular}}{{{columns}}}"]
+        table = [r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}"]
+        lines = [*begin, *table, rf"\par\smallskip\raggedright {notes}", r"\end{table}"]
+    return "\n".join(["% needs \\usepackage{booktabs, longtable}", *lines, ""])
+
+
+_SPECIAL = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "[": "{[}",  # after a line break it would be taken for an optional argument
+    "\n": " ",
+} | {character: f"\\{character}" for character in "#$%&_"}
+
+
+def escape(text: str) -> str:
+    """Return `text` as LaTeX that prints it; characters outside ASCII that pdflatex may not know become `?`."""
+    return "".join(_SPECIAL.get(character, character) for character in text)
+
+
+def _replace(file: Path, text: str) -> None:
+    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, file)

@@ -1,0 +1,42 @@
+"""Where the time of a step goes: the phases of a step, in seconds, by world size, exchange and batch size."""
+
+from typing import Any
+
+import pandas as pd
+
+from ddp_hpc.ledger import Ledger
+from ddp_hpc.phases import PHASES
+from ddp_hpc.tables._axes import SPEC_COLUMNS, split, varying
+from ddp_hpc.tables._frame import FLAG, FLOAT, INT, typed, types_of
+
+CAPTION = "Phases of a step in seconds: medians over the complete runs; the learning rate and the seed change no work."
+
+_SAME_WORK = ("learning_rate", "seed")
+_PARTS = ("forward_backward_s", "wait_s", "move_s", "exchange_busy_s")
+
+
+def build(ledger: Ledger) -> pd.DataFrame:
+    """Return one row per kind of step: median phases over all its runs with status ok, null where there is none.
+
+    `step_s` is the median step, with the least and the largest of the runs; `exchange_share` is exchange_exposed_s
+    over the sum of the phases. Medians do not add up: the phases sum to the step within one run's step only.
+    """
+    runs = ledger.runs
+    axes = [name for name in varying(runs) if name not in _SAME_WORK]
+    axes = [name for name in SPEC_COLUMNS if name in {*axes, "exchange", "world_size", "batch_size"}]
+    columns = ["step_s", "step_least_s", "step_largest_s", *PHASES, *_PARTS, "exchange_share"]
+    types = types_of(axes) | {"runs": INT} | dict.fromkeys(columns, FLOAT) | {"oversubscribed": FLAG}
+    return typed((key | _row(rows[rows["status"] == "ok"]) for key, rows in split(runs, axes)), types)
+
+
+def _row(ended: pd.DataFrame) -> dict[str, Any]:
+    medians = {name: ended[name].median() for name in ("step_s", *PHASES, *_PARTS)}
+    known = [medians[name] for name in (*PHASES, "forward_backward_s") if pd.notna(medians[name])]
+    exposed = medians["exchange_exposed_s"]
+    return medians | {
+        "runs": len(ended),
+        "step_least_s": ended["step_s"].min(),
+        "step_largest_s": ended["step_s"].max(),
+        "exchange_share": exposed / sum(known) if pd.notna(exposed) and sum(known) > 0 else None,
+        "oversubscribed": bool(ended["oversubscribed"].fillna(False).any()) if len(ended) else None,
+    }

@@ -1,0 +1,19 @@
+"""The winner of each group: complete, below the threshold, not oversubscribed, least loss area; and how sure that is.
+
+Repeats of a point are combined: the median of their areas counts, and all must be able to win. `cannot_be_told_from`
+lists the points whose area is not larger beyond doubt (see `_doubt.compare`).
+"""
+
+import pandas as pd
+
+from ddp_hpc.ledger import Ledger
+from ddp_hpc.tables._judge import judged_points, pick_winners
+
+CAPTION = "Winners: the point of the search with the least loss area, for each group."
+HIDDEN = ("winner_runs",)
+
+
+def build(ledger: Ledger) -> pd.DataFrame:
+    """Return one row per group: its winner, the margin to the second, who cannot be told from it, who is excluded."""
+    candidates, groups, search = judged_points(ledger)
+    return pick_winners(candidates, groups, search, ledger.study.rules.area_noise)
