@@ -67,7 +67,7 @@ def _wrong_parts(grid: Mapping[str, Any], key: Key, document: Document) -> Itera
                 continue
             yield from _unknown(group, place, document)
             if part == "zip":
-                axes.update(group)
+                axes.update(list(group))
                 empty += [(*place, name) for name in group if group[name] == []]
                 lengths = {name: len(listed(values)) for name, values in group.items()}
                 if len(set(lengths.values())) > 1:

@@ -38,7 +38,6 @@ OUR_WORD = {
 ALLOWED = {
     "bool_type": "true or false",
     "dict_type": "a mapping of keys to values",
-    "finite_number": "a finite number",
     "float_type": "a number",
     "int_type": "a whole number",
     "list_type": "a list",
@@ -91,7 +90,7 @@ def given(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, datetime.date):
         return f"{value} (a date; put it in quotes if it is a text)"
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return f"the list [{', '.join(map(str, value))}]"
     if isinstance(value, int | float | dict):
         return repr(value)

@@ -181,14 +181,19 @@ def check_options(kind: str, name: str, given: Mapping[str, Any]) -> dict[str, A
             )
         try:
             value = allowed[key].check(given[key])
-        except ValidationError as error:
+        except ValidationError:
             raise CatalogError(
                 f"option {key!r} of {kind} {name!r}: given {given[key]!r}, "
-                f"allowed: {allowed[key].annotation} ({_first(error)})"
+                f"allowed: {allowed[key].annotation}{_example(allowed[key].default)}"
             ) from None
         if value != allowed[key].default:
             kept[key] = value
     return kept
+
+
+def _example(default: Any) -> str:
+    shown = list(default) if isinstance(default, tuple) else default
+    return "" if default is None else f", e.g. its default {shown!r}"
 
 
 @cache

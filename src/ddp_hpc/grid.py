@@ -14,7 +14,7 @@ from ddp_hpc import catalog
 from ddp_hpc._axes import CHOICES, FILTERS, check_keys, is_option
 from ddp_hpc._errors import StudyError
 from ddp_hpc._yaml import Document, Key
-from ddp_hpc.spec import RunSpec
+from ddp_hpc.spec import NotDivisible, RunSpec
 from ddp_hpc.study import GLOBAL_BATCH, Study, explain, listed, read
 
 MOST_ERRORS = 10
@@ -41,7 +41,8 @@ def expand(file: Path) -> Expansion:
     study, document = read(file)
     check_keys(study, document)
     specs: dict[str, RunSpec] = {}
-    problems: dict[str, None] = {}
+    problems: dict[str, str] = {}  # and the first point that has it
+    odd: dict[tuple[int, int], set[int]] = {}  # grid and budget: global batches that do not divide it
     notes: list[str] = []
     asked = 0
     for number, grid in enumerate(study.grid):
@@ -54,10 +55,15 @@ def expand(file: Path) -> Expansion:
                     RunSpec.model_validate({**fields, "seed": spec.seed + repeat}) for repeat in range(1, study.repeats)
                 ]
             except ValidationError as error:
-                problems |= dict.fromkeys(_explain(problem, document, number, point) for problem in error.errors())
+                for problem in error.errors():
+                    fault = problem.get("ctx", {}).get("error")
+                    if isinstance(fault, NotDivisible):
+                        odd.setdefault((number, fault.asked), set()).update(fault.global_batches)
+                    else:
+                        problems.setdefault(_explain(problem, document, number, point), _at(problem, point))
                 continue
             except StudyError as error:
-                problems[f"{document.where(*_places(GLOBAL_BATCH, number, document))}: {error}"] = None
+                problems[f"{document.where(*_places(GLOBAL_BATCH, number, document))}: {error}"] = ""
                 continue
             specs |= {one.hash: specs.get(one.hash, one) for one in [spec, *repeats]}
             asked += study.repeats
@@ -65,9 +71,11 @@ def expand(file: Path) -> Expansion:
             f"{document.where(('grid', number, kind), ('grid', kind))}: {kind}: {pattern} fits no point"
             for kind, pattern in filters.idle()
         ]
+    for (number, samples), batches in odd.items():
+        problems[f"{document.where(*_places('budget', number, document))}: {NotDivisible(samples, batches)}"] = ""
     if problems:
         more = [f"... and {len(problems) - MOST_ERRORS} more"] if len(problems) > MOST_ERRORS else []
-        raise StudyError("\n".join([*list(problems)[:MOST_ERRORS], *more]))
+        raise StudyError("\n".join([*(text + at for text, at in list(problems.items())[:MOST_ERRORS]), *more]))
     if not specs:
         raise StudyError("\n".join([f"{document.where(('grid',))}: grid: no point is left to run", *notes]))
     if asked > len(specs):
@@ -203,12 +211,20 @@ def _explain(problem: Any, document: Document, number: int, point: Point) -> str
     if problem["loc"]:
         name = str(problem["loc"][0])
         option = re.search(r"option '(\w+)'", message)
-        names, ranks = [f"{name}.{option[1]}", name] if option else [name], []
+        names = [f"{name}.{option[1]}", name] if option else [name]
     else:  # fields that do not go together; the message begins with one of them
         names = re.findall(r"^\w+", message)
-        ranks = [f"{key}={point[key]}" for key in ("world_size", "batch_size", GLOBAL_BATCH) if key in point]
     place = next((place for name in names for place in _places(name, number, document)), ())
-    return explain(problem, document, place) + (f" (at {', '.join(ranks)})" if ranks else "")
+    text = explain(problem, document, place)
+    if place[:1] == ("grid",) and is_option(place[-1]):
+        text += "; an axis is a list of such values"
+    return text
+
+
+def _at(problem: Any, point: Point) -> str:
+    """Return at which point fields do not go together; empty where one field is wrong by itself."""
+    ranks = [f"{key}={point[key]}" for key in ("world_size", "batch_size", GLOBAL_BATCH) if key in point]
+    return "" if problem["loc"] or not ranks else f" (e.g. at {', '.join(ranks)})"
 
 
 def _places(name: str, number: int, document: Document) -> list[Key]:

@@ -2,8 +2,9 @@
 
 import hashlib
 import json
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
@@ -15,12 +16,14 @@ LARGEST = 2**53  # beyond it neighbouring integers are one number to floats, and
 
 
 def _real(value: Any) -> Any:
-    """`1` and `1.0` are one value."""
+    """`1` and `1.0` are one value; nan and inf are none."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"given {value}, allowed: a finite number")
     return catalog.canonical(float(value) if type(value) is int and abs(value) < LARGEST else value)
 
 
 Int = Annotated[int, BeforeValidator(catalog.integral)]
-Float = Annotated[float, BeforeValidator(_real), Field(allow_inf_nan=False)]
+Float = Annotated[float, BeforeValidator(_real)]
 
 STRICT = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -68,6 +71,21 @@ def _choice(kind: str) -> BeforeValidator:
         return Choice(name=given["name"], options=catalog.check_options(kind, given["name"], options))
 
     return BeforeValidator(check)
+
+
+class NotDivisible(ValueError):
+    """A budget of samples that is not a whole number of steps."""
+
+    def __init__(self, asked: int, global_batches: Iterable[int]) -> None:
+        self.asked, self.global_batches = asked, sorted(set(global_batches))
+        unit = math.lcm(*self.global_batches)
+        below = asked - asked % unit
+        batches = "batch" if len(self.global_batches) == 1 else "batches"
+        super().__init__(
+            f"budget: samples_seen={asked} is no multiple of the global {batches} "
+            f"(batch_size x world_size) {', '.join(map(str, self.global_batches))}; "
+            f"allowed: multiples of {unit}, e.g. {below or unit} or {below + unit if below else 2 * unit}"
+        )
 
 
 class Budget(BaseModel):
@@ -153,12 +171,7 @@ class RunSpec(BaseModel):
     def _check_budget(self) -> None:
         asked = self.budget.samples_seen
         if asked is not None and asked % self.global_batch_size:
-            below = asked - asked % self.global_batch_size
-            raise ValueError(
-                f"budget: samples_seen={asked} is no multiple of the global batch {self.world_size} x "
-                f"{self.batch_size} = {self.global_batch_size}; allowed: e.g. {below or self.global_batch_size} or "
-                f"{below + self.global_batch_size}"
-            )
+            raise NotDivisible(asked, [self.global_batch_size])
 
     def _check_choices(self) -> None:
         exchange = catalog.constants("exchange", self.exchange.name)

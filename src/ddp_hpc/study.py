@@ -138,16 +138,18 @@ def explain(problem: Any, document: Document, place: Key = ()) -> str:
     key = tuple(part for part in problem["loc"] if not (isinstance(part, str) and "[" in part))
     where = document.where((*place, *key[1:]) if place else key)
     name = ".".join(str(part) for part in key if isinstance(part, str))
-    if problem["type"] == "extra_forbidden":
+    if problem["loc"][-1:] == ("[key]",):
+        text = unknown("key", str(key[-1]), SPEC_FIELDS, HOMES)
+    elif problem["type"] == "extra_forbidden":
         part = HOMES.get(f"under `{key[0]}`", KEYS) if len(key) > 1 else KEYS
         text = unknown("key", str(key[-1]), part, HOMES)
     elif problem["type"] == "missing":
-        home = "under `base` (one value) or `grid` (several)" if key[-1] in SPEC_FIELDS else "at the top level"
+        home = "at the top level" if key[-1] in KEYS else "under `base` (one value) or `grid` (several)"
         text = f"{name} is missing; write it {home}"
     elif problem["type"] == "value_error":  # one of our own messages, complete in itself
         text = f"{name}: {problem['ctx']['error']}" if name else str(problem["ctx"]["error"])
     else:
         text = f"{name}: given {given(problem['input'])}, allowed: {allowed(problem)}"
-        if isinstance(problem["input"], list) and place[:1] == ("base",):
+        if isinstance(problem["input"], list | tuple) and place[:1] == ("base",):
             text += " (several values go under `grid`)"
     return f"{where}: {text}"
