@@ -14,7 +14,7 @@ from ddp_hpc import catalog
 from ddp_hpc._axes import CHOICES, FILTERS, check_keys, is_option
 from ddp_hpc._errors import StudyError
 from ddp_hpc._yaml import Document, Key
-from ddp_hpc.spec import NotDivisible, RunSpec
+from ddp_hpc.spec import NotDivisibleError, RunSpec
 from ddp_hpc.study import GLOBAL_BATCH, Study, explain, listed, read
 
 MOST_ERRORS = 10
@@ -57,7 +57,7 @@ def expand(file: Path) -> Expansion:
             except ValidationError as error:
                 for problem in error.errors():
                     fault = problem.get("ctx", {}).get("error")
-                    if isinstance(fault, NotDivisible):
+                    if isinstance(fault, NotDivisibleError):
                         odd.setdefault((number, fault.asked), set()).update(fault.global_batches)
                     else:
                         problems.setdefault(_explain(problem, document, number, point), _at(problem, point))
@@ -72,7 +72,7 @@ def expand(file: Path) -> Expansion:
             for kind, pattern in filters.idle()
         ]
     for (number, samples), batches in odd.items():
-        problems[f"{document.where(*_places('budget', number, document))}: {NotDivisible(samples, batches)}"] = ""
+        problems[f"{document.where(*_places('budget', number, document))}: {NotDivisibleError(samples, batches)}"] = ""
     if problems:
         more = [f"... and {len(problems) - MOST_ERRORS} more"] if len(problems) > MOST_ERRORS else []
         raise StudyError("\n".join([*(text + at for text, at in list(problems.items())[:MOST_ERRORS]), *more]))

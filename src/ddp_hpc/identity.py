@@ -70,7 +70,8 @@ def closure(roots: list[Path], left_out: tuple[str, ...] = ()) -> dict[str, str]
         if name in found:
             continue
         found[name] = file_hash(file)
-        waiting += [module for module in _imports(file) if _module(module).split(".")[0] not in left_out]
+        reached = {*_imports(file), *_packages(file)}
+        waiting += [module for module in reached if _module(module).split(".")[0] not in left_out]
     return dict(sorted(found.items()))
 
 
@@ -141,6 +142,13 @@ def _files_of(name: str) -> Iterator[Path]:
     for file in (base.with_suffix(".py"), base / "__init__.py"):
         if file.is_file():
             yield file
+
+
+def _packages(file: Path) -> Iterator[Path]:
+    """Return the `__init__.py` of the packages below ours that `file` lies in: importing it runs them."""
+    for folder in file.relative_to(catalog.PACKAGE).parents:
+        if folder != Path() and (catalog.PACKAGE / folder / "__init__.py").is_file():
+            yield catalog.PACKAGE / folder / "__init__.py"
 
 
 def _module(file: Path) -> str:

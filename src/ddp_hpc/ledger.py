@@ -58,13 +58,18 @@ class Ledger:
 
         done = [planned for planned in self.planned if self.store.finished(planned.run)]
         measured = records.read_runs(self.store.file(planned.run) for planned in done)
-        rows = {row["run"]: row for row in measured.to_pylist()}
+        rows = {planned.run: row for planned, row in zip(done, measured.to_pylist(), strict=True)}
+        strange = [
+            f"{self.store.file(run)} is the record of {row['run']}" for run, row in rows.items() if row["run"] != run
+        ]
+        if strange:
+            raise records.RecordError("\n".join([*strange, "delete what was put in the wrong folder"]))
         table = pa.Table.from_pylist(
             [rows.get(planned.run) or self._not_finished(planned) for planned in self.planned],
             schema=records.RUN.remove_metadata(),
         )
         mapping = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype(), pa.string(): pd.StringDtype()}
-        frame = table.to_pandas(types_mapper=mapping.get)
+        frame: pd.DataFrame = table.to_pandas(types_mapper=mapping.get)
         frame["attempts"] = [len(self.store.attempts(planned.run)) for planned in self.planned]
         return frame
 
@@ -78,13 +83,15 @@ class Ledger:
         """Return the steps of a finished run, all ranks, warm-up included: the columns of `records.STEPS`."""
         from ddp_hpc import records
 
-        return records.read("steps", self.store.file(run, "steps")).to_pandas()
+        frame: pd.DataFrame = records.read("steps", self.store.file(run, "steps")).to_pandas()
+        return frame
 
     def evaluations(self, run: str) -> "pd.DataFrame":
         """Return the evaluations of a finished run: the columns of `records.EVALUATIONS`."""
         from ddp_hpc import records
 
-        return records.read("evaluations", self.store.file(run, "evaluations")).to_pandas()
+        frame: pd.DataFrame = records.read("evaluations", self.store.file(run, "evaluations")).to_pandas()
+        return frame
 
     def coverage(self) -> str:
         """Return e.g. `23 of 27 runs, 4 missing: 2 crashed, 2 not yet run`."""
@@ -105,7 +112,7 @@ def state_of(store: Store, run: str) -> State:
     if store.finished(run):
         from ddp_hpc import records
 
-        row = records.read("run", store.file(run)).select(["status", "reason"]).to_pylist()[0]
+        row = records.read("run", store.file(run), ["status", "reason"]).to_pylist()[0]
         return State(row["status"], row["reason"], len(tried))
     if not tried:
         return State("missing")
@@ -114,6 +121,8 @@ def state_of(store: Store, run: str) -> State:
 
 def _state_of_attempt(journal: Path, count: int) -> State:
     ended, started = read_json(journal / "ended.json"), read_json(journal / "started.json")
+    if ended and ended["status"] in FINISHED:
+        return State("missing", f"its record was removed; attempt {journal.name} had ended {ended['status']}", count)
     if ended:
         return State(ended["status"], ended.get("reason"), count)
     if started and _alive(started):

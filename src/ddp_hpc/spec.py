@@ -73,7 +73,7 @@ def _choice(kind: str) -> BeforeValidator:
     return BeforeValidator(check)
 
 
-class NotDivisible(ValueError):
+class NotDivisibleError(ValueError):
     """A budget of samples that is not a whole number of steps."""
 
     def __init__(self, asked: int, global_batches: Iterable[int]) -> None:
@@ -171,7 +171,7 @@ class RunSpec(BaseModel):
     def _check_budget(self) -> None:
         asked = self.budget.samples_seen
         if asked is not None and asked % self.global_batch_size:
-            raise NotDivisible(asked, [self.global_batch_size])
+            raise NotDivisibleError(asked, [self.global_batch_size])
 
     def _check_choices(self) -> None:
         exchange = catalog.constants("exchange", self.exchange.name)
