@@ -1,0 +1,142 @@
+"""A copy of the project, package included, that a test may edit and run in."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from ddp_hpc import records, spec
+
+PROJECT = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class Sandbox:
+    """A project of its own; the commands run with its copy of the package, not with the installed one."""
+
+    root: Path
+
+    @classmethod
+    def make(cls, root: Path) -> "Sandbox":
+        for folder in ("config", "workflow", "profiles"):
+            shutil.copytree(PROJECT / folder, root / folder)
+        shutil.copytree(PROJECT / "src", root / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+        for study in (root / "config" / "studies").glob("*.yaml"):
+            study.unlink()
+        return cls(root)
+
+    @property
+    def package(self) -> Path:
+        return self.root / "src" / "ddp_hpc"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        scripts = Path(sys.executable).parent
+        return os.environ | {
+            "PYTHONPATH": str(self.root / "src"),
+            "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+
+    def study(self, name: str, text: str) -> None:
+        (self.root / "config" / "studies" / f"{name}.yaml").write_text(f"name: {name}\n{text}")
+
+    def start(self, *command: str, **keywords) -> subprocess.Popen:
+        return subprocess.Popen(command, cwd=self.root, env=self.environment, text=True, **keywords)
+
+    def call(self, *command: str, timeout: float = 240) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            command, cwd=self.root, env=self.environment, text=True, capture_output=True, timeout=timeout, check=False
+        )
+
+    def plan(self, name: str) -> list[dict]:
+        done = self.call("ddp-hpc", "plan", name, "--json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def to_train(self, name: str) -> set[str]:
+        """The runs that `plan` would train."""
+        return {item["run"] for item in self.plan(name) if item["action"] not in ("kept", "running")}
+
+    def dry_run(self, name: str, *more: str) -> str:
+        done = self.call("snakemake", "-n", *more, "--config", f"studies=[{name}]")
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    def snakemake_would_train(self, name: str) -> set[str]:
+        """The runs that `snakemake -n` would train."""
+        text = self.dry_run(name)
+        return set(re.findall(r"rule train:.*?wildcards: run=(\S+)", text, flags=re.DOTALL))
+
+    def status(self, name: str) -> dict[str, dict]:
+        done = self.call("ddp-hpc", "status", name, "--json")
+        assert done.returncode == 0, done.stderr
+        return {row["run"]: row for row in json.loads(done.stdout)}
+
+    def finish(self, name: str) -> None:
+        """Put a record, as a training leaves it, where every planned run has none."""
+        done = self.call("ddp-hpc", "plan", name, "--write")
+        assert done.returncode == 0, done.stderr
+        for item in self.plan(name):
+            folder = self.root / "results" / "runs" / item["run"]
+            if item["action"] != "kept":
+                write_record(folder)
+
+    def edit(self, file: str, old: str, new: str) -> None:
+        path = self.root / file
+        text = path.read_text()
+        assert old in text, f"{file} no longer holds {old!r}: adapt the test"
+        path.write_text(text.replace(old, new, 1))
+
+    def append(self, file: str, text: str) -> None:
+        with open(self.root / file, "a") as handle:
+            handle.write(text)
+
+
+def write_record(folder: Path) -> None:
+    """Write the records of a plausible finished run: enough for tables and figures, not a measurement."""
+    planned = json.loads((folder / "spec.json").read_text())
+    one = spec.load(planned["spec"])
+    n = 20
+    step_s = 0.01 * (1 + 1 / one.batch_size) / one.world_size**0.5
+    losses = [2.3 * 0.9**k + 0.01 * one.learning_rate for k in range(n)]
+    times = [step_s * (k + 1) for k in range(n)]
+    area = sum((a + b) / 2 * step_s for a, b in pairwise(losses))
+    phases = dict.fromkeys(records.PHASES, step_s / len(records.PHASES))
+    row = one.columns() | {
+        "run": planned["run"], "spec_hash": planned["spec_hash"], "code_hash": planned["code_hash"], "status": "ok",
+        "samples_asked": one.samples_asked, "samples_seen": one.samples_asked, "steps": n, "train_s": times[-1],
+        "samples_per_s": one.global_batch_size / step_s, "step_s": step_s, "first_loss": losses[0],
+        "min_loss": min(losses), "final_loss": losses[-1], "loss_area_loss_s": area, "test_metric": 0.9,
+        "test_metric_name": "accuracy", "oversubscribed": False, "learning_rate_scaled": one.learning_rate,
+        "device_used": "cpu", **phases,
+    }  # fmt: skip
+    ranks = range(one.world_size)
+    steps = {
+        "step": [k + 1 for k in range(n) for _ in ranks],
+        "rank": [rank for _ in range(n) for rank in ranks],
+        "t_s": [times[k] for k in range(n) for _ in ranks],
+        "rank_t_s": [times[k] for k in range(n) for _ in ranks],
+        "loss": [losses[k] for k in range(n) for _ in ranks],
+        "rank_loss": [losses[k] for k in range(n) for _ in ranks],
+        "warm_up": [False for _ in range(n) for _ in ranks],
+        "sampled": [False for _ in range(n) for _ in ranks],
+        "step_s": [step_s for _ in range(n) for _ in ranks],
+        **{name: [value for _ in range(n) for _ in ranks] for name, value in phases.items()},
+    }
+    records.write("steps", steps, folder / "steps.parquet")
+    final = {
+        "step": [n],
+        "t_s": [times[-1]],
+        "samples_seen": [one.samples_asked],
+        "metric": [0.9],
+        "loss": [losses[-1]],
+    }
+    records.write("evaluations", final, folder / "evaluations.parquet")
+    notes = {"provenance": {}, "spec": planned["spec"], "files": planned["files"]}
+    records.write("run", {name: [value] for name, value in row.items()}, folder / "run.parquet", notes)

@@ -1,0 +1,264 @@
+"""Every status of the table in DESIGN (see CONTRIBUTING.md) that one machine can show, provoked for real.
+
+Those that only Slurm can give (queued, preempted, node_fail, rejected) are the business of the tests on a real Slurm.
+"""
+
+import json
+import os
+import signal
+import time
+
+import pytest
+from sandbox import Sandbox
+
+from ddp_hpc import records
+from ddp_hpc.ledger import state_of
+from ddp_hpc.store import Store
+
+FAULTY = '''"""A model that fails as it is told to, at its eighth step, on one rank."""
+
+import os
+import signal
+import threading
+import time
+
+import torch
+from torch import nn
+
+from ddp_hpc.models import mlp
+
+
+def build(input_shape, outputs, *, fault: str = "none", on_rank: int = 0) -> nn.Module:
+    mine = int(os.environ.get("OMPI_COMM_WORLD_RANK", "0")) == on_rank
+    if mine and fault == "before the first step":
+        raise RuntimeError("no such file: weights.bin")
+    return Faulty(mlp.build(input_shape, outputs), fault if mine else "none")
+
+
+class Faulty(nn.Module):
+    def __init__(self, model, fault):
+        super().__init__()
+        self.model, self.fault, self.calls = model, fault, 0
+
+    def forward(self, x):
+        self.calls += 1
+        if self.fault == "slow":
+            time.sleep(0.05)
+        if self.calls == 8:
+            if self.fault == "exception":
+                raise ValueError("the eighth step is bad")
+            if self.fault == "exception beside a thread that lives on":
+                threading.Thread(target=time.sleep, args=(600,)).start()
+                raise ValueError("the eighth step is bad")
+            if self.fault == "exit 0":
+                raise SystemExit(0)
+            if self.fault == "exit 0 at once":
+                os._exit(0)
+            if self.fault == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if self.fault == "gpu memory":
+                raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
+            if self.fault == "host memory":
+                torch.empty(2**60, dtype=torch.uint8)
+        y = self.model(x)
+        return y * float("nan") if self.fault == "nan" and self.calls >= 8 else y
+'''
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory) -> Sandbox:
+    sandbox = Sandbox.make(tmp_path_factory.mktemp("statuses") / "project")
+    (sandbox.package / "models" / "faulty.py").write_text(FAULTY)
+    return sandbox
+
+
+def plan_one(project: Sandbox, name: str, fault: str, ranks: int, steps: int = 40) -> str:
+    """Plan a study of one run, unlike those of the other tests, and return the run's name."""
+    seed = len(list((project.root / "config" / "studies").glob("*.yaml")))
+    project.study(
+        name,
+        f"base: {{dataset: digits, model: {{name: faulty, fault: {json.dumps(fault)}, on_rank: {ranks - 1}}}, "
+        f"exchange: ring, world_size: {ranks}, batch_size: 16, learning_rate: 0.1, threads_per_rank: 1, seed: {seed}}}\n"
+        f"budget: {{steps: {steps}}}\n",
+    )
+    done = project.call("ddp-hpc", "plan", name, "--write")
+    assert done.returncode == 0, done.stderr
+    return project.plan(name)[0]["run"]
+
+
+def train(project: Sandbox, run: str, ranks: int, *more: str, launcher: str | None = None):
+    launcher = f"mpiexec -n {ranks}" if launcher is None else launcher
+    began = time.monotonic()
+    done = project.call("ddp-hpc", "train", run, "--launcher", launcher, *more)
+    return done, time.monotonic() - began
+
+
+def state(project: Sandbox, run: str):
+    return state_of(Store(project.root / "results"), run)
+
+
+def record(project: Sandbox, run: str) -> dict:
+    return records.read("run", project.root / "results" / "runs" / run / "run.parquet").to_pylist()[0]
+
+
+def test_a_run_that_ends_well_is_ok_and_its_job_exits_0(project):
+    run = plan_one(project, "fine", "none", 2)
+
+    done, _ = train(project, run, 2)
+
+    assert done.returncode == 0, done.stderr
+    assert state(project, run).status == "ok"
+    row = record(project, run)
+    assert (row["steps"], row["samples_seen"], row["samples_asked"]) == (40, 40 * 32, 40 * 32)
+
+
+def test_a_loss_that_is_not_finite_is_a_finding_and_its_job_exits_0(project):
+    run = plan_one(project, "nan", "nan", 2)
+
+    done, _ = train(project, run, 2)
+
+    assert done.returncode == 0, done.stderr
+    row = record(project, run)
+    assert row["status"] == "diverged"
+    assert "step" in row["reason"]
+    assert row["loss_area_loss_s"] is None
+    assert 0 < row["steps"] <= 8
+
+
+def test_too_little_gpu_memory_is_a_finding_with_the_curve_up_to_there(project):
+    run = plan_one(project, "gpu_memory", "gpu memory", 2)
+
+    done, _ = train(project, run, 2)
+
+    assert done.returncode == 0, done.stderr
+    row = record(project, run)
+    assert row["status"] == "oom_gpu"
+    assert "rank 1" in row["reason"]
+    assert "out of memory" in row["reason"]
+    assert row["loss_area_loss_s"] is None
+    steps = records.read("steps", project.root / "results" / "runs" / run / "steps.parquet").to_pylist()
+    assert all(step["rank"] == 1 for step in steps)
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "said"),
+    [
+        ("exception", "crashed", "ValueError: the eighth step is bad"),
+        ("exception beside a thread that lives on", "crashed", "ValueError: the eighth step is bad"),
+        ("before the first step", "crashed", "RuntimeError: no such file: weights.bin"),
+        ("exit 0", "crashed", "SystemExit"),
+        ("exit 0 at once", "crashed", "ended with exit code 0 before the training was done"),
+        ("killed", "crashed", "killed by SIGKILL"),
+        ("host memory", "oom_host", "memory"),
+    ],
+)
+def test_a_rank_that_fails_ends_the_launch_within_30_s_and_is_named(project, fault, status, said):
+    run = plan_one(project, "fault_" + fault.replace(" ", "_"), fault, 2)
+
+    done, seconds = train(project, run, 2)
+
+    assert done.returncode == 1
+    assert seconds < 30
+    found = state(project, run)
+    assert found.status == status
+    assert found.reason.startswith("rank 1 on ")
+    assert said in found.reason
+    assert "rank 1" in done.stderr  # the log names it too
+    assert not (project.root / "results" / "runs" / run / "run.parquet").exists()
+    assert not processes_of(project)
+
+
+def test_a_launch_that_takes_longer_than_allowed_is_a_timeout(project):
+    run = plan_one(project, "slow", "slow", 2, steps=100_000)
+
+    done, _ = train(project, run, 2, "--time-limit-min", "0.12")
+
+    assert done.returncode == 1
+    assert state(project, run).status == "timeout"
+    assert not processes_of(project)
+
+
+def test_a_launcher_that_is_not_there_is_a_failed_launch(project):
+    run = plan_one(project, "no_launcher", "none", 2)
+
+    done, _ = train(project, run, 2, launcher="no-such-mpiexec -n 2")
+
+    assert done.returncode == 1
+    assert state(project, run).status == "launch_failed"
+    assert "no-such-mpiexec" in state(project, run).reason
+
+
+def test_ranks_that_do_not_find_each_other_never_train(project):
+    """A6: the launcher starts two processes, each believes it is rank 0 of 1."""
+    run = plan_one(project, "singletons", "none", 2)
+    twice = project.root / "twice"
+    twice.write_text('#!/bin/sh\n"$@" & first=$!; "$@"; code=$?; wait $first; exit $code\n')
+    twice.chmod(0o755)
+
+    done, _ = train(project, run, 2, launcher=str(twice))
+
+    assert done.returncode == 1
+    assert state(project, run).status == "launch_failed"
+    assert "expected 2 ranks, MPI reports 1 (launcher or MPI build mismatch)" in state(project, run).reason
+    assert not (project.root / "results" / "runs" / run / "run.parquet").exists()
+
+
+def test_code_that_changed_since_planning_does_not_train(project):
+    run = plan_one(project, "changed", "none", 1)
+    project.append("src/ddp_hpc/models/faulty.py", "\nCHANGED = 1\n")
+
+    done, _ = train(project, run, 1, launcher="")
+    (project.package / "models" / "faulty.py").write_text(FAULTY)
+
+    assert done.returncode == 1
+    assert state(project, run).status == "launch_failed"
+    assert "code changed since planning" in state(project, run).reason
+
+
+def test_a_run_is_missing_then_running_then_cancelled_when_it_is_ended_from_outside(project):
+    run = plan_one(project, "ended", "slow", 2, steps=100_000)
+    assert state(project, run).status == "missing"
+
+    supervisor = project.start("ddp-hpc", "train", run, "--launcher", "mpiexec -n 2")
+    wait_for(lambda: state(project, run).status == "running")
+    wait_for(lambda: len(processes_of(project)) >= 4)
+    supervisor.send_signal(signal.SIGTERM)
+
+    assert supervisor.wait(30) == 1
+    assert state(project, run).status == "cancelled"
+    assert not processes_of(project)
+
+
+def test_a_supervisor_that_was_killed_leaves_a_cancelled_run_and_no_process(project):
+    run = plan_one(project, "killed_supervisor", "slow", 2, steps=100_000)
+    supervisor = project.start("ddp-hpc", "train", run, "--launcher", "mpiexec -n 2")
+    wait_for(lambda: len(processes_of(project)) >= 4)
+
+    supervisor.kill()
+    supervisor.wait()
+
+    wait_for(lambda: not processes_of(project))
+    assert state(project, run).status == "cancelled"
+
+
+def wait_for(condition, seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.1)
+
+
+def processes_of(project: Sandbox) -> list[str]:
+    """The processes that were started in this project and are still alive."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                command = file.read().replace(b"\0", b" ").decode()
+            with open(f"/proc/{pid}/stat") as file:
+                zombie = file.read().rsplit(")", 1)[1].split()[0] == "Z"
+        except OSError:
+            continue
+        if str(project.root) in command and not zombie:
+            found.append(command)
+    return found
