@@ -126,7 +126,11 @@ def _kind_of(error: BaseException) -> str:
     """Return `launch`, `oom_gpu`, `oom_host` or `error`; by name, because torch may not be there yet."""
     names = {kind.__name__ for kind in type(error).__mro__}
     kinds = {"LaunchError": "launch", "OutOfMemoryError": "oom_gpu", "MemoryError": "oom_host"}
-    return next((kind for name, kind in kinds.items() if name in names), "error")
+    # the allocators of torch that raise a plain RuntimeError say so in their message only
+    said = {"CUDA error: out of memory": "oom_gpu", "can't allocate memory": "oom_host", "not enough memory": "oom_host"}
+    by_name = (kind for name, kind in kinds.items() if name in names)
+    by_message = (kind for words, kind in said.items() if words in str(error))
+    return next(by_name, next(by_message, "error"))
 
 
 def _curve_of(outcome: "Outcome | None") -> dict[str, Any]:
