@@ -1,1 +1,5 @@
-"""Figures: one figure, one file."""
+"""Figures: one figure, one file. Each names the tables it reads (`INPUTS`) and offers `draw`."""
+
+from ddp_hpc.figures._make import make
+
+__all__ = ["make"]

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ddp_hpc.columns import group_columns, label, rows_of, search_columns, split, varying
 from ddp_hpc.ledger import Ledger
 from ddp_hpc.statuses import FINISHED
-from ddp_hpc.tables._axes import group_columns, label, rows_of, search_columns, split, varying
 from ddp_hpc.tables._curve import whole_curve
 from ddp_hpc.tables._doubt import Area, compare, curve_error, least_mean
 from ddp_hpc.tables._frame import FLOAT, INT, TEXT, typed, types_of

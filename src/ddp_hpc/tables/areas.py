@@ -2,8 +2,8 @@
 
 import pandas as pd
 
+from ddp_hpc.columns import rows_of
 from ddp_hpc.ledger import Ledger
-from ddp_hpc.tables._axes import rows_of
 from ddp_hpc.tables._frame import FLAG, FLOAT, INT, TEXT, typed, types_of
 from ddp_hpc.tables._judge import judged_points
 

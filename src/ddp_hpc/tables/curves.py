@@ -5,9 +5,9 @@ from typing import Any
 
 import pandas as pd
 
+from ddp_hpc.columns import group_columns, rows_of, search_columns
 from ddp_hpc.ledger import Ledger
 from ddp_hpc.statuses import FINISHED
-from ddp_hpc.tables._axes import group_columns, rows_of, search_columns
 from ddp_hpc.tables._curve import thinned, whole_curve
 from ddp_hpc.tables._frame import FLAG, FLOAT, INT, TEXT, typed, types_of
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import pandas as pd
 
+from ddp_hpc.columns import SPEC_COLUMNS, split, varying
 from ddp_hpc.ledger import Ledger
 from ddp_hpc.phases import PHASES
-from ddp_hpc.tables._axes import SPEC_COLUMNS, split, varying
 from ddp_hpc.tables._frame import FLAG, FLOAT, INT, typed, types_of
 
 CAPTION = "Phases of a step in seconds: medians over the complete runs; the learning rate and the seed change no work."

@@ -2,8 +2,8 @@
 
 import pandas as pd
 
+from ddp_hpc.columns import SPEC_COLUMNS, varying
 from ddp_hpc.ledger import Ledger
-from ddp_hpc.tables._axes import SPEC_COLUMNS, varying
 from ddp_hpc.tables._judge import judged
 
 CAPTION = "Runs: every planned run, whatever became of it."

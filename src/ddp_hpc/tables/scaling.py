@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ddp_hpc.columns import SPEC_COLUMNS, key_of, rows_of, split, varying
 from ddp_hpc.ledger import Ledger
-from ddp_hpc.tables._axes import SPEC_COLUMNS, key_of, rows_of, split, varying
 from ddp_hpc.tables._frame import FLAG, FLOAT, INT, TEXT, typed, types_of
 
 CAPTION = "Scaling: against one rank without exchange."

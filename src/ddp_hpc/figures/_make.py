@@ -1,0 +1,51 @@
+"""A figure from its tables, as SVG, PDF and PNG."""
+
+import importlib
+import os
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from ddp_hpc import catalog, records
+from ddp_hpc.figures._style import style
+from ddp_hpc.study import Study
+
+# no dates and versions in the files: the same tables make the same bytes
+_METADATA: dict[str, dict[str, Any]] = {
+    "png": {"Software": None},
+    "pdf": {"Creator": None, "Producer": None, "CreationDate": None},
+    "svg": {"Creator": None, "Date": None, "Type": None, "Format": None},
+}
+
+
+def make(name: str, study: Study, tables_folder: Path, folder: Path) -> Path:
+    """Draw a figure as `<name>.png`, `.pdf` and `.svg` into `folder`, the SVG last.
+
+    Returns:
+        The SVG file.
+
+    Raises:
+        CatalogError: no such figure.
+        FileNotFoundError: naming a table that the figure reads and that is not there.
+    """
+    constants = catalog.constants("figure", name)
+    tables, coverage = {}, ""
+    for table in constants["INPUTS"]:
+        file = tables_folder / f"{table}.parquet"
+        if not file.is_file():
+            raise FileNotFoundError(
+                f"figure {name!r} reads {file}, which is not there; make it: `ddp-hpc table {study.name} {table}`"
+            )
+        tables[table] = pd.read_parquet(file)
+        coverage = records.read_metadata(file)["coverage"]
+    module = importlib.import_module(f"ddp_hpc.figures.{name}")
+    folder.mkdir(parents=True, exist_ok=True)
+    with style():
+        figure = module.draw(tables, study, coverage)
+        for form, metadata in _METADATA.items():
+            temporary = folder / f".{name}.{os.getpid()}.tmp"
+            title = {"Title": f"{study.name}: {constants.get('CAPTION', name)}"}
+            figure.savefig(temporary, format=form, metadata=metadata | title)
+            os.replace(temporary, folder / f"{name}.{form}")
+    return folder / f"{name}.svg"

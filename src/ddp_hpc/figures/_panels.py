@@ -1,0 +1,68 @@
+"""What is drawn beside what: a panel for each group of runs that compete with one another."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from ddp_hpc.columns import CHOICES, SPEC_COLUMNS, key_of, rows_of, search_columns, show, show_choice, split, varying
+from ddp_hpc.study import Study
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A group: its values, in words, and its rows."""
+
+    key: Mapping[str, Any]
+    title: str
+    rows: pd.DataFrame
+
+
+def group_columns(frame: pd.DataFrame, study: Study) -> list[str]:
+    """Return the spec columns of a table that say what competes with what."""
+    left_out = {"seed", *search_columns(study)}
+    return [name for name in SPEC_COLUMNS if name in frame and name not in left_out]
+
+
+def panels(frame: pd.DataFrame, groups: list[str]) -> list[Panel]:
+    """Return a panel per group of rows, sorted by the ranks last, so that they follow one another."""
+    order = sorted(groups, key=lambda name: name == "world_size")
+    differ = set(varying(frame))
+    return [Panel(key, title(key, differ), rows) for key, rows in split(frame, order)]
+
+
+def title(key: Mapping[str, Any], differ: set[str]) -> str:
+    """Return what sets a group apart, in words: `ring, 4 ranks`; the ranks always, the rest if it differs."""
+    parts = [part for name in key if (part := _part(name, key, differ))]
+    return ", ".join(parts) or "all"
+
+
+def _part(name: str, key: Mapping[str, Any], differ: set[str]) -> str:
+    if name == "world_size":
+        return f"{show(key[name])} rank{'' if key[name] == 1 else 's'}"
+    if name in CHOICES:
+        options = f"{name}_options"
+        if name not in differ and options not in differ:
+            return ""
+        words = show_choice(key[name], key.get(options, "{}") if options in differ else "{}")
+        return {"none": "no exchange"}.get(words, words) if name == "exchange" else words
+    if name.endswith("_options"):
+        return (
+            ""
+            if name.removesuffix("_options") in key or name not in differ
+            else show_choice(name.removesuffix("_options"), key[name])
+        )
+    return f"{name.replace('_', ' ')} {show(key[name])}" if name in differ else ""
+
+
+def matching(frame: pd.DataFrame, key: Mapping[str, Any]) -> pd.DataFrame:
+    """Return the rows of another table that have the values of `key`; nulls are equal."""
+    columns = [name for name in key if name in frame]
+    wanted = key_of(key, columns)
+    return frame[[key_of(row, columns) == wanted for row in rows_of(frame)]]
+
+
+def axis_label(name: str) -> str:
+    """Return the name of a searched column for an axis, with its unit."""
+    return {"batch_size": "batch size per rank (samples)"}.get(name, name.replace("_", " "))

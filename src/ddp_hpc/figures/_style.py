@@ -1,0 +1,124 @@
+"""How all figures look: sizes, colours that also read in grey and by the colour-blind, small print, empty figures."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+os.environ["MPLBACKEND"] = "Agg"  # a login node has no display, and a wrong value would stop the import
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+COLUMN_IN, PAGE_IN = 3.5, 7.0  # widths of one and two columns of a journal
+LINE_IN = 0.105  # height of a line of small print
+SMALL, TEXT = 5.5, 7.0  # points
+
+# Okabe and Ito, Color Universal Design (2008): the order alternates dark and light, so it also reads in grey
+COLOURS = ("#0072B2", "#E69F00", "#000000", "#56B4E9", "#D55E00", "#009E73", "#CC79A7", "#F0E442")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+LINES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (3, 1, 1, 1, 1, 1)))
+GREY = "#8c8c8c"
+
+OVERSUBSCRIBED = "ranks exceed the cores: times are not comparable"
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """Draw and save with our settings, whatever the user's matplotlibrc says."""
+    settings: dict[str, Any] = {
+        "font.family": "DejaVu Sans",
+        "font.size": TEXT,
+        "axes.titlesize": TEXT,
+        "axes.labelsize": TEXT,
+        "xtick.labelsize": 6.0,
+        "ytick.labelsize": 6.0,
+        "legend.fontsize": 6.0,
+        "legend.frameon": False,
+        "axes.linewidth": 0.6,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "lines.linewidth": 1.0,
+        "hatch.linewidth": 0.5,
+        "xtick.major.width": 0.6,
+        "ytick.major.width": 0.6,
+        "svg.hashsalt": "ddp-hpc",
+        "pdf.fonttype": 42,
+        "savefig.dpi": 300,
+    }
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update(settings)  # type: ignore[arg-type]
+        yield
+
+
+def grid(panels: int, panel_height_in: float, most_columns: int = 4) -> tuple[Figure, list[Axes]]:
+    """Return a figure of `panels` panels, as wide as a column if it has one panel, else as a page."""
+    columns = min(most_columns, panels)
+    if panels > columns:  # 5 panels as 3 + 2 rather than 4 + 1
+        columns = -(-panels // -(-panels // columns))
+    rows = -(-panels // columns)
+    figure = Figure((COLUMN_IN if panels == 1 else PAGE_IN, rows * panel_height_in), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False).ravel().tolist()
+    for unused in axes[panels:]:
+        unused.remove()
+    return figure, axes[:panels]
+
+
+def columns_of(axes: Sequence[Axes]) -> int:
+    """Return beside how many others a panel of `grid` stands, itself counted."""
+    place = axes[0].get_subplotspec()
+    assert place is not None, "panels come from grid()"
+    return int(place.get_gridspec().ncols)
+
+
+def label_outer(axes: Sequence[Axes], x: str, y: str) -> None:
+    """Name the axes where it is needed: x below the lowest panels, y beside the leftmost."""
+    columns = columns_of(axes)
+    for number, one in enumerate(axes):
+        one.set_xlabel(x if number + columns >= len(axes) else "")
+        one.set_ylabel(y if number % columns == 0 else "")
+
+
+def small_print(figure: Figure, coverage: str, notes: Sequence[str] = ()) -> None:
+    """Write at the foot of a figure what its reader must know: what is missing, and `notes`."""
+    texts = [*notes, *([f"Coverage: {coverage}"] if "missing" in coverage else [])]
+    width = int(figure.get_figwidth() * 24)  # letters of small print that fit
+    lines = [line for text in texts for line in _wrapped(text, width)]
+    if not lines:
+        return
+    height_in = LINE_IN * len(lines) + 0.05
+    figure.set_figheight(figure.get_figheight() + height_in)
+    share = height_in / figure.get_figheight()
+    engine = figure.get_layout_engine()
+    if engine is not None:
+        engine.set(rect=(0, share, 1, 1 - share))  # type: ignore[call-arg]
+    figure.text(0.01, 0.25 * share, "\n".join(lines), size=SMALL, color="#404040", va="bottom", linespacing=1.25)
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    lines = [""]
+    for word in text.split():
+        if lines[-1] and len(lines[-1]) + len(word) + 1 > width:
+            lines.append("")
+        lines[-1] = f"{lines[-1]} {word}".strip()
+    return lines
+
+
+def say(axes: Axes, text: str) -> None:
+    """Write in the middle of a panel why it is empty."""
+    axes.set_xticks([])
+    axes.set_yticks([])
+    for spine in axes.spines.values():
+        spine.set_color("#d0d0d0")
+    lines = "\n".join(_wrapped(text, 36))
+    axes.text(0.5, 0.5, lines, ha="center", va="center", size=TEXT, color="#404040", transform=axes.transAxes)
+
+
+def nothing(text: str, coverage: str) -> Figure:
+    """Return a figure that says why there is nothing to draw."""
+    figure, (axes,) = grid(1, 1.6)
+    say(axes, text)
+    small_print(figure, coverage)
+    return figure

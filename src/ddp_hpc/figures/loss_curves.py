@@ -1,0 +1,116 @@
+"""Loss over time: the winners of all groups beside one another, then all curves of each group."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from ddp_hpc.columns import rows_of, varying
+from ddp_hpc.figures._panels import Panel, group_columns, matching, panels, title
+from ddp_hpc.figures._style import COLOURS, GREY, LINES, OVERSUBSCRIBED, grid, label_outer, nothing, say, small_print
+from ddp_hpc.study import Study
+
+INPUTS = ("curves", "winners")
+CAPTION = "Training loss over time: the winner of each group, then every run of each group with its winner."
+
+MANY = 60  # curves of one panel, from which on they are an image inside the figure
+SMOOTH = 20  # the thick line is a running mean over a twentieth of the curve
+HIGHEST = 1.5  # times the first loss: how much of a diverging curve is seen
+
+
+def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Figure:
+    """Return loss against seconds since time zero.
+
+    Args:
+        tables: `curves` and `winners`.
+        study: says what is searched.
+        coverage: how many of the planned runs there are.
+    """
+    curves, winners = tables["curves"], tables["winners"]
+    if curves.empty:
+        return nothing("no eligible runs: none has a loss curve yet", coverage)
+    groups = group_columns(curves, study)
+    shown = panels(curves, groups)
+    figure, axes = grid(len(shown) + (len(shown) > 1), 1.9, most_columns=3)
+    limits = _limits(curves)
+    if len(shown) > 1:
+        _winners(axes[0], curves, winners, groups)
+    for one, panel in zip(axes[-len(shown) :], shown, strict=True):
+        _group(one, panel, rows_of(matching(winners, panel.key)))
+    for one in axes:
+        one.set_yscale("log" if limits[1] > 15 * limits[0] else "linear")
+        one.set_ylim(*limits)
+        one.set_xlim(left=0)
+    label_outer(axes, "time (s)", "training loss")
+    notes = [f"Thick: the winner, a running mean over 1/{SMOOTH} of its curve. Dashed, ending in a cross: diverged."]
+    if curves["oversubscribed"].any():
+        notes.append(f"Dotted: {OVERSUBSCRIBED}.")
+    small_print(figure, coverage, notes)
+    return figure
+
+
+def _limits(curves: pd.DataFrame) -> tuple[float, float]:
+    """Return the losses to show: all of the runs that ended well, and a little of those that diverged."""
+    good = curves[(curves["status"] == "ok") & np.isfinite(curves["loss"])]["loss"]
+    seen = good if len(good) else curves["loss"][np.isfinite(curves["loss"])]
+    if seen.empty:
+        return 0.0, 1.0
+    first = curves[curves["step"] == 1]["loss"]
+    high = min(float(seen.max()), HIGHEST * float(first.max())) if np.isfinite(first).any() else float(seen.max())
+    low = float(seen[seen > 0].min()) if (seen > 0).any() else float(seen.min())
+    return (0.8 * low, 1.2 * high) if high > 15 * low > 0 else (min(0.0, float(seen.min())), 1.05 * high)
+
+
+def _winners(axes: Axes, curves: pd.DataFrame, winners: pd.DataFrame, groups: Sequence[str]) -> None:
+    axes.set_title("winners")
+    differ = set(varying(winners))
+    drawn = [row for row in rows_of(winners) if pd.notna(row["loss_area_loss_s"])]
+    for number, row in enumerate(drawn):
+        runs = str(row["winner_runs"]).split()
+        one = curves[curves["run"] == runs[0]]
+        words = f"{title({name: row[name] for name in groups}, differ)}: {row['winner']}"
+        _line(axes, one, COLOURS[number % len(COLOURS)], LINES[number % len(LINES)], words)
+    if drawn:
+        axes.legend(loc="upper right", fontsize=5.5 if len(drawn) <= 6 else 4.5, handlelength=2.4)
+    else:
+        say(axes, "no eligible runs")
+
+
+def _group(axes: Axes, panel: Panel, winners: list[dict[str, Any]]) -> None:
+    winner = winners[0] if winners and pd.notna(winners[0]["loss_area_loss_s"]) else None
+    best = str(winner["winner_runs"]).split() if winner else []
+    axes.set_title(f"{panel.title}: {winner['winner']}" if winner else f"{panel.title}: no winner")
+    runs = list(panel.rows.groupby("run", sort=False))
+    for name, curve in runs:
+        if name not in best:
+            _thin(axes, curve, rasterized=len(runs) > MANY)
+    for name, curve in runs:
+        if name in best:
+            _line(axes, curve, COLOURS[0], "-", None)
+
+
+def _thin(axes: Axes, curve: pd.DataFrame, rasterized: bool) -> None:
+    diverged = bool((curve["status"] != "ok").any())
+    finite = curve[np.isfinite(curve["loss"])]
+    line = "--" if diverged else ":" if curve["oversubscribed"].fillna(False).any() else "-"
+    colour = COLOURS[4] if diverged else GREY
+    axes.plot(finite["t_s"], finite["loss"], line, color=colour, linewidth=0.5, alpha=0.7, rasterized=rasterized)
+    if diverged and len(finite):
+        axes.plot(finite["t_s"].iloc[-1], finite["loss"].iloc[-1], "x", color=colour, markersize=3.5)
+
+
+def _line(axes: Axes, curve: pd.DataFrame, colour: str, line: Any, words: str | None) -> None:
+    t_s, loss = curve["t_s"].to_numpy(float), curve["loss"].to_numpy(float)
+    axes.plot(t_s, loss, "-", color=colour, linewidth=0.4, alpha=0.35)
+    axes.plot(t_s, _running_mean(loss, len(loss) // SMOOTH), color=colour, linestyle=line, linewidth=1.3, label=words)
+
+
+def _running_mean(x: NDArray[np.float64], window: int) -> NDArray[np.float64]:
+    if window < 2:
+        return x
+    total = np.convolve(x, np.ones(window), mode="same")
+    return np.asarray(total / np.convolve(np.ones(len(x)), np.ones(window), mode="same"))

@@ -1,0 +1,104 @@
+"""Where the time of a step goes: its phases, stacked, by ranks and exchange, a panel per batch size."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from ddp_hpc.columns import SPEC_COLUMNS, rows_of, split, varying
+from ddp_hpc.figures._panels import title
+from ddp_hpc.figures._style import OVERSUBSCRIBED, SMALL, grid, label_outer, nothing, small_print
+from ddp_hpc.study import Study
+
+INPUTS = ("phases",)
+CAPTION = "Phases of a training step, stacked: medians over the runs, by ranks and exchange, for each batch size."
+
+# from bottom to top: column, words, colour, hatch; light and dark take turns, so that it reads in grey
+PARTS = (
+    ("data_s", "data", "#000000", ""),
+    ("h2d_s", "copy to the device", "#999999", ""),
+    ("forward_backward_s", "forward and backward", "#0072B2", ""),
+    ("forward_s", "forward", "#56B4E9", ""),
+    ("backward_s", "backward", "#0072B2", ""),
+    ("wait_s", "exchange: waiting for the slowest rank", "#F0E442", "////"),
+    ("move_s", "exchange: moving", "#E69F00", ""),
+    ("exchange_exposed_s", "exchange", "#E69F00", "...."),
+    ("update_s", "update", "#009E73", ""),
+    ("rest_s", "rest", "#e4e4e4", ""),
+)
+
+
+def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Figure:
+    """Return stacked bars of milliseconds per step.
+
+    Args:
+        tables: `phases`.
+        study: the study.
+        coverage: how many of the planned runs there are.
+    """
+    phases = tables["phases"]
+    known = phases[phases["runs"] > 0]
+    if known.empty:
+        return nothing("no eligible runs: none has ended well", coverage)
+    axes_columns = [name for name in SPEC_COLUMNS if name in phases]
+    panel_columns = [name for name in axes_columns if name == "batch_size"]
+    bar_columns = sorted(
+        (name for name in axes_columns if name not in panel_columns), key=lambda name: name == "world_size"
+    )
+    shown = list(split(known, panel_columns))
+    figure, axes = grid(len(shown), 2.1, most_columns=3)
+    unit_s, unit = (1e-3, "ms") if known["step_s"].max() < 1 else (1.0, "s")
+    differ = set(varying(known))
+    for one, (key, rows) in zip(axes, shown, strict=True):
+        one.set_title(f"batch size {key['batch_size']}")
+        bars = [row for _, part in split(rows, bar_columns) for row in rows_of(part)]
+        _bars(one, bars, [title({name: row[name] for name in bar_columns}, differ) for row in bars], unit_s)
+    label_outer(axes, "", f"time per step ({unit})")
+    stacked = {column for row in rows_of(known) for column, seconds in stack(row) if seconds > 0}
+    handles = [_patch(part) for part in reversed(PARTS) if part[0] in stacked]
+    figure.legend(handles=handles, loc="outside upper left", ncols=2 if len(shown) == 1 else 4, handlelength=1.2)
+    notes = ["Black line: the median step of the slowest rank; the medians of phases need not add up to it."]
+    if known["oversubscribed"].any():
+        notes.append(f"\u2020 {OVERSUBSCRIBED}.")
+    small_print(figure, coverage, notes)
+    return figure
+
+
+def stack(row: Mapping[str, Any]) -> list[tuple[str, float]]:
+    """Return the parts of a bar in seconds, from bottom to top: the finest that are known, none twice."""
+    known = {name for name, *_ in PARTS if pd.notna(row[name])}
+    if {"wait_s", "move_s"} <= known:
+        known -= {"exchange_exposed_s"}
+    else:
+        known -= {"wait_s", "move_s"}
+    if {"forward_s", "backward_s"} & known:
+        known -= {"forward_backward_s"}
+    return [(name, float(row[name])) for name, *_ in PARTS if name in known]
+
+
+def _patch(part: tuple[str, str, str, str]) -> Patch:
+    _, words, colour, hatch = part
+    return Patch(facecolor=colour, edgecolor="#404040", linewidth=0.4, hatch=hatch, label=words)
+
+
+def _bars(axes: Axes, rows: list[dict[str, Any]], words: list[str], unit_s: float) -> None:
+    looks = {name: {"color": colour, "hatch": hatch} for name, _, colour, hatch in PARTS}
+    for place, row in enumerate(rows):
+        bottom = 0.0
+        for name, seconds in stack(row):
+            height = seconds / unit_s
+            axes.bar(place, height, 0.7, bottom, edgecolor="#404040", linewidth=0.3, **looks[name])  # type: ignore[arg-type]
+            bottom += height
+        step = row["step_s"] / unit_s
+        axes.plot([place - 0.42, place + 0.42], [step, step], color="#000000", linewidth=1.2, solid_capstyle="butt")
+        if pd.notna(row["oversubscribed"]) and row["oversubscribed"]:
+            axes.annotate("\u2020", (place, max(step, bottom)), (0, 1), textcoords="offset points", ha="center")
+    axes.set_xlim(-0.6, len(rows) - 0.4)
+    axes.margins(y=0.12)
+    few = len(rows) * max(len(part) for text in words for part in text.split(", ")) < 45
+    texts = [text.replace(", ", "\n") for text in words] if few else words
+    axes.set_xticks(range(len(rows)), texts, rotation=0 if few else 90, size=SMALL)
+    axes.tick_params(axis="x", length=0)

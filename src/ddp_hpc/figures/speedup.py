@@ -1,0 +1,151 @@
+"""Speedup and parallel efficiency over the ranks, with the ideal line and the spread."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from ddp_hpc.columns import SPEC_COLUMNS, search_columns, split, varying
+from ddp_hpc.figures._panels import title
+from ddp_hpc.figures._style import COLOURS, GREY, LINES, MARKERS, OVERSUBSCRIBED, PAGE_IN, nothing, small_print
+from ddp_hpc.study import Study
+
+INPUTS = ("scaling",)
+CAPTION = "Speedup and parallel efficiency against one rank without exchange; the band spans all points and repeats."
+
+MOST_LINES = 6
+SAME = 1e-6  # relative difference of speedups that are the same number
+
+
+@dataclass(frozen=True)
+class Line:
+    """A curve of a panel: medians over points and repeats, and their range, by world size."""
+
+    words: str
+    rows: pd.DataFrame
+
+
+def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Figure:
+    """Return speedup above efficiency, a column of panels for each kind of scaling.
+
+    Args:
+        tables: `scaling`.
+        study: says what is searched.
+        coverage: how many of the planned runs there are.
+    """
+    scaling = tables["scaling"]
+    known = scaling[scaling["speedup"].notna()]
+    if known.empty:
+        reasons = scaling["reason"].dropna().value_counts()
+        return nothing(f"no eligible runs: {reasons.index[0] if len(reasons) else 'none is planned'}", coverage)
+    kinds = [kind for kind in scaling["kind"].unique() if (known["kind"] == kind).any()]
+    notes = []
+    if {"weak", "fixed samples"} <= set(kinds) and _same(known):
+        kinds.remove("weak")
+        notes.append("Weak scaling (ratio of rates) is the same as fixed samples: all runs saw the same samples.")
+    figure = Figure((PAGE_IN if len(kinds) > 1 else 3.5, 3.4), layout="constrained")
+    axes = figure.subplots(2, len(kinds), squeeze=False, sharex="col", sharey="row")
+    for (upper, lower), kind in zip(axes.T, kinds, strict=True):
+        upper.set_title(_title(kind))
+        _panel(upper, lower, known[known["kind"] == kind], study)
+    axes[0][0].set_ylabel("speedup")
+    axes[1][0].set_ylabel("parallel efficiency")
+    for lower in axes[1]:
+        lower.set_xlabel("world size (ranks)")
+    if known["oversubscribed"].any():
+        notes.append(f"Hollow: {OVERSUBSCRIBED}.")
+    small_print(figure, coverage, notes)
+    return figure
+
+
+def _same(known: pd.DataFrame) -> bool:
+    """Return whether the ratios of rates are those of times, as they are where all runs see the same samples."""
+    weak, fixed = (known[known["kind"] == kind]["speedup"].to_numpy(float) for kind in ("weak", "fixed samples"))
+    return len(weak) == len(fixed) and bool(np.allclose(weak, fixed, rtol=SAME))
+
+
+def _title(kind: str) -> str:
+    return {
+        "fixed samples": "fixed samples: batch per rank constant",
+        "strong": "strong: global batch constant",
+        "weak": "weak: batch per rank constant, rates",
+    }[kind]
+
+
+def lines(known: pd.DataFrame, study: Study) -> list[Line]:
+    """Return the curves of a panel: one per exchange and whatever else varies, one per batch if these are few.
+
+    Values that are searched are no curves of their own but the spread of one, batches too where there are many.
+    """
+    batch = "global_batch_size" if (known["kind"] == "strong").all() else "batch_size"
+    measured = known[known["exchange"] != "none"]
+    rows = measured if len(measured) else known
+    left_out = {"world_size", "seed", "batch_size", *search_columns(study)}
+    columns = [name for name in SPEC_COLUMNS if name in rows and name not in left_out]
+    by_batch = list(split(rows, [*columns, batch]))
+    few = len(by_batch) <= MOST_LINES
+    differ = {*varying(rows), *([batch] if rows[batch].nunique() > 1 else [])}
+    found = []
+    for key, part in by_batch if few else split(rows, columns):
+        words = title({name: key[name] for name in key if name != "world_size"}, differ)
+        found.append(Line(words if words != "all" else "", _over_ranks(part)))
+    several = [line for line in found if len(line.rows) > 1]
+    return several or found
+
+
+def _over_ranks(part: pd.DataFrame) -> pd.DataFrame:
+    grouped = part.groupby("world_size", sort=True)
+    rows = pd.DataFrame(
+        {
+            "speedup": grouped["speedup"].median(),
+            "least": grouped["speedup_least"].min(),
+            "largest": grouped["speedup_largest"].max(),
+            "oversubscribed": grouped["oversubscribed"].any(),
+        }
+    ).reset_index()
+    if 1 not in set(rows["world_size"]):  # then it starts at the baseline, whose speedup is 1
+        start = {"world_size": [1], "speedup": [1.0], "least": [1.0], "largest": [1.0], "oversubscribed": [False]}
+        rows = pd.concat([pd.DataFrame(start), rows], ignore_index=True)
+    return rows.astype(float)
+
+
+def _panel(upper: Axes, lower: Axes, known: pd.DataFrame, study: Study) -> None:
+    drawn = lines(known, study)
+    ranks = sorted({int(rank) for line in drawn for rank in line.rows["world_size"]} | {1})
+    ideal = np.linspace(1, ranks[-1], 200)
+    upper.plot(ideal, ideal, color=GREY, linewidth=0.8, linestyle=(0, (4, 2)), label="ideal")
+    lower.axhline(1, color=GREY, linewidth=0.8, linestyle=(0, (4, 2)))
+    for number, line in enumerate(drawn):
+        for axes, over in ((upper, 1.0), (lower, line.rows["world_size"].to_numpy())):
+            _curve(axes, line, over, number)
+    upper.legend(loc="upper left", handlelength=2.6, fontsize=5.5)
+    for axes in (upper, lower):
+        if ranks[-1] > 8:
+            axes.set_xscale("log", base=2)
+        axes.set_xticks(ranks if ranks[-1] > 8 or len(ranks) < 9 else ranks[::2], minor=False)
+        axes.set_xticks([], minor=True)
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    if ranks[-1] > 8:
+        upper.set_yscale("log", base=2)
+        upper.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    else:
+        upper.set_ylim(bottom=0)
+    lower.set_ylim(0, max(1.1, lower.get_ylim()[1]))
+
+
+def _curve(axes: Axes, line: Line, over: "float | np.ndarray[tuple[int], np.dtype[np.float64]]", number: int) -> None:
+    """Draw a curve and its band, divided by `over`: 1 for the speedup, the ranks for the efficiency."""
+    colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
+    ranks, middle = line.rows["world_size"].to_numpy(), line.rows["speedup"].to_numpy() / over
+    axes.fill_between(
+        ranks, line.rows["least"] / over, line.rows["largest"] / over, color=colour, alpha=0.15, linewidth=0
+    )
+    axes.plot(ranks, middle, color=colour, linestyle=LINES[number % len(LINES)], linewidth=1.0)
+    for rank, value, hollow in zip(ranks, middle, line.rows["oversubscribed"], strict=True):
+        axes.plot(rank, value, marker, color=colour, markersize=4.5, markerfacecolor="#ffffff" if hollow else colour)
+    axes.plot(
+        [], [], marker, color=colour, linestyle=LINES[number % len(LINES)], markersize=4, label=line.words or "measured"
+    )
