@@ -174,7 +174,7 @@ def test_a_budget_in_samples_is_a_whole_number_of_steps():
     assert (by_steps.steps_asked, by_steps.samples_asked) == (100, 3200)
     by_time = spec.load(MINIMAL | {"budget": {"seconds": 1}})
     assert (by_time.steps_asked, by_time.samples_asked) == (None, None)
-    with pytest.raises(ValidationError, match="multiples of 32, .* 3168 or 3200"):
+    with pytest.raises(ValidationError, match=r"multiples of 32, .* 3168 or 3200"):
         spec.load(MINIMAL | {"budget": {"samples_seen": 3199}})
 
 
