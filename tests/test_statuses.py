@@ -168,6 +168,32 @@ def test_a_rank_that_fails_ends_the_launch_within_30_s_and_is_named(project, fau
     assert not processes_of(project)
 
 
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("raise ImportError('libfabric.so.1: cannot open shared object file')", "ImportError: libfabric.so.1"),
+        ("os._exit(0)", "ended with exit code 0 before the training was done"),
+        ("os.kill(os.getpid(), 9)", "killed by SIGKILL"),
+    ],
+)
+def test_a_rank_that_fails_before_mpi_is_up_ends_the_launch_too(project, fault, said):
+    run = plan_one(project, f"early_{len(said)}", "none", 2)
+    rank = project.package / "rank.py"
+    source = rank.read_text()
+    rank.write_text(source + f"\nif os.environ.get('OMPI_COMM_WORLD_RANK') == '1':\n    {fault}\n")
+    try:
+        done, seconds = train(project, run, 2)
+    finally:
+        rank.write_text(source)
+
+    assert done.returncode == 1
+    assert seconds < 30
+    assert state(project, run).status == "crashed"
+    assert state(project, run).reason.startswith("rank 1 on ")
+    assert said in state(project, run).reason
+    assert not processes_of(project)
+
+
 def test_a_launch_that_takes_longer_than_allowed_is_a_timeout(project):
     run = plan_one(project, "slow", "slow", 2, steps=100_000)
 

@@ -26,10 +26,7 @@ def main() -> NoReturn:
         os.close(end)
         die_with_parent(signal.SIGKILL)
         os.environ[DONE_FD] = str(start)
-        from ddp_hpc import rank
-
-        rank.main([str(attempt)])
-        os._exit(0)  # rank.main ends the process itself; without b"done" this counts as too early
+        _be_the_rank(attempt)
     os.close(start)
     signal.signal(signal.SIGTERM, lambda number, frame: _end(child, number))
     signal.signal(signal.SIGINT, lambda number, frame: _end(child, number))
@@ -41,8 +38,17 @@ def main() -> NoReturn:
         done = False
     code = os.waitstatus_to_exitcode(status)
     if not done:
-        _report(attempt, child, code)
+        _report(attempt, None, _how(code))
     sys.exit(code if code > 0 else 128 - code if code < 0 else 0 if done else BROKEN)
+
+
+def _be_the_rank(attempt: Path) -> NoReturn:
+    try:
+        from ddp_hpc import rank
+    except BaseException as error:  # a broken installation on this node, say
+        _report(attempt, type(error).__name__, str(error))
+        os._exit(1)
+    rank.main([str(attempt)])
 
 
 def _end(child: int, number: int) -> NoReturn:
@@ -50,29 +56,22 @@ def _end(child: int, number: int) -> NoReturn:
     os._exit(128 + number)
 
 
-def _report(attempt: Path, pid: int, code: int) -> None:
-    rank = rank_from_environment()
-    if (attempt / f"rank-{rank}.json").exists():
-        return  # it has said why itself
+def _how(code: int) -> str:
     if code < 0:
-        message = f"killed by {signal.Signals(-code).name}"
-    elif code == 0:
-        message = "ended with exit code 0 before the training was done"
-    else:
-        message = f"ended with exit code {code} and no word of why"
-    host = os.uname().nodename
-    print(f"rank {rank} on {host}: {message}", file=sys.stderr, flush=True)
-    kind = "killed" if code == -signal.SIGKILL else "error"
-    report = {
-        "rank": rank,
-        "host": host,
-        "pid": pid,
-        "error": None,
-        "message": message,
-        "at": time.time(),
-        "kind": kind,
-    }
-    write_json(attempt / f"rank-{rank}.json", report)
+        return f"killed by {signal.Signals(-code).name}"
+    return f"ended with exit code {code} {'and no word of why' if code else 'before the training was done'}"
+
+
+def _report(attempt: Path, error: str | None, message: str) -> None:
+    """Say why the rank ended, unless it has said so itself."""
+    rank, host = rank_from_environment(), os.uname().nodename
+    file = attempt / f"rank-{rank}.json"
+    if file.exists():
+        return
+    print(f"rank {rank} on {host}: {f'{error}: ' if error else ''}{message}", file=sys.stderr, flush=True)
+    write_json(
+        file, {"rank": rank, "host": host, "error": error, "message": message, "at": time.time(), "kind": "error"}
+    )
 
 
 if __name__ == "__main__":
