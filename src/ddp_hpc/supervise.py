@@ -118,7 +118,7 @@ def _launch(command: Sequence[str], attempt: Path, world_size: int, time_limit_s
             stderr=subprocess.PIPE,
             stdin=subprocess.DEVNULL,
             start_new_session=True,
-            env=_environment(world_size),
+            env=launch_environment(world_size),
             preexec_fn=lambda: die_with_parent(signal.SIGTERM),
         )
     except OSError as error:
@@ -146,8 +146,8 @@ def _raise_ended(number: int, frame: Any) -> None:
     raise Ended(f"{signal.Signals(number).name}: asked to end, or the driver went away")
 
 
-def _environment(world_size: int) -> dict[str, str]:
-    """What Open MPI needs said; other MPIs do not read these. What the user has set stays."""
+def launch_environment(world_size: int) -> dict[str, str]:
+    """Return the environment of a launcher: what Open MPI needs said, unless the user has. Others do not read it."""
     environment = dict(os.environ)
     defaults = {
         "OMPI_MCA_osc": "^ucx",

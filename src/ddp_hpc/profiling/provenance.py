@@ -1,6 +1,5 @@
 """On what a run was made: versions, machine, command, source. Nothing here is measured, and no secret is kept."""
 
-import ctypes
 import os
 import platform
 import re
@@ -15,6 +14,7 @@ import numpy as np
 import torch
 
 from ddp_hpc import __version__
+from ddp_hpc.profiling.mpi_library import mpi_cuda_aware
 
 _PREFIXES = ("OMP_", "OMPI_MCA_", "PRTE_MCA_", "PMIX_MCA_", "MPICH_", "FI_", "UCX_", "NCCL_", "CUDA_", "MKL_", "SLURM_")
 _SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|JWT|PRIVATE|KEY", re.IGNORECASE)
@@ -54,16 +54,6 @@ def _driver() -> str | None:
     except OSError:
         return None
     return found[1] if found else None
-
-
-def mpi_cuda_aware() -> bool | None:
-    """Return whether the MPI library in this process says that it reads GPU memory; None if it does not say."""
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        file = line.split(maxsplit=5)[-1]
-        if re.fullmatch(r".*/libmpi\.so[.\d]*", file):
-            query = getattr(ctypes.CDLL(file), "MPIX_Query_cuda_support", None)
-            return None if query is None else bool(query())
-    return None
 
 
 def of_rank(device: torch.device) -> dict[str, Any]:
