@@ -1,0 +1,128 @@
+"""Brings a published archive here: read once, checked while it is read, unpacked by rename.
+
+A folder of a dataset is there as a whole or not at all. Imports neither torch nor MPI.
+"""
+
+import hashlib
+import http.client
+import os
+import shutil
+import tarfile
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+BLOCK_BYTES = 1 << 20
+TIMEOUT_S = 60.0
+RECEIPT = "archive.sha256"  # in the dataset's folder: which archive it was unpacked from
+
+Watcher = Callable[[int, int | None], None]  # of the bytes read so far and, where known, of all
+
+
+class FetchError(RuntimeError):
+    """The data could not be had; the message says what to do."""
+
+
+def fetch(source: str | Path, folder: Path, sha256: str, name: str) -> bool:
+    """Unpack an archive into `folder`, and return whether that was needed.
+
+    Args:
+        source: path or URL (http, https, file) of a tar archive, compressed or not.
+        folder: of the dataset; replaced as a whole if it holds another archive.
+        sha256: of the archive, hexadecimal.
+        name: of the dataset, for messages.
+
+    Raises:
+        FetchError: the source cannot be read, has another checksum, or is no archive. Nothing is changed then.
+    """
+    receipt = folder / RECEIPT
+    if receipt.is_file() and receipt.read_text().strip() == sha256:
+        return False
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as scratch:
+        archive, unpacked = Path(scratch, "archive"), Path(scratch, "unpacked")
+        with _opened(source, name) as (stream, total), _progress(name) as watch, archive.open("wb") as copy:
+            found = _copy(stream, copy, total, watch, source, name)
+        if found != sha256:
+            raise FetchError(
+                f"{source} has the SHA-256 {found}, {name} needs {sha256}: the file is damaged, incomplete or another "
+                f"one; fetch it again, or give a good copy with `ddp-hpc data {name} --from PATH`"
+            )
+        _unpack(archive, unpacked, source)
+        (unpacked / RECEIPT).write_text(sha256 + "\n")
+        if folder.exists():
+            os.rename(folder, Path(scratch, "replaced"))
+        os.rename(unpacked, folder)
+    return True
+
+
+@contextmanager
+def _opened(source: str | Path, name: str) -> Iterator[tuple[IO[bytes], int | None]]:
+    """Open a path or URL; give the stream and, where it is known, its length in bytes."""
+    text = str(source)
+    try:
+        if "://" in text:
+            with urllib.request.urlopen(text, timeout=TIMEOUT_S) as stream:
+                length = stream.headers.get("Content-Length")
+                yield stream, int(length) if length else None
+        else:
+            with open(text, "rb") as stream:
+                yield stream, os.path.getsize(text)
+    except (OSError, http.client.HTTPException) as error:
+        raise FetchError(
+            f"cannot bring {source} here: {error}; without a way to it from here, bring the archive by other means and give "
+            f"`ddp-hpc data {name} --from PATH`"
+        ) from error
+
+
+def _copy(stream: IO[bytes], copy: IO[bytes], total: int | None, watch: Watcher, source: str | Path, name: str) -> str:
+    """Copy all of a stream and return its SHA-256."""
+    digest, done = hashlib.sha256(), 0
+    while block := stream.read(BLOCK_BYTES):
+        digest.update(block)
+        copy.write(block)
+        done += len(block)
+        watch(done, total)
+    if total is not None and done < total:
+        raise FetchError(
+            f"{source} ended after {done} of {total} bytes; try again, or give `ddp-hpc data {name} --from PATH`"
+        )
+    return digest.hexdigest()
+
+
+def _unpack(archive: Path, folder: Path, source: str | Path) -> None:
+    try:
+        with tarfile.open(archive) as tar:
+            tar.extractall(folder, filter="data")
+    except tarfile.TarError as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise FetchError(f"{source} is no tar archive that can be unpacked: {error}") from error
+
+
+@contextmanager
+def _progress(name: str, every_s: float = 10.0) -> Iterator[Watcher]:
+    """Show the progress: one line that updates on a terminal, a line now and then in a log."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    console = Console(stderr=True)
+    if console.is_terminal:
+        columns = (TextColumn(name), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=console) as bar:
+            task = bar.add_task(name, total=None)
+            yield lambda done, total: bar.update(task, completed=done, total=total)
+        return
+    last = time.monotonic()
+
+    def line(done: int, total: int | None) -> None:
+        nonlocal last
+        if time.monotonic() - last >= every_s or done == total:
+            last = time.monotonic()
+            of = f" of {total / 1e6:.1f}" if total else ""
+            console.print(f"{name}: {done / 1e6:.1f}{of} MB", highlight=False)
+
+    yield line

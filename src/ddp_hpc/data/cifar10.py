@@ -1,0 +1,72 @@
+"""CIFAR-10: 60,000 colour images of 32x32 pixels in 10 classes, from the published binary-version archive.
+
+Source: A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images (2009).
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ddp_hpc.catalog import PositiveInt
+from ddp_hpc.data._tasks import Dataset, Samples
+
+SHAPE = (3, 32, 32)
+TASK = "classification"
+OUTPUTS = 10
+
+URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
+ARCHIVE = "cifar-10-binary.tar.gz"
+SHA256 = "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"
+
+INSIDE = "cifar-10-batches-bin"  # the archive's only folder
+TRAIN_FILES = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
+TEST_FILES = ("test_batch.bin",)
+RECORD_BYTES = 1 + 3 * 32 * 32  # class, then the red, green and blue plane
+
+# mean and standard deviation of each channel over the training images, as shares of 255
+MEAN = (0.4914, 0.4822, 0.4465)
+DEVIATION = (0.2470, 0.2435, 0.2616)
+
+
+def build(folder: Path, *, train_samples: PositiveInt | None = None) -> Dataset:
+    """Return the images, each channel with mean 0 and standard deviation 1.
+
+    Args:
+        folder: holds the unpacked archive.
+        train_samples: take only the first so many training images; None: all 50,000.
+
+    Raises:
+        FileNotFoundError: nothing was fetched; says how to.
+        ValueError: a file is not in the published format, or there are fewer training images.
+    """
+    train, test = _read(folder, TRAIN_FILES), _read(folder, TEST_FILES)
+    if train_samples is not None and train_samples > len(train):
+        raise ValueError(f"dataset cifar10: train_samples={train_samples}, allowed: 1 to {len(train)}")
+    if train_samples is not None:
+        train = Samples(train.inputs[:train_samples], train.targets[:train_samples])
+    return Dataset(train=train, test=test)
+
+
+def _read(folder: Path, names: Sequence[str]) -> Samples:
+    records = np.concatenate([_records(folder / INSIDE / name) for name in names])
+    images = torch.from_numpy(records[:, 1:]).reshape(-1, *SHAPE).float()
+    mean, deviation = (torch.tensor(channels).reshape(3, 1, 1) * 255 for channels in (MEAN, DEVIATION))
+    return Samples(images.sub_(mean).div_(deviation), torch.from_numpy(records[:, 0]).long())
+
+
+def _records(file: Path) -> np.typing.NDArray[np.uint8]:
+    try:
+        content = np.fromfile(file, dtype=np.uint8)
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            f"{file} is missing; get the data with `ddp-hpc data cifar10`, or, from an archive that you have, with "
+            f"`ddp-hpc data cifar10 --from PATH/{ARCHIVE}`"
+        ) from None
+    if len(content) == 0 or len(content) % RECORD_BYTES:
+        raise ValueError(f"{file} has {len(content)} bytes, no multiple of {RECORD_BYTES}: fetch the data again")
+    records = content.reshape(-1, RECORD_BYTES)
+    if records[:, 0].max() >= OUTPUTS:
+        raise ValueError(f"{file} has a class {records[:, 0].max()}, allowed: 0 to {OUTPUTS - 1}; fetch the data again")
+    return records

@@ -1,0 +1,85 @@
+"""What tests share: running a file on several MPI ranks."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import mpi4py
+import pytest
+
+mpi4py.rc.initialize = mpi4py.rc.finalize = False  # this process starts launchers: it must be no MPI process itself
+
+MPI_TESTS = Path(__file__).parent / "mpi"
+
+# what Open MPI needs to run as root and with more ranks than cores; other MPIs do not read these
+MPI_ENVIRONMENT = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_osc": "^ucx",
+    "OMPI_MCA_btl": "^ofi",
+    "OMPI_MCA_mpi_yield_when_idle": "1",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":OVERSUBSCRIBE",
+    "PRTE_MCA_hwloc_default_binding_policy": "none",
+    "OMP_NUM_THREADS": "1",
+}
+
+Finished = subprocess.CompletedProcess[str]
+Mpiexec = Callable[..., Finished]
+
+
+def _mpiexec(ranks: int, *arguments: object, timeout_s: float = 60, **environment: str) -> Finished:
+    """Run `python ARGUMENTS` on so many ranks; end all of its processes, whatever happens.
+
+    Raises:
+        TimeoutExpired: it takes longer: a wrong collective hangs rather than fails.
+    """
+    launcher = Path(sys.executable).with_name("mpiexec")
+    command = [
+        str(launcher) if launcher.exists() else "mpiexec",
+        "-n",
+        str(ranks),
+        sys.executable,
+        *map(str, arguments),
+    ]
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        env=os.environ | MPI_ENVIRONMENT | environment,
+    )
+    try:
+        output, _ = process.communicate(timeout=timeout_s)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM)  # mpiexec then ends the ranks, which lead groups of their own
+            try:
+                process.wait(5)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    return subprocess.CompletedProcess(command, process.returncode, output)
+
+
+@pytest.fixture
+def mpiexec() -> Mpiexec:
+    """Start `python ARGUMENTS` on n ranks: `mpiexec(n, ...)`."""
+    return _mpiexec
+
+
+@pytest.fixture
+def on_ranks() -> Callable[..., None]:
+    """Run the tests of a file in tests/mpi on n ranks, each of which runs pytest: `on_ranks(n, "exchange.py")`."""
+
+    def run(ranks: int, file: str, *options: str, timeout_s: float = 120) -> None:
+        quiet = ("-q", "-x", "-p", "no:cacheprovider", f"--timeout={timeout_s:.0f}")
+        done = _mpiexec(ranks, "-m", "pytest", *quiet, *options, MPI_TESTS / file, timeout_s=timeout_s)
+        assert done.returncode == 0, done.stdout
+        assert " passed" in done.stdout, done.stdout
+
+    return run
