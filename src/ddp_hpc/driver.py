@@ -1,6 +1,7 @@
 """`ddp-hpc run`: train what is missing, then make tables, figures and page from what there is."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from ddp_hpc.workflow import DRIVER
 
 GRACE_S = 40.0  # how long the workflow may take to cancel its jobs before it is killed
 _POLL_S = 0.5
-_TAIL = 25
+_TAIL = 12
 
 
 class DriverAliveError(RuntimeError):
@@ -81,8 +82,7 @@ def _report(
         print("ended by a signal; the same command goes on from here", file=sys.stderr)
         return 130
     if published or (trained and not lacking):
-        print(f"the workflow failed; the end of {workflow.log}:", file=sys.stderr)
-        print("\n".join(workflow.tail()), file=sys.stderr)
+        print("\n".join(["the workflow failed", *workflow.complaints()]), file=sys.stderr)
     page = project.study_folder(ledger.study.name) / "report" / "index.html"
     if page.exists() and not published:
         print(f"page: {page}")
@@ -128,9 +128,16 @@ class _Workflow:
             )
             return _watch(process, progress)
 
-    def tail(self) -> list[str]:
-        """Return the last lines of the log."""
-        return (self.project.root / self.log).read_text(errors="replace").splitlines()[-_TAIL:]
+    def complaints(self) -> list[str]:
+        """Return what the failed jobs other than trainings said last or, without any, the end of the workflow's log."""
+        text = (self.project.root / self.log).read_text(errors="replace")
+        logs = dict.fromkeys(re.findall(r"log: (\S+) \(check log", text))
+        lines = []
+        for name in logs:
+            file = self.project.root / name
+            if not name.startswith("logs/train/") and file.exists():
+                lines += [f"{name}:", *file.read_text(errors="replace").splitlines()[-_TAIL:]]
+        return lines or [f"{self.log}:", *text.splitlines()[-_TAIL:]]
 
 
 def _watch(process: subprocess.Popen[bytes], progress: Progress | None) -> int:

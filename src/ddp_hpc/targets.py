@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ddp_hpc import catalog, identity
+from ddp_hpc.fetching import is_fetched
 from ddp_hpc.ledger import Ledger, Planned, state_of
 from ddp_hpc.project import Project
 from ddp_hpc.spec import canonical_json
@@ -127,9 +128,9 @@ class Targets:
         return [output for study in self.studies.values() for output in study.outputs]
 
     def data_for(self, run: str) -> list[str]:
-        """Return the marks of datasets that must have been fetched before `run`; none for those that ship."""
+        """Return the receipts of datasets that must have been fetched before `run`; none for those that ship."""
         dataset = self.planned[run].spec.dataset.name
-        return [f"results/data/{dataset}/complete"] if "URL" in catalog.constants("dataset", dataset) else []
+        return [f"results/data/{dataset}/archive.sha256"] if is_fetched(dataset) else []
 
 
 def run_file(run: str) -> str:

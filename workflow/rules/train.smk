@@ -4,7 +4,7 @@ wildcard_constraints:
 
 rule data:
     output:
-        "results/data/{dataset}/complete",
+        "results/data/{dataset}/archive.sha256",
     log:
         "logs/data/{dataset}.log",
     shell:

@@ -1,0 +1,139 @@
+"""`ddp-hpc run`: one command to the page, whatever happens on the way."""
+
+import json
+import os
+import re
+import signal
+
+import pytest
+from sandbox import Sandbox
+from test_statuses import FAULTY, processes_of, wait_for
+
+HEAD = (
+    "base: {dataset: digits, exchange: none, world_size: 1, batch_size: 16, threads_per_rank: 1, learning_rate: 0.1}\n"
+)
+
+
+@pytest.fixture
+def project(tmp_path) -> Sandbox:
+    sandbox = Sandbox.make(tmp_path / "project")
+    (sandbox.package / "models" / "faulty.py").write_text(FAULTY)
+    return sandbox
+
+
+def trained_in(project: Sandbox) -> int:
+    """How many trainings have been attempted so far."""
+    return len(list((project.root / "results" / "runs").glob("*/attempts/*")))
+
+
+def test_one_failed_run_blocks_neither_the_others_nor_the_page(project):
+    """A20."""
+    project.study(
+        "some",
+        HEAD + "budget: {steps: 20}\ngrid: {model: [mlp, {name: faulty, fault: exception}], seed: [1, 2]}\n"
+        "tables: [runs, winners]\nfigures: [loss_curves]\n",
+    )
+
+    done = project.call("ddp-hpc", "run", "some")
+
+    assert done.returncode == 1
+    assert "2 of 4 runs" in done.stdout
+    assert done.stderr.count("ValueError: the eighth step is bad") == 2
+    page = project.root / "results" / "studies" / "some" / "report" / "index.html"
+    assert "2 of 4 runs, 2 missing: 2 crashed" in page.read_text()
+    assert {row["status"] for row in project.status("some").values()} == {"ok", "crashed"}
+
+    table = project.root / "results" / "studies" / "some" / "tables" / "runs.parquet"
+    before, tried = table.stat().st_mtime_ns, trained_in(project)
+    again = project.call("ddp-hpc", "run", "some")
+    assert again.returncode == 1
+    assert trained_in(project) == tried + 2  # asked again: the failed ones only
+    assert table.stat().st_mtime_ns == before  # and nothing new to show
+
+    project.edit("src/ddp_hpc/models/faulty.py", 'raise ValueError("the eighth step is bad")', "pass")
+    mended = project.call("ddp-hpc", "run", "some")
+    assert mended.returncode == 0, mended.stderr
+    assert "4 of 4 runs" in mended.stdout
+    assert (
+        "missing" not in re.sub(r"<script.*?</script>|<style.*?</style>", "", page.read_text(), flags=re.DOTALL)[:3000]
+    )
+
+
+def test_plain_snakemake_makes_the_page_from_what_there_is_and_exits_non_zero(project):
+    project.study(
+        "some",
+        HEAD + "budget: {steps: 20}\ngrid: {model: [mlp, {name: faulty, fault: exception}]}\n"
+        "tables: [runs]\nfigures: []\n",
+    )
+
+    done = project.call("snakemake", "--config", "studies=[some]")
+
+    assert done.returncode == 1
+    page = project.root / "results" / "studies" / "some" / "report" / "index.html"
+    assert "1 of 2 runs, 1 missing: 1 crashed" in page.read_text()
+
+
+def test_a_wrong_study_starts_nothing(project):
+    project.study("wrong", HEAD.replace("0.1", "'0.1'") + "budget: {steps: 20}\ngrid: {model: mlp}\n")
+
+    done = project.call("ddp-hpc", "run", "wrong")
+
+    assert done.returncode == 2
+    assert "wrong.yaml:2: learning_rate: given '0.1' (text" in done.stderr
+    assert not (project.root / "results").exists()
+    assert project.call("snakemake", "--config", "studies=[wrong]").returncode != 0
+
+
+@pytest.fixture
+def slow(project) -> Sandbox:
+    """A study of three runs: one quick, then two that take for ever."""
+    project.study(
+        "slow",
+        HEAD + "budget: {steps: 60}\ntables: [runs]\nfigures: []\n"
+        "grid:\n  - {model: mlp}\n  - {model: {name: faulty, fault: slow}, seed: [1, 2], budget: {steps: 100000}}\n",
+    )
+    return project
+
+
+def running(project: Sandbox) -> bool:
+    states = [row["status"] for row in project.status("slow").values()]
+    return "running" in states and "ok" in states
+
+
+def test_a_second_driver_is_refused_with_a_clear_line(slow):
+    """A9."""
+    first = slow.start("ddp-hpc", "run", "slow")
+    try:
+        wait_for(lambda: running(slow))
+        for command in (["ddp-hpc", "run", "slow"], ["snakemake", "--config", "studies=[slow]"]):
+            second = slow.call(*command)
+            assert second.returncode != 0
+            assert f"another driver is running in this project: pid {first.pid} on {os.uname().nodename}" in (
+                second.stdout + second.stderr
+            )
+        assert len(slow.snakemake_would_train("slow")) == 2  # looking is allowed
+    finally:
+        first.send_signal(signal.SIGTERM)
+        first.wait(60)
+    wait_for(lambda: not processes_of(slow))
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_driver_that_was_killed_leaves_nothing_behind_and_the_same_command_goes_on(slow, how):
+    """A9: only unfinished points run again."""
+    first = slow.start("ddp-hpc", "run", "slow", start_new_session=True)
+    wait_for(lambda: running(slow))
+    os.kill(first.pid, how)
+    assert first.wait(60) != 0
+    wait_for(lambda: not processes_of(slow))
+    assert sorted(row["status"] for row in slow.status("slow").values()) == ["cancelled", "missing", "ok"]
+    tried = trained_in(slow)
+
+    slow.edit("config/studies/slow.yaml", "steps: 100000", "steps: 15")
+    again = slow.call("ddp-hpc", "run", "slow")
+
+    assert again.returncode == 0, again.stderr
+    assert "3 of 3 runs" in again.stdout
+    assert trained_in(slow) == tried + 2
+    done = slow.call("ddp-hpc", "plan", "slow", "--json")
+    assert {item["action"] for item in json.loads(done.stdout)} == {"kept"}
