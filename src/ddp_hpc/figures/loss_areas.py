@@ -1,4 +1,4 @@
-"""Bars of loss area, sorted by minimum loss, a panel per group; as SHM-Learn-Dist, Figs 5.1-5.4, the winner in the title."""
+"""Bars of loss area, sorted by minimum loss, a panel per group: as in SHM-Learn-Dist (2017), figures 5.1 to 5.4."""
 
 from collections.abc import Mapping
 

@@ -134,7 +134,7 @@ def _block_length(x: Array) -> int:
     power = float(centred @ centred)
     rho = min(0.97, abs(float(centred[1:] @ centred[:-1]) / power)) if power > 0 else 0.0
     carlstein: float = (2 * rho / (1 - rho**2)) ** (2 / 3) * len(x) ** (1 / 3)
-    return max(1, ceil(len(x) ** (1 / 3)), ceil(carlstein))
+    return int(max(1, ceil(len(x) ** (1 / 3)), ceil(carlstein)))
 
 
 def least_mean(loss: Array, window: int) -> float:

@@ -5,14 +5,13 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 
 from ddp_hpc import catalog, records
 from ddp_hpc.ledger import Ledger
-from ddp_hpc.study import Rules
+from ddp_hpc.readable import in_words, readable
 
 MOST_ROWS = 200  # in Markdown and LaTeX, which are for reading
 LONG = 50  # rows from which on a LaTeX table may break over pages
@@ -45,8 +44,8 @@ def make(name: str, ledger: Ledger, folder: Path) -> Path:
     frame: pd.DataFrame = module.build(ledger)
     caption, rules, coverage = str(getattr(module, "CAPTION", name)), ledger.study.rules, ledger.coverage()
     folder.mkdir(parents=True, exist_ok=True)
-    shown, constants = _readable(frame, getattr(module, "HIDDEN", ()))
-    notes = [f"Coverage: {coverage}.", *describe(rules), *([constants] if constants else [])]
+    shown, constants = readable(frame.head(MOST_ROWS), getattr(module, "HIDDEN", ()))
+    notes = [f"Coverage: {coverage}.", *in_words(rules), *([constants] if constants else [])]
     if len(frame) > MOST_ROWS:
         notes.append(f"The first {MOST_ROWS} of {len(frame)} rows; all are in {name}.csv and {name}.parquet.")
     text = Text(caption, f"tab:{ledger.study.name}-{name}".replace("_", "-"), notes)
@@ -59,36 +58,6 @@ def make(name: str, ledger: Ledger, folder: Path) -> Path:
     file = folder / f"{name}.parquet"
     records.write_table(table.replace_schema_metadata({**(table.schema.metadata or {}), **metadata}), file)
     return file
-
-
-def describe(rules: Rules) -> list[str]:
-    """Return the rules of the judgement in words."""
-    steps = "one step" if rules.loss_window == 1 else f"{rules.loss_window} steps"
-    threshold = "any min_loss" if rules.loss_threshold is None else f"min_loss up to {rules.loss_threshold:g}"
-    return [
-        f"Of the runs with status ok, all samples seen, {threshold} (over {steps}) and a core for every thread, "
-        "the one with the least loss area wins.",
-        f"Areas of runs without repeats within {100 * rules.area_noise:g} % are not told apart.",
-    ]
-
-
-def _readable(frame: pd.DataFrame, hidden: tuple[str, ...]) -> tuple[pd.DataFrame, str]:
-    """Return a table for reading, as text, and a note with the columns that hold one value only."""
-    kept = [name for name in frame if name not in hidden]
-    same = [name for name in kept if len(frame) > 1 and frame[name].nunique(dropna=False) == 1]
-    known = [f"{name} {show(frame[name].iloc[0])}" for name in same if show(frame[name].iloc[0])]
-    shown = frame[[name for name in kept if name not in same]].head(MOST_ROWS)
-    note = f"The same in all rows: {', '.join(known)}." if known else ""
-    return shown.map(show), note
-
-
-def show(value: Any) -> str:
-    """Return a cell for reading: five significant digits, nothing for null."""
-    if pd.isna(value):
-        return ""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"{value:.5g}" if isinstance(value, float) else str(value)
 
 
 def markdown(shown: pd.DataFrame, text: Text) -> str:

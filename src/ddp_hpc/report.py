@@ -1,0 +1,133 @@
+"""The page of a study: one HTML file that needs nothing else, readable offline, in the dark, on paper and by ear."""
+
+import base64
+import os
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+
+import pandas as pd
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from markupsafe import Markup
+from ruamel.yaml import YAML
+
+from ddp_hpc import __version__, catalog
+from ddp_hpc.evidence import flags, lacking, of_runs
+from ddp_hpc.ledger import Ledger
+from ddp_hpc.readable import in_words, readable
+from ddp_hpc.statuses import FINISHED
+from ddp_hpc.study import Study
+
+HIDDEN = ("winner_runs", "spec_hash", "code_hash", "ended_at")
+SIGNIFICANT_DIGITS = 6
+STATIC_TABLES = {
+    "winners": "The point of the search with the least loss area, for each group, and what cannot be told from it",
+    "scaling": "Speedup, parallel efficiency and Karp-Flatt's serial fraction, against one rank without exchange",
+    "phases": "Where the time of a step goes, in seconds: medians over the complete runs",
+}
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A table of the page, its cells as text."""
+
+    caption: str
+    columns: list[str]
+    rows: list[list[str]]
+    note: str
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure of the page; `uri` holds it whole, and is empty if it has not been drawn."""
+
+    name: str
+    caption: str
+    uri: str
+
+
+def make(ledger: Ledger, study_folder: Path) -> Path:
+    """Write `report/index.html` from the tables and figures in `study_folder`, and from the runs' provenance.
+
+    Tables and figures that are not there are left out; the page says so.
+
+    Returns:
+        The page.
+
+    Raises:
+        RecordError: naming a record that cannot be read.
+    """
+    study = ledger.study
+    files = {name: study_folder / "tables" / f"{name}.parquet" for name in catalog.names("table")}
+    tables = {name: pd.read_parquet(file) for name, file in files.items() if file.is_file()}
+    evidence = of_runs(ledger)
+    page = _template().render(
+        study=study,
+        version=__version__,
+        coverage=ledger.coverage(),
+        statuses=ledger.runs["status"].value_counts().to_dict(),
+        lacking=lacking(ledger.runs, FINISHED),
+        flags=flags(ledger, tables, evidence),
+        rules=in_words(study.rules),
+        tables={name: _shown(tables[name], words) for name, words in STATIC_TABLES.items() if name in tables},
+        pictures=[_picture(study_folder / "figures" / f"{name}.svg") for name in study.figure_names],
+        runs=_interactive(tables["runs"]) if "runs" in tables else "",
+        evidence=evidence,
+        source=_source(study),
+    )
+    file = study_folder / "report" / "index.html"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    temporary.write_text(page, encoding="utf-8")
+    os.replace(temporary, file)
+    return file
+
+
+def _template() -> Template:
+    environment = Environment(loader=PackageLoader("ddp_hpc"), autoescape=True, undefined=StrictUndefined)
+    environment.trim_blocks = environment.lstrip_blocks = True
+    return environment.get_template("report.html.j2")
+
+
+def _shown(frame: pd.DataFrame, caption: str) -> Shown:
+    texts, note = readable(frame, HIDDEN)
+    return Shown(caption, list(texts.columns), texts.to_numpy().tolist(), note)
+
+
+def _picture(file: Path) -> Picture:
+    caption = str(catalog.constants("figure", file.stem).get("CAPTION", file.stem))
+    data = base64.b64encode(file.read_bytes()).decode() if file.is_file() else ""
+    return Picture(file.stem, caption, f"data:image/svg+xml;base64,{data}" if data else "")
+
+
+def _interactive(runs: pd.DataFrame) -> Markup:
+    """Return the table of all runs, which sorts, searches and filters without the network (itables)."""
+    import itables
+    from itables.javascript import generate_init_offline_itables_html, to_html_datatable
+
+    differ = [name for name in runs if name not in HIDDEN and (len(runs) < 2 or runs[name].nunique(dropna=False) > 1)]
+    shown = runs[[name for name in differ if runs[name].notna().any()]].copy()
+    for name in shown.select_dtypes("float"):
+        shown[name] = [float(f"{value:.{SIGNIFICANT_DIGITS}g}") for value in shown[name]]
+    table = to_html_datatable(
+        shown,
+        connected=False,
+        table_id="runs-table",
+        classes="display compact nowrap",
+        showIndex=False,
+        maxBytes=0,
+        maxRows=0,
+        maxColumns=0,
+        column_filters="header",
+        scrollX=True,
+        pageLength=25,
+        display_logo_when_loading=False,
+    )
+    return Markup(generate_init_offline_itables_html(itables.options.dt_bundle) + table)
+
+
+def _source(study: Study) -> str:
+    """Return the study as YAML, without what is at its default."""
+    text = StringIO()
+    YAML().dump(study.model_dump(mode="json", exclude_defaults=True), text)
+    return text.getvalue()
