@@ -1,13 +1,16 @@
 """Small helpers of the processes that watch over others; they import only the standard library, for a quick start."""
 
-import contextlib
-import ctypes
+from __future__ import annotations
+
 import json
 import os
-import signal
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # a quick start: typing and ctypes take milliseconds
+    import signal
+    from collections.abc import Mapping
+    from typing import Any
 
 DONE_FD = "DDP_HPC_DONE_FD"  # number of an open file: the rank writes b"done" there when it has really finished
 _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
@@ -21,8 +24,12 @@ def rank_from_environment() -> int:
 
 def die_with_parent(number: signal.Signals) -> None:
     """Ask Linux to send this process `number` when its parent dies; elsewhere nothing happens."""
-    with contextlib.suppress(OSError, AttributeError):
+    import ctypes
+
+    try:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
+    except (OSError, AttributeError):
+        return
 
 
 def process_created(pid: int) -> int | None:

@@ -1,12 +1,15 @@
 """The command line: parse, call, write; nothing else. What a verb needs is imported when it is called."""
 
+from __future__ import annotations
+
 import argparse
-import json
-import shlex
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # a quick start
+    from collections.abc import Sequence
+    from typing import Any
 
 KIND_WORDS = {"models": "model", "datasets": "dataset", "exchanges": "exchange", "tables": "table", "figures": "figure"}
 
@@ -14,7 +17,7 @@ KIND_WORDS = {"models": "model", "datasets": "dataset", "exchanges": "exchange",
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one verb and exit with its code: 0 done, 1 a run has failed or is missing, 2 a wrong study or call."""
     given = sys.argv[1:] if arguments is None else list(arguments)
-    options = _parser().parse_args(given)
+    options = _parser(given[0] if given else "").parse_args(given)
     try:
         code = options.verb(options)
     except KeyboardInterrupt:
@@ -30,7 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.exit(code)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(called: str) -> argparse.ArgumentParser:
+    """Return the parser of the verb that is called or, for help and mistakes, of all."""
     parser = argparse.ArgumentParser(
         prog="ddp-hpc", description="Scaling studies of data-parallel training: one YAML file in, honest numbers out."
     )
@@ -38,51 +42,63 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--debug", action="store_true", help="show where an error comes from")
     verbs = parser.add_subparsers(title="verbs", required=True, metavar="VERB")
 
-    def verb(name: str, call: Any, text: str, as_json: bool = False) -> argparse.ArgumentParser:
-        one = verbs.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
-        one.set_defaults(verb=call)
-        if as_json:
-            one.add_argument("--json", action="store_true", help="for programs")
-        return one
-
-    one = verb(
-        "list", _list, "the studies; or the points of one; or models, datasets, exchanges, tables, figures", True
-    )
-    one.add_argument("what", nargs="?", metavar="STUDY|models|datasets|exchanges|tables|figures")
-
-    one = verb("plan", _plan, "what would be run, why, and for about how long", True)
-    one.add_argument("study")
-    one.add_argument("--all", action="store_true", help="list the runs that are kept, too")
-    one.add_argument("--write", action="store_true", help="write each run's spec.json, for `ddp-hpc train RUN` by hand")
-
-    one = verb("run", _run, "run a study to its page; only what is missing is trained")
-    one.add_argument("study")
-    one.add_argument("--profile", default="profiles/default", help="the workflow profile (default: %(default)s)")
-    one.add_argument("snakemake", nargs="*", metavar="-- ARG", help="further arguments of snakemake, after --")
-
-    one = verb("status", _status, "where every planned run of a study stands", True)
-    one.add_argument("study")
-
-    one = verb("data", _data, "fetch a dataset and check it")
-    one.add_argument("dataset")
-    one.add_argument("--from", dest="source", metavar="PATH|URL", help="instead of where it was published")
-
-    one = verb("train", _train, "train one planned run, here and now")
-    one.add_argument("run", help="the name of its folder in results/runs")
-    one.add_argument("--launcher", default="", help="starts the ranks, e.g. 'mpiexec -n 4'; empty for one rank")
-    one.add_argument("--time-limit-min", type=float, help="end it, as `timeout`, after this many minutes")
-
-    for name, call in (("table", _table), ("figure", _figure)):
-        one = verb(name, call, f"make one {name} of a study from what there is")
-        one.add_argument("study")
-        one.add_argument("name")
-
-    one = verb("report", _report, "write the page of a study from its tables and figures")
-    one.add_argument("study")
-
-    one = verb("doctor", _doctor, "what this machine offers, what is missing, and what to do", True)
-    one = verb("schema", _schema, "the JSON Schema of study files, for editors")
+    for name, (call, text, add) in VERBS.items():
+        if called not in VERBS or called == name:
+            one = verbs.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+            one.set_defaults(verb=call)
+            add(one)
     return parser
+
+
+def _as_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="for programs")
+
+
+def _of_a_study(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("study", help="its name: config/studies/NAME.yaml")
+
+
+def _list_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("what", nargs="?", metavar="STUDY|models|datasets|exchanges|tables|figures")
+    _as_json(parser)
+
+
+def _plan_arguments(parser: argparse.ArgumentParser) -> None:
+    _of_a_study(parser)
+    _as_json(parser)
+    parser.add_argument("--all", action="store_true", help="list the runs that are kept, too")
+    parser.add_argument("--write", action="store_true", help="write spec.json files, to `ddp-hpc train RUN` by hand")
+
+
+def _run_arguments(parser: argparse.ArgumentParser) -> None:
+    _of_a_study(parser)
+    parser.add_argument("--profile", default="profiles/default", help="the workflow profile (default: %(default)s)")
+    parser.add_argument("snakemake", nargs="*", metavar="-- ARG", help="further arguments of snakemake, after --")
+
+
+def _status_arguments(parser: argparse.ArgumentParser) -> None:
+    _of_a_study(parser)
+    _as_json(parser)
+
+
+def _data_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("dataset")
+    parser.add_argument("--from", dest="source", metavar="PATH|URL", help="instead of where it was published")
+
+
+def _train_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", help="the name of its folder in results/runs")
+    parser.add_argument("--launcher", default="", help="starts the ranks, e.g. 'mpiexec -n 4'; empty for one rank")
+    parser.add_argument("--time-limit-min", type=float, help="end it, as `timeout`, after so many minutes")
+
+
+def _made_arguments(parser: argparse.ArgumentParser) -> None:
+    _of_a_study(parser)
+    parser.add_argument("name")
+
+
+def _no_arguments(parser: argparse.ArgumentParser) -> None:
+    """This verb takes none."""
 
 
 class _Version(argparse.Action):
@@ -156,6 +172,8 @@ def _data(options: argparse.Namespace) -> int:
 
 
 def _train(options: argparse.Namespace) -> int:
+    import shlex
+
     from ddp_hpc.supervise import supervise
 
     root = _root()
@@ -205,6 +223,8 @@ def _doctor(options: argparse.Namespace) -> int:
 
 
 def _schema(options: argparse.Namespace) -> int:
+    import json
+
     from ddp_hpc.study import Study
 
     print(json.dumps(Study.model_json_schema(), indent=2))
@@ -213,6 +233,8 @@ def _schema(options: argparse.Namespace) -> int:
 
 def _write(rows: Sequence[dict[str, Any]], as_json: bool) -> None:
     if as_json:
+        import json
+
         print(json.dumps(rows, indent=1))
         return
     columns = list(dict.fromkeys(name for row in rows for name in row))
@@ -224,6 +246,25 @@ def _write(rows: Sequence[dict[str, Any]], as_json: bool) -> None:
 
 def _cell(value: Any) -> str:
     return "-" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+VERBS = {
+    "list": (
+        _list,
+        "the studies; or the points of one; or models, datasets, exchanges, tables, figures",
+        _list_arguments,
+    ),
+    "plan": (_plan, "what would be run, why, and for about how long", _plan_arguments),
+    "run": (_run, "run a study to its page; only what is missing is trained", _run_arguments),
+    "status": (_status, "where every planned run of a study stands", _status_arguments),
+    "data": (_data, "fetch a dataset and check it", _data_arguments),
+    "train": (_train, "train one planned run, here and now", _train_arguments),
+    "table": (_table, "make one table of a study from what there is", _made_arguments),
+    "figure": (_figure, "draw one figure of a study from its tables", _made_arguments),
+    "report": (_report, "write the page of a study from its tables and figures", _of_a_study),
+    "doctor": (_doctor, "what this machine offers, what is missing, and what to do", _as_json),
+    "schema": (_schema, "the JSON Schema of study files, for editors", _no_arguments),
+}
 
 
 if __name__ == "__main__":

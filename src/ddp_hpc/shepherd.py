@@ -5,14 +5,19 @@ waits. A rank that is killed, fails before MPI is up, or ends cleanly too early 
 that makes the launcher end the other ranks.
 """
 
+from __future__ import annotations
+
 import os
 import signal
 import sys
 import time
 from pathlib import Path
-from typing import NoReturn
 
 from ddp_hpc._process import DONE_FD, die_with_parent, rank_from_environment, write_json
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # a quick start
+    from typing import NoReturn
 
 BROKEN = 70  # exit code where the rank's own would be 0
 

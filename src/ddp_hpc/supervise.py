@@ -5,6 +5,8 @@ keeps an append-only journal in `attempts/<k>/` and moves the records into place
 It imports nothing heavy: its start is part of the time of every run.
 """
 
+from __future__ import annotations
+
 import os
 import signal
 import subprocess
@@ -12,14 +14,15 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from ddp_hpc._process import die_with_parent, process_created, read_json, usable_cores, write_json
 from ddp_hpc.statuses import STATUSES
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # a quick start
+    from collections.abc import Sequence
+    from typing import Any
 
 GRACE_S = 15.0  # how long the launcher may take to end the others after a rank has failed
 KINDS = ("steps", "evaluations", "run")  # moved in this order: run.parquet says that all is there
@@ -27,13 +30,11 @@ _POLL_S = 0.25
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-@dataclass
 class Outcome:
-    """How an attempt ended."""
+    """How an attempt ended: a status, its reason, and what the journal keeps beside (`steps`, `train_s`, ...)."""
 
-    status: str
-    reason: str | None = None
-    numbers: dict[str, Any] = field(default_factory=dict)
+    def __init__(self, status: str, reason: str | None = None, numbers: dict[str, Any] | None = None) -> None:
+        self.status, self.reason, self.numbers = status, reason, numbers or {}
 
     @property
     def exit_code(self) -> int:
@@ -249,4 +250,4 @@ def _write_finding(folder: Path, attempt: Path, planned: dict[str, Any], outcome
 
 
 def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
+    return time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime())
