@@ -18,10 +18,10 @@ def make_spec(batch_size=75, world_size=1, learning_rate=4.7331e-4, **fields):
     [(75, 4.733e-4), (150, 6.694e-4), (300, 9.466e-4), (600, 1.339e-3), (2000, 2.444e-3), (5000, 3.865e-3)],
 )
 @pytest.mark.parametrize("ranks", [1, 5, 25])
-def test_the_root_rule_gives_the_thesis_values_however_the_batch_is_split(global_batch, published, ranks):
-    """P. Orlob's slides (2022): learning rates for batches up to 5000, from 4.7331e-4 at 75."""
+def test_the_root_rule_is_the_same_however_the_batch_is_split(global_batch, published, ranks):
+    """P. Orlob (2022) scales 4.7331e-4 at batch 75 by the root of k; values to four digits."""
     one = make_spec(global_batch // ranks, ranks, learning_rate_scaling="sqrt", base_batch_size=75)
-    assert schedule.scaled_learning_rate(one) == pytest.approx(published, rel=2e-4)
+    assert schedule.scaled_learning_rate(one) == pytest.approx(published, rel=5e-4)
 
 
 def test_the_linear_rule():

@@ -1,0 +1,84 @@
+"""What is kept of the machine, and what is not."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from ddp_hpc.profiling import provenance
+
+OMPI_INFO = shutil.which("ompi_info", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
+
+
+def test_the_environment_keeps_what_matters_and_no_secret():
+    given = {
+        "OMP_NUM_THREADS": "4",
+        "NCCL_DEBUG": "INFO",
+        "CUDA_VISIBLE_DEVICES": "1",
+        "SLURM_JOB_ID": "7",
+        "SLURM_JWT": "secret",
+        "NCCL_API_KEY": "secret",
+        "HOME": "/home/x",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+    }
+    assert list(provenance.environment(given)) == [
+        "CUDA_VISIBLE_DEVICES",
+        "NCCL_DEBUG",
+        "OMP_NUM_THREADS",
+        "SLURM_JOB_ID",
+    ]
+    assert provenance.slurm_job(given) == "7"
+    assert provenance.slurm_job({}) is None
+
+
+def test_software_names_what_there_is_and_null_for_the_rest():
+    found = provenance.software("Some MPI 1.2\0")
+    assert found["mpi"] == "Some MPI 1.2"
+    assert found["torch"] == torch.__version__
+    assert (found["cuda"] is None) == (torch.version.cuda is None)
+
+
+@pytest.mark.skipif(OMPI_INFO is None, reason="needs Open MPI's ompi_info to compare with")
+def test_mpi_says_whether_it_reads_gpu_memory():
+    listed = subprocess.run([OMPI_INFO, "--parsable", "--all"], capture_output=True, text=True).stdout
+    expected = "mpi_built_with_cuda_support:value:true" in listed
+    code = (
+        "import mpi4py; mpi4py.rc.initialize = False\n"
+        "from ddp_hpc.profiling.provenance import mpi_cuda_aware\n"
+        "before = mpi_cuda_aware()\n"
+        "from mpi4py import MPI\n"
+        "print(before, mpi_cuda_aware())"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
+    assert said.split() == ["None", str(expected)]
+
+
+def test_source_is_the_commit_of_this_package_or_null():
+    package = Path(provenance.__file__).parents[1]
+    done = subprocess.run(["git", "-C", package, "rev-parse", "HEAD"], capture_output=True, text=True)
+    expected = done.stdout.strip() if done.returncode == 0 else None
+    assert provenance.source()["commit"] == expected
+
+
+def test_source_outside_git_is_null(tmp_path, monkeypatch):
+    monkeypatch.setattr(provenance, "__file__", str(tmp_path / "package" / "profiling" / "provenance.py"))
+    (tmp_path / "package").mkdir()
+    assert provenance.source() == {"commit": None, "dirty": None}
+
+
+def test_peak_memory_is_in_bytes_and_grows_with_use():
+    before = provenance.peak_memory_bytes(torch.device("cpu"))
+    block = torch.ones((before + 100_000_000) // 8, dtype=torch.float64)
+    after = provenance.peak_memory_bytes(torch.device("cpu"))
+    assert before + 100_000_000 <= after < 3 * before + 200_000_000
+    del block
+
+
+def test_this_rank_has_a_processor_and_no_gpu_on_a_cpu():
+    facts = provenance.of_rank(torch.device("cpu"))
+    assert facts["cpu"]
+    assert facts["gpu"] is None

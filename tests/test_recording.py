@@ -1,0 +1,130 @@
+"""From what ranks measured to records: small cases by hand."""
+
+import numpy as np
+import pytest
+
+from ddp_hpc import recording, spec
+from ddp_hpc.phases import PHASES
+from ddp_hpc.placement import Placement
+from ddp_hpc.train import WARM_UP_STEPS, Outcome
+
+EXCHANGE, DATA = PHASES.index("exchange_exposed_s"), PHASES.index("data_s")
+
+
+def part(rank, losses, data_s, exchange_s, arrived_ns, hosts=1):
+    """One rank; every list is by counted step, the warm-up takes a second per phase."""
+    steps = WARM_UP_STEPS + len(losses)
+    phases_s = np.zeros((steps, len(PHASES)))
+    phases_s[:WARM_UP_STEPS] = 1
+    phases_s[WARM_UP_STEPS:, DATA], phases_s[WARM_UP_STEPS:, EXCHANGE] = data_s, exchange_s
+    place = Placement(
+        rank=rank,
+        world_size=2,
+        host="a",
+        local_rank=rank,
+        hosts=hosts,
+        core_set=(0,),
+        threads=1,
+        cores=2,
+        oversubscribed=False,
+    )
+    return recording.RankPart(
+        losses=np.array([9.0] * WARM_UP_STEPS + losses),
+        phases_s=phases_s,
+        arrived_ns=np.array([-1] * WARM_UP_STEPS + arrived_ns),
+        placement=place,
+        peak_memory_bytes=100 * (rank + 1),
+        startup={"import_s": 1.0 + rank},
+        facts={},
+    )
+
+
+def two_ranks(losses=(1.0, 3.0), **fields):
+    return [
+        part(0, [losses[0], 2.0], [1.0, 1.0], [3.0, 1.0], [1_000_000_000, 5_000_000_000], **fields),
+        part(1, [losses[1], 1.0], [3.0, 1.5], [1.0, 0.2], [3_000_000_000, 5_500_000_000], **fields),
+    ]
+
+
+def test_a_step_ends_when_the_slowest_rank_ends_it():
+    curve = recording.curves(two_ranks())
+    assert curve.t_s == pytest.approx([4.0, 6.0])  # rank 0: 4, 6; rank 1: 4, 5.7
+    assert curve.losses == pytest.approx([2.0, 1.5])
+
+
+def test_waiting_lasts_until_the_last_rank_arrives_and_never_longer_than_the_exchange():
+    curve = recording.curves(two_ranks())
+    assert curve.wait_s[curve.counted] == pytest.approx(np.array([[2.0, 0.0], [0.5, 0.0]]))
+    columns = recording.step_columns(curve, overlaps=False)
+    assert columns["move_s"][-4:] == pytest.approx([1.0, 1.0, 0.5, 0.2])
+    late = [part(0, [1.0], [1.0], [0.3], [0]), part(1, [1.0], [1.0], [0.3], [900_000_000])]
+    assert recording.curves(late).wait_s[-1] == pytest.approx([0.3, 0.0])
+
+
+def test_waiting_is_null_where_clocks_cannot_be_compared():
+    curve = recording.curves(two_ranks(hosts=2))
+    columns = recording.step_columns(curve, overlaps=False)
+    assert np.isnan(columns["wait_s"]).all()
+    assert np.isnan(columns["move_s"]).all()
+    assert columns["exchange_exposed_s"][-4:] == pytest.approx([3.0, 1.0, 1.0, 0.2])
+
+
+def test_a_diverged_curve_ends_with_its_first_broken_step():
+    parts = [
+        part(0, [1.0, np.inf, 3.0], [1.0] * 3, [0.0] * 3, [0] * 3),
+        part(1, [2.0, 2.0, np.nan], [1.0] * 3, [0.0] * 3, [0] * 3),
+    ]
+    curve = recording.curves(parts)
+    assert len(curve.losses) == 2
+    assert recording.reason_of(curve) == "loss is inf at step 2 (rank 0)"
+
+
+def make_row(parts, **outcome):
+    given = spec.load(
+        {
+            "model": "mlp",
+            "dataset": "digits",
+            "exchange": "ring",
+            "world_size": 2,
+            "batch_size": 10,
+            "learning_rate": 0.1,
+            "budget": {"steps": 2},
+        }
+    )
+    launch = {"run": "r", "spec_hash": "s", "code_hash": "c", "launched_at": 100.0}
+    filled = Outcome(time_zero=110.0, ended=120.0, evaluations=[(2, 0.9, 0.3)], metric_name="accuracy", device="cpu")
+    for name, value in outcome.items():
+        setattr(filled, name, value)
+    return recording.run_columns(launch, given, filled, parts, recording.curves(parts), overlaps=False)
+
+
+def test_the_row_of_a_run_by_hand():
+    row = make_row(two_ranks())
+    assert (row["startup_s"], row["wall_s"], row["import_s"]) == (10.0, 20.0, 2.0)
+    assert (row["train_s"], row["steps"], row["samples_seen"]) == (pytest.approx(6.0), 2, 40)
+    assert row["samples_per_s"] == pytest.approx(40 / 6)
+    assert row["step_s"] == pytest.approx((4.0 + 2.0) / 2)
+    assert row["data_s"] == pytest.approx((2.0 + 1.25) / 2)  # mean over ranks, then median over steps
+    assert (row["first_loss"], row["min_loss"], row["final_loss"]) == (2.0, 1.5, 1.5)
+    assert row["loss_area_loss_s"] == pytest.approx((2.0 + 1.5) / 2 * 2.0)  # from the end of step 1
+    assert (row["test_metric"], row["peak_memory_bytes"]) == (0.9, 200)
+
+
+def test_a_diverged_run_has_no_area_and_no_metric():
+    row = make_row(two_ranks(losses=(1.0, float("nan"))), diverged=True, evaluations=[])
+    assert (row["status"], row["reason"]) == ("diverged", "loss is nan at step 1 (rank 1)")
+    assert row["loss_area_loss_s"] is None
+    assert row["test_metric"] is None
+    assert row["min_loss"] is None
+    assert row["steps"] == 1
+
+
+def test_what_a_failed_rank_leaves_ends_before_the_first_broken_loss():
+    class Clock:
+        def timings(self):
+            mine = part(0, [1.0, 2.0, 3.0, 4.0], [1.0] * 4, [0.5] * 4, [0] * 4)
+            return mine
+
+    outcome = Outcome(timers=Clock())
+    outcome.losses.extend([9.0] * WARM_UP_STEPS + [1.0, 2.0, float("nan")])
+    assert recording.finite_curve(outcome) == ([1.5, 3.0], [1.0, 2.0])
