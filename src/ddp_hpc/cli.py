@@ -97,6 +97,13 @@ def _made_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name")
 
 
+def _bench_arguments(parser: argparse.ArgumentParser) -> None:
+    sizes = [100, 1000, 5000]
+    parser.add_argument(
+        "--points", type=int, nargs="+", default=sizes, help="sizes of the studies (default: %(default)s)"
+    )
+
+
 def _no_arguments(parser: argparse.ArgumentParser) -> None:
     """This verb takes none."""
 
@@ -222,6 +229,17 @@ def _doctor(options: argparse.Namespace) -> int:
     return doctor.main(as_json=options.json)
 
 
+def _bench(options: argparse.Namespace) -> int:
+    from ddp_hpc import bench
+
+    def say(text: str) -> None:
+        print(f"timing {text}", file=sys.stderr, flush=True)
+
+    _write(bench.planning(_project(), options.points, say), False)
+    _write(bench.running(_project(), say), False)
+    return 0
+
+
 def _schema(options: argparse.Namespace) -> int:
     import json
 
@@ -263,6 +281,7 @@ VERBS = {
     "figure": (_figure, "draw one figure of a study from its tables", _made_arguments),
     "report": (_report, "write the page of a study from its tables and figures", _of_a_study),
     "doctor": (_doctor, "what this machine offers, what is missing, and what to do", _as_json),
+    "bench": (_bench, "time planning, and what the workflow adds to each run", _bench_arguments),
     "schema": (_schema, "the JSON Schema of study files, for editors", _no_arguments),
 }
 

@@ -179,18 +179,22 @@ def _copy(process: subprocess.Popen[bytes], tail: deque[str]) -> None:
 def _wait(process: subprocess.Popen[bytes], attempt: Path, time_limit_s: float | None) -> bool:
     """Wait for the launcher. Return whether the time limit ended it; end it, too, if it outlives a failed rank."""
     began, failed_at = time.monotonic(), None
-    while True:
-        try:
-            process.wait(_POLL_S)
-            return False
-        except subprocess.TimeoutExpired:
-            now = time.monotonic()
+    ended = threading.Event()  # Popen.wait with a timeout sleeps up to 50 ms too long
+    threading.Thread(target=_tell, args=(process, ended), daemon=True).start()
+    while not ended.wait(_POLL_S):
+        now = time.monotonic()
         if time_limit_s is not None and now - began > time_limit_s:
             return True
         if failed_at is None and any(attempt.glob("rank-*.json")):
             failed_at = now
         if failed_at is not None and now - failed_at > GRACE_S:
-            return False
+            break
+    return False
+
+
+def _tell(process: subprocess.Popen[bytes], ended: threading.Event) -> None:
+    process.wait()
+    ended.set()
 
 
 def _end_all(process: subprocess.Popen[bytes]) -> None:
