@@ -22,8 +22,10 @@ def _real(value: Any) -> Any:
     return catalog.canonical(float(value) if type(value) is int and abs(value) < LARGEST else value)
 
 
-Int = Annotated[int, BeforeValidator(catalog.integral)]
-Float = Annotated[float, BeforeValidator(_real)]
+_WHOLE, _REAL = BeforeValidator(catalog.integral), BeforeValidator(_real)
+Int = Annotated[int, _WHOLE]
+Float = Annotated[float, _REAL]
+Positive = Annotated[int, Field(gt=0), _WHOLE]  # bounds first, or they are lacking in the schema of `Positive | None`
 
 STRICT = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -92,9 +94,11 @@ class Budget(BaseModel):
     """How long a run trains; exactly one of the three."""
 
     model_config = STRICT
-    samples_seen: Int | None = Field(None, gt=0, le=LARGEST, description="samples, summed over all ranks")
-    steps: Int | None = Field(None, gt=0, lt=2**31, description="optimiser steps")
-    seconds: Float | None = Field(None, gt=0, description="seconds of training from time zero")
+    samples_seen: Annotated[int, Field(gt=0, le=LARGEST), _WHOLE] | None = Field(
+        None, description="samples, summed over all ranks"
+    )
+    steps: Annotated[int, Field(gt=0, lt=2**31), _WHOLE] | None = Field(None, description="optimiser steps")
+    seconds: Annotated[float, Field(gt=0), _REAL] | None = Field(None, description="seconds of training from time zero")
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:
@@ -141,18 +145,16 @@ class RunSpec(BaseModel):
     learning_rate_scaling: Literal["none", "linear", "sqrt"] = Field(
         "none", description="factor on learning_rate, in k = global batch / base_batch_size: 1, k or sqrt(k)"
     )
-    base_batch_size: Int | None = Field(
-        None, gt=0, description="global batch at which k = 1; needed by linear and sqrt"
-    )
+    base_batch_size: Positive | None = Field(None, description="global batch at which k = 1; needed by linear and sqrt")
     learning_rate_warm_up_steps: Int = Field(
         0, ge=0, description="steps over which the rate rises linearly to its full value"
     )
-    evaluate_every_steps: Int | None = Field(
-        None, gt=0, description="steps between evaluations on the test set; null: at the end only"
+    evaluate_every_steps: Positive | None = Field(
+        None, description="steps between evaluations on the test set; null: at the end only"
     )
     device: Device | None = Field(None, description="null: a GPU where there is one, else the CPU")
-    threads_per_rank: Int | None = Field(
-        None, gt=0, description="CPU threads of each rank; null: the cores of the node / its ranks"
+    threads_per_rank: Positive | None = Field(
+        None, description="CPU threads of each rank; null: the cores of the node / its ranks"
     )
 
     @model_validator(mode="after")

@@ -9,7 +9,7 @@ from ddp_hpc import catalog
 from ddp_hpc._errors import StudyError as StudyError
 from ddp_hpc._errors import allowed, given, unknown
 from ddp_hpc._yaml import Document, Key, read_mapping
-from ddp_hpc.spec import STRICT, Budget, Float, Int, RunSpec
+from ddp_hpc.spec import STRICT, Budget, Float, Int, Positive, RunSpec
 
 SPEC_FIELDS = tuple(RunSpec.model_fields)
 GLOBAL_BATCH = "global_batch_size"  # in a study it may stand for batch_size x world_size
@@ -39,7 +39,7 @@ class Rules(BaseModel):
     learning_rate_scaling: Literal["none", "linear", "sqrt"] = Field(
         "none", description="factor on the learning rate, in k = global batch / base_batch_size: 1, k or sqrt(k)"
     )
-    base_batch_size: Int | None = Field(None, gt=0, description="global batch, in samples, at which k = 1")
+    base_batch_size: Positive | None = Field(None, description="global batch, in samples, at which k = 1")
     learning_rate_warm_up_steps: Int = Field(0, ge=0, description="steps over which the rate rises to its full value")
     loss_threshold: Float | None = Field(
         None, description="the largest min_loss that may win, inclusive; null: any complete run may"

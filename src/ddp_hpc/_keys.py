@@ -1,0 +1,104 @@
+"""The keys of a study for people and editors: the tables in config/README.md and config/study.schema.json.
+
+Both are written from the models by `python -m ddp_hpc._keys`, so types, defaults and meanings come from one place.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from ddp_hpc._axes import CHOICES
+from ddp_hpc.spec import Budget, RunSpec
+from ddp_hpc.study import GLOBAL_BATCH, Rules, Study
+
+MODELS: Mapping[str, type[BaseModel]] = {"study": Study, "spec": RunSpec, "budget": Budget, "rules": Rules}
+OPTION = f"^({'|'.join(CHOICES)})\\.[a-z_0-9]+$"
+
+_TYPES = {"integer": "whole number", "number": "number", "string": "text", "array": "list", "object": "mapping"}
+_BOUNDS = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "maximum": "≤"}
+
+
+def table(model: type[BaseModel]) -> str:
+    """Return the keys of a model as a Markdown table: key, what is allowed, default, meaning."""
+    whole = model.model_json_schema()
+    lines = ["| key | allowed | default | meaning |", "|---|---|---|---|"]
+    for name, field in whole["properties"].items():
+        default = "required" if name in whole.get("required", []) else f"`{json.dumps(_default(model, name))}`"
+        lines.append(f"| `{name}` | {_allowed(field)} | {default} | {field.get('description', '')} |")
+    return "\n".join(lines)
+
+
+def _default(model: type[BaseModel], name: str) -> Any:
+    default = model.model_fields[name].get_default(call_default_factory=True, validated_data={})
+    return default.model_dump(exclude_defaults=True) if isinstance(default, BaseModel) else default
+
+
+def _allowed(field: Mapping[str, Any]) -> str:
+    if "anyOf" in field:
+        return " or ".join(_allowed(one) for one in field["anyOf"])
+    if "enum" in field:
+        return ", ".join(f"`{value}`" for value in field["enum"])
+    if "$ref" in field:
+        kind = field["$ref"].rsplit("/", 1)[1].lower()
+        return "a name, or `{name: ..., <option>: ...}`" if kind == "choice" else f"mapping, see [{kind}](#{kind})"
+    if field["type"] == "null":
+        return "`null`"
+    bounds = [f"{sign} {_power(field[key])}" for key, sign in _BOUNDS.items() if key in field]
+    return " ".join([_TYPES[field["type"]], ", ".join(bounds)]).strip()
+
+
+def _power(bound: float) -> str:
+    exponent = int(bound).bit_length() - 1
+    return f"2^{exponent}" if exponent > 16 and bound == 2**exponent else f"{bound:,}"
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON Schema of a study file, with the fields of a spec under `base` and `grid`."""
+    study, spec = Study.model_json_schema(), RunSpec.model_json_schema()
+    choice = {
+        "anyOf": [
+            {"type": "string"},
+            {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]},
+        ]
+    }
+    study["$defs"] |= spec["$defs"] | {"Choice": choice}
+    study["$defs"]["Budget"] |= {"minProperties": 1, "maxProperties": 1}
+    total = {"type": "integer", "exclusiveMinimum": 0, "description": "batch_size x world_size, instead of batch_size"}
+    fields = spec["properties"] | {GLOBAL_BATCH: total}
+    axes = {name: _one_or_more(field) for name, field in fields.items()}
+    some = {"type": "object", "properties": axes, "patternProperties": {OPTION: {}}, "additionalProperties": False}
+    base = some | {"properties": fields}
+    grid = some | {"properties": axes | dict.fromkeys(("zip", "exclude", "when"), _one_or_more(some))}
+    for name, shape in (("base", base), ("grid", _one_or_more(grid))):
+        kept = {key: study["properties"][name][key] for key in ("title", "description")}
+        study["properties"][name] = kept | shape
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **study}
+
+
+def _one_or_more(shape: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {"description": shape["description"]} if "description" in shape else {}
+    return {"anyOf": [dict(shape), {"type": "array", "items": dict(shape), "minItems": 1}]} | kept
+
+
+def filled(page: str) -> str:
+    """Return a Markdown page with the table of a model between each `<!-- keys: NAME -->` and `<!-- end -->`."""
+
+    def fill(found: re.Match[str]) -> str:
+        return f"<!-- keys: {found[1]} -->\n{table(MODELS[found[1]])}\n<!-- end -->"
+
+    return re.sub(r"<!-- keys: (\w+) -->\n.*?<!-- end -->", fill, page, flags=re.DOTALL)
+
+
+def write(config: Path) -> None:
+    """Write the tables and the schema in the folder `config` anew."""
+    page = config / "README.md"
+    page.write_text(filled(page.read_text(encoding="utf-8")), encoding="utf-8")
+    (config / "study.schema.json").write_text(json.dumps(schema(), indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write(Path("config"))
