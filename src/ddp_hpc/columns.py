@@ -1,7 +1,7 @@
 """The axes of a study: which columns of a spec vary, which of them are searched, what they make of a run."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import pandas as pd
@@ -31,9 +31,12 @@ def search_columns(study: Study) -> list[str]:
 
 def group_columns(runs: pd.DataFrame, study: Study) -> list[str]:
     """Return the columns that say what competes with what: all that vary, but for the search and the seed."""
-    left_out = {"seed", *search_columns(study)}
-    wanted = {*varying(runs), *ALWAYS_GROUPED} - left_out
-    return [name for name in SPEC_COLUMNS if name in wanted]
+    return ordered({*varying(runs), *ALWAYS_GROUPED} - {"seed", *search_columns(study)})
+
+
+def ordered(names: Collection[str]) -> list[str]:
+    """Return spec columns in the order of the record; with the options of a choice comes its name."""
+    return [name for name in SPEC_COLUMNS if name in names or f"{name}_options" in names]
 
 
 def split(frame: pd.DataFrame, by: list[str]) -> Iterable[tuple[dict[str, Any], pd.DataFrame]]:

@@ -3,6 +3,7 @@
 from collections.abc import Collection
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from ddp_hpc.study import Rules
@@ -12,7 +13,7 @@ def cell(value: Any) -> str:
     """Return a value for reading: five significant digits, yes or no, nothing for null."""
     if pd.isna(value):
         return ""
-    if isinstance(value, bool):
+    if isinstance(value, bool | np.bool_):
         return "yes" if value else "no"
     return f"{value:.5g}" if isinstance(value, float) else str(value)
 

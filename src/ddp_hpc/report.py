@@ -2,6 +2,7 @@
 
 import base64
 import os
+import re
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -20,6 +21,9 @@ from ddp_hpc.study import Study
 
 HIDDEN = ("winner_runs", "spec_hash", "code_hash", "ended_at")
 SIGNIFICANT_DIGITS = 6
+POINTS_PER_REM = 7.0  # letters of 7 points in a figure are then about as large as the text
+# null comes to the page as a word or as NaN (the only value that differs from itself)
+NULL_IS_BLANK = "function (data) { return data === '<NA>' || data !== data ? '' : data; }"
 STATIC_TABLES = {
     "winners": "The point of the search with the least loss area, for each group, and what cannot be told from it",
     "scaling": "Speedup, parallel efficiency and Karp-Flatt's serial fraction, against one rank without exchange",
@@ -44,6 +48,7 @@ class Picture:
     name: str
     caption: str
     uri: str
+    width_rem: float
 
 
 def make(ledger: Ledger, study_folder: Path) -> Path:
@@ -96,8 +101,14 @@ def _shown(frame: pd.DataFrame, caption: str) -> Shown:
 
 def _picture(file: Path) -> Picture:
     caption = str(catalog.constants("figure", file.stem).get("CAPTION", file.stem))
-    data = base64.b64encode(file.read_bytes()).decode() if file.is_file() else ""
-    return Picture(file.stem, caption, f"data:image/svg+xml;base64,{data}" if data else "")
+    if not file.is_file():
+        return Picture(file.stem, caption, "", 0)
+    svg = file.read_bytes()
+    size = re.search(rb'<svg[^>]*\swidth="([\d.]+)pt"', svg)
+    width_rem = float(size[1]) / POINTS_PER_REM if size else 40
+    return Picture(
+        file.stem, caption, f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}", round(width_rem, 1)
+    )
 
 
 def _interactive(runs: pd.DataFrame) -> Markup:
@@ -109,6 +120,9 @@ def _interactive(runs: pd.DataFrame) -> Markup:
     shown = runs[[name for name in differ if runs[name].notna().any()]].copy()
     for name in shown.select_dtypes("float"):
         shown[name] = [float(f"{value:.{SIGNIFICANT_DIGITS}g}") for value in shown[name]]
+    for name in shown.select_dtypes("string"):
+        shown[name] = shown[name].fillna("")
+    blank = itables.JavascriptFunction(NULL_IS_BLANK)
     table = to_html_datatable(
         shown,
         connected=False,
@@ -118,7 +132,8 @@ def _interactive(runs: pd.DataFrame) -> Markup:
         maxBytes=0,
         maxRows=0,
         maxColumns=0,
-        column_filters="header",
+        column_filters="footer",
+        columnDefs=[{"targets": list(range(shown.shape[1])), "render": blank}],
         scrollX=True,
         pageLength=25,
         display_logo_when_loading=False,

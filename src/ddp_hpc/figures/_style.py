@@ -9,11 +9,14 @@ os.environ["MPLBACKEND"] = "Agg"  # a login node has no display, and a wrong val
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
 
 COLUMN_IN, PAGE_IN = 3.5, 7.0  # widths of one and two columns of a journal
 LINE_IN = 0.105  # height of a line of small print
 SMALL, TEXT = 5.5, 7.0  # points
+TITLE_LETTER_IN = 0.06  # width of a letter of 7 points
 
 # Okabe and Ito, Color Universal Design (2008): the order alternates dark and light, so it also reads in grey
 COLOURS = ("#0072B2", "#E69F00", "#000000", "#56B4E9", "#D55E00", "#009E73", "#CC79A7", "#F0E442")
@@ -73,6 +76,14 @@ def columns_of(axes: Sequence[Axes]) -> int:
     return int(place.get_gridspec().ncols)
 
 
+def head(axes: Axes, text: str) -> None:
+    """Write the title of a panel, in several lines where it is longer than the panel is wide."""
+    figure = axes.get_figure(root=True)
+    assert figure is not None, "panels come from grid()"
+    width_in = 0.85 * figure.get_figwidth() / columns_of([axes])
+    axes.set_title("\n".join(wrapped(text, int(width_in / TITLE_LETTER_IN))))
+
+
 def label_outer(axes: Sequence[Axes], x: str, y: str) -> None:
     """Name the axes where it is needed: x below the lowest panels, y beside the leftmost."""
     columns = columns_of(axes)
@@ -81,11 +92,17 @@ def label_outer(axes: Sequence[Axes], x: str, y: str) -> None:
         one.set_ylabel(y if number % columns == 0 else "")
 
 
+def plain_numbers(axis: Axis) -> None:
+    """Write the numbers of an axis in full, 0.2 and not 2 x 10^-1; of a logarithmic one the 1, 2 and 5 of a decade."""
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "25" else ""))
+
+
 def small_print(figure: Figure, coverage: str, notes: Sequence[str] = ()) -> None:
     """Write at the foot of a figure what its reader must know: what is missing, and `notes`."""
     texts = [*notes, *([f"Coverage: {coverage}"] if "missing" in coverage else [])]
     width = int(figure.get_figwidth() * 24)  # letters of small print that fit
-    lines = [line for text in texts for line in _wrapped(text, width)]
+    lines = [line for text in texts for line in wrapped(text, width)]
     if not lines:
         return
     height_in = LINE_IN * len(lines) + 0.05
@@ -97,7 +114,8 @@ def small_print(figure: Figure, coverage: str, notes: Sequence[str] = ()) -> Non
     figure.text(0.01, 0.25 * share, "\n".join(lines), size=SMALL, color="#404040", va="bottom", linespacing=1.25)
 
 
-def _wrapped(text: str, width: int) -> list[str]:
+def wrapped(text: str, width: int) -> list[str]:
+    """Return `text` in lines of at most `width` letters; a longer word has a line of its own."""
     lines = [""]
     for word in text.split():
         if lines[-1] and len(lines[-1]) + len(word) + 1 > width:
@@ -112,7 +130,7 @@ def say(axes: Axes, text: str) -> None:
     axes.set_yticks([])
     for spine in axes.spines.values():
         spine.set_color("#d0d0d0")
-    lines = "\n".join(_wrapped(text, 36))
+    lines = "\n".join(wrapped(text, 36))
     axes.text(0.5, 0.5, lines, ha="center", va="center", size=TEXT, color="#404040", transform=axes.transAxes)
 
 

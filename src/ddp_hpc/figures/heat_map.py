@@ -12,11 +12,20 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.patheffects import withStroke
-from matplotlib.ticker import FuncFormatter
 
 from ddp_hpc.columns import SPEC_COLUMNS, key_of, label, rows_of, search_columns, varying
 from ddp_hpc.figures._panels import Panel, axis_label, group_columns, matching, panels
-from ddp_hpc.figures._style import GREY, OVERSUBSCRIBED, columns_of, grid, label_outer, nothing, small_print
+from ddp_hpc.figures._style import (
+    GREY,
+    OVERSUBSCRIBED,
+    columns_of,
+    grid,
+    head,
+    label_outer,
+    nothing,
+    plain_numbers,
+    small_print,
+)
 from ddp_hpc.study import Study
 
 INPUTS = ("areas", "winners")
@@ -86,10 +95,7 @@ def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Fig
     if norm is not None:
         bar = figure.colorbar(ScalarMappable(norm, COLOURS), ax=axes, label="loss area (loss x s)", pad=0.01)
         bar.outline.set_visible(False)
-        bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        bar.ax.yaxis.set_minor_formatter(
-            FuncFormatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "25" else "")
-        )
+        plain_numbers(bar.ax.yaxis)
     if handles:
         columns = max(1, min(len(handles), int(figure.get_figwidth() / 1.7)))
         figure.legend(handles=list(handles.values()), loc="outside upper left", ncols=columns, handlelength=1.2)
@@ -129,7 +135,7 @@ def _panel(
     cell_in: float,
 ) -> None:
     wins = any(row["wins"] for row in rows)
-    axes.set_title(panel.title if wins else f"{panel.title}: no winner")
+    head(axes, panel.title if wins else f"{panel.title}: no winner")
     for row in rows:
         x, y = lattice.place(row)
         ink = _cell(axes, row, (x, y), norm, handles)

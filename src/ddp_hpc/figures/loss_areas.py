@@ -8,12 +8,13 @@ from matplotlib.figure import Figure
 
 from ddp_hpc.columns import rows_of, search_columns, varying
 from ddp_hpc.figures._panels import Panel, group_columns, matching, panels
-from ddp_hpc.figures._style import OVERSUBSCRIBED, SMALL, grid, label_outer, nothing, say, small_print
+from ddp_hpc.figures._style import OVERSUBSCRIBED, SMALL, grid, head, label_outer, nothing, say, small_print
 from ddp_hpc.study import Study
 
 INPUTS = ("areas", "winners")
 CAPTION = "Loss areas of the points that reach the threshold, sorted by minimum loss; the least area wins."
 
+FEWEST_PLACES = 8  # so that few bars are not broad
 MOST_LABELS = 40  # bars with their names beneath
 WINNER, ALIKE, OTHER = "#0072B2", "#56B4E9", "#d0d0d0"
 
@@ -51,7 +52,7 @@ def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Fig
 
 def _panel(axes: Axes, panel: Panel, winner: str, alike: list[str], excluded: str) -> None:
     wins = any(row["point"] == winner for row in rows_of(panel.rows))
-    axes.set_title(f"{panel.title}: {winner}" if wins else f"{panel.title}: no winner")
+    head(axes, f"{panel.title}: {winner}" if wins else f"{panel.title}: no winner")
     bars = panel.rows[panel.rows["excluded"].isin(["", "oversubscribed"])].sort_values("min_loss", kind="stable")
     if bars.empty:
         say(axes, f"no eligible runs: {excluded}")
@@ -68,7 +69,7 @@ def _panel(axes: Axes, panel: Panel, winner: str, alike: list[str], excluded: st
             edgecolor="#404040",
             linewidth=0.4,
         )
-    axes.set_xlim(-0.7, len(rows) - 0.3)
+    axes.set_xlim(-0.7, max(len(rows), FEWEST_PLACES) - 0.3)
     labelled = (
         range(len(rows))
         if len(rows) <= MOST_LABELS

@@ -1,4 +1,4 @@
-"""Loss over time: the winners of all groups beside one another, then all curves of each group."""
+"""Loss over time: the winners of all groups (if there are at most 8) in one panel, then all curves of each group."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +11,19 @@ from numpy.typing import NDArray
 
 from ddp_hpc.columns import rows_of, varying
 from ddp_hpc.figures._panels import Panel, group_columns, matching, panels, title
-from ddp_hpc.figures._style import COLOURS, GREY, LINES, OVERSUBSCRIBED, grid, label_outer, nothing, say, small_print
+from ddp_hpc.figures._style import (
+    COLOURS,
+    GREY,
+    LINES,
+    OVERSUBSCRIBED,
+    grid,
+    head,
+    label_outer,
+    nothing,
+    plain_numbers,
+    say,
+    small_print,
+)
 from ddp_hpc.study import Study
 
 INPUTS = ("curves", "winners")
@@ -35,16 +47,19 @@ def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Fig
         return nothing("no eligible runs: none has a loss curve yet", coverage)
     groups = group_columns(curves, study)
     shown = panels(curves, groups)
-    figure, axes = grid(len(shown) + (len(shown) > 1), 1.9, most_columns=3)
+    together = 1 < len(shown) <= len(COLOURS)
+    figure, axes = grid(len(shown) + together, 1.9, most_columns=3)
     limits = _limits(curves)
-    if len(shown) > 1:
+    if together:
         _winners(axes[0], curves, winners, groups)
     for one, panel in zip(axes[-len(shown) :], shown, strict=True):
         _group(one, panel, rows_of(matching(winners, panel.key)))
     for one in axes:
-        one.set_yscale("log" if limits[1] > 15 * limits[0] else "linear")
-        one.set_ylim(*limits)
-        one.set_xlim(left=0)
+        if one.lines:
+            one.set_yscale("log" if limits[0] > 0 else "linear")
+            one.set_ylim(*limits)
+            one.set_xlim(left=0)
+            plain_numbers(one.yaxis)
     label_outer(axes, "time (s)", "training loss")
     notes = [f"Thick: the winner, a running mean over 1/{SMOOTH} of its curve. Dashed, ending in a cross: diverged."]
     if curves["oversubscribed"].any():
@@ -54,7 +69,10 @@ def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Fig
 
 
 def _limits(curves: pd.DataFrame) -> tuple[float, float]:
-    """Return the losses to show: all of the runs that ended well, and a little of those that diverged."""
+    """Return the losses to show: all of the runs that ended well, and a little of those that diverged.
+
+    A lower limit above 0 asks for a logarithmic axis.
+    """
     good = curves[(curves["status"] == "ok") & np.isfinite(curves["loss"])]["loss"]
     seen = good if len(good) else curves["loss"][np.isfinite(curves["loss"])]
     if seen.empty:
@@ -62,18 +80,18 @@ def _limits(curves: pd.DataFrame) -> tuple[float, float]:
     first = curves[curves["step"] == 1]["loss"]
     high = min(float(seen.max()), HIGHEST * float(first.max())) if np.isfinite(first).any() else float(seen.max())
     low = float(seen[seen > 0].min()) if (seen > 0).any() else float(seen.min())
-    return (0.8 * low, 1.2 * high) if high > 15 * low > 0 else (min(0.0, float(seen.min())), 1.05 * high)
+    return (0.8 * low, 1.2 * high) if high > 15 * low > 0 else (min(0.0, float(seen.min())), 1.1 * high)
 
 
 def _winners(axes: Axes, curves: pd.DataFrame, winners: pd.DataFrame, groups: Sequence[str]) -> None:
-    axes.set_title("winners")
+    head(axes, "winners")
     differ = set(varying(winners))
     drawn = [row for row in rows_of(winners) if pd.notna(row["loss_area_loss_s"])]
     for number, row in enumerate(drawn):
         runs = str(row["winner_runs"]).split()
         one = curves[curves["run"] == runs[0]]
         words = f"{title({name: row[name] for name in groups}, differ)}: {row['winner']}"
-        _line(axes, one, COLOURS[number % len(COLOURS)], LINES[number % len(LINES)], words)
+        _line(axes, one, COLOURS[number], LINES[number], words)
     if drawn:
         axes.legend(loc="upper right", fontsize=5.5 if len(drawn) <= 6 else 4.5, handlelength=2.4)
     else:
@@ -83,7 +101,7 @@ def _winners(axes: Axes, curves: pd.DataFrame, winners: pd.DataFrame, groups: Se
 def _group(axes: Axes, panel: Panel, winners: list[dict[str, Any]]) -> None:
     winner = winners[0] if winners and pd.notna(winners[0]["loss_area_loss_s"]) else None
     best = str(winner["winner_runs"]).split() if winner else []
-    axes.set_title(f"{panel.title}: {winner['winner']}" if winner else f"{panel.title}: no winner")
+    head(axes, f"{panel.title}: {winner['winner']}" if winner else f"{panel.title}: no winner")
     runs = list(panel.rows.groupby("run", sort=False))
     for name, curve in runs:
         if name not in best:

@@ -10,11 +10,27 @@ from matplotlib.patches import Patch
 
 from ddp_hpc.columns import SPEC_COLUMNS, rows_of, split, varying
 from ddp_hpc.figures._panels import title
-from ddp_hpc.figures._style import OVERSUBSCRIBED, SMALL, grid, label_outer, nothing, small_print
+from ddp_hpc.figures._style import (
+    OVERSUBSCRIBED,
+    SMALL,
+    columns_of,
+    grid,
+    head,
+    label_outer,
+    nothing,
+    small_print,
+    wrapped,
+)
 from ddp_hpc.study import Study
 
 INPUTS = ("phases",)
-CAPTION = "Phases of a training step, stacked: medians over the runs, by ranks and exchange, for each batch size."
+CAPTION = (
+    "Phases of a training step, stacked: medians over the runs, by ranks and exchange, a panel for each batch size."
+)
+
+BARS = ("exchange", "exchange_options", "world_size")  # what stands side by side in a panel
+FEW_BARS = 6
+LETTER_IN = 0.045  # width of a letter of small print
 
 # from bottom to top: column, words, colour, hatch; light and dark take turns, so that it reads in grey
 PARTS = (
@@ -43,19 +59,20 @@ def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Fig
     known = phases[phases["runs"] > 0]
     if known.empty:
         return nothing("no eligible runs: none has ended well", coverage)
-    axes_columns = [name for name in SPEC_COLUMNS if name in phases]
-    panel_columns = [name for name in axes_columns if name == "batch_size"]
-    bar_columns = sorted(
-        (name for name in axes_columns if name not in panel_columns), key=lambda name: name == "world_size"
-    )
+    panel_columns = [name for name in SPEC_COLUMNS if name in phases and name not in BARS]
+    bar_columns = [name for name in BARS if name in phases]
     shown = list(split(known, panel_columns))
-    figure, axes = grid(len(shown), 2.1, most_columns=3)
+    most_bars = max(len(rows) for _, rows in shown)
+    figure, axes = grid(
+        len(shown), 2.4 if most_bars <= FEW_BARS else 3.0, most_columns=3 if most_bars <= FEW_BARS else 2
+    )
     unit_s, unit = (1e-3, "ms") if known["step_s"].max() < 1 else (1.0, "s")
     differ = set(varying(known))
+    bar_in = 0.85 * figure.get_figwidth() / columns_of(axes) / most_bars
     for one, (key, rows) in zip(axes, shown, strict=True):
-        one.set_title(f"batch size {key['batch_size']}")
-        bars = [row for _, part in split(rows, bar_columns) for row in rows_of(part)]
-        _bars(one, bars, [title({name: row[name] for name in bar_columns}, differ) for row in bars], unit_s)
+        head(one, title(key, differ | {"batch_size"}))
+        bars = rows_of(rows.sort_values(bar_columns, na_position="last"))
+        _bars(one, bars, [title({name: row[name] for name in bar_columns}, differ) for row in bars], unit_s, bar_in)
     label_outer(axes, "", f"time per step ({unit})")
     stacked = {column for row in rows_of(known) for column, seconds in stack(row) if seconds > 0}
     handles = [_patch(part) for part in reversed(PARTS) if part[0] in stacked]
@@ -84,7 +101,7 @@ def _patch(part: tuple[str, str, str, str]) -> Patch:
     return Patch(facecolor=colour, edgecolor="#404040", linewidth=0.4, hatch=hatch, label=words)
 
 
-def _bars(axes: Axes, rows: list[dict[str, Any]], words: list[str], unit_s: float) -> None:
+def _bars(axes: Axes, rows: list[dict[str, Any]], words: list[str], unit_s: float, bar_in: float) -> None:
     looks = {name: {"color": colour, "hatch": hatch} for name, _, colour, hatch in PARTS}
     for place, row in enumerate(rows):
         bottom = 0.0
@@ -98,7 +115,8 @@ def _bars(axes: Axes, rows: list[dict[str, Any]], words: list[str], unit_s: floa
             axes.annotate("\u2020", (place, max(step, bottom)), (0, 1), textcoords="offset points", ha="center")
     axes.set_xlim(-0.6, len(rows) - 0.4)
     axes.margins(y=0.12)
-    few = len(rows) * max(len(part) for text in words for part in text.split(", ")) < 45
-    texts = [text.replace(", ", "\n") for text in words] if few else words
-    axes.set_xticks(range(len(rows)), texts, rotation=0 if few else 90, size=SMALL)
+    letters = int(bar_in / LETTER_IN)
+    fits = max(len(word) for text in words for word in text.split()) <= letters
+    texts = ["\n".join(wrapped(text, letters)) if fits else text for text in words]
+    axes.set_xticks(range(len(rows)), texts, rotation=0 if fits else 90, size=SMALL)
     axes.tick_params(axis="x", length=0)

@@ -10,13 +10,24 @@ from matplotlib.figure import Figure
 
 from ddp_hpc.columns import SPEC_COLUMNS, search_columns, split, varying
 from ddp_hpc.figures._panels import title
-from ddp_hpc.figures._style import COLOURS, GREY, LINES, MARKERS, OVERSUBSCRIBED, PAGE_IN, nothing, small_print
+from ddp_hpc.figures._style import (
+    COLOURS,
+    GREY,
+    LINES,
+    MARKERS,
+    OVERSUBSCRIBED,
+    PAGE_IN,
+    nothing,
+    plain_numbers,
+    small_print,
+)
 from ddp_hpc.study import Study
 
 INPUTS = ("scaling",)
 CAPTION = "Speedup and parallel efficiency against one rank without exchange; the band spans all points and repeats."
 
 MOST_LINES = 6
+MOST_LINEAR = 8  # ranks; beyond, both axes are logarithmic
 SAME = 1e-6  # relative difference of speedups that are the same number
 
 
@@ -48,9 +59,10 @@ def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Fig
         notes.append("Weak scaling (ratio of rates) is the same as fixed samples: all runs saw the same samples.")
     figure = Figure((PAGE_IN if len(kinds) > 1 else 3.5, 3.4), layout="constrained")
     axes = figure.subplots(2, len(kinds), squeeze=False, sharex="col", sharey="row")
+    most = int(known["world_size"].max())
     for (upper, lower), kind in zip(axes.T, kinds, strict=True):
         upper.set_title(_title(kind))
-        _panel(upper, lower, known[known["kind"] == kind], study)
+        _panel(upper, lower, known[known["kind"] == kind], study, most)
     axes[0][0].set_ylabel("speedup")
     axes[1][0].set_ylabel("parallel efficiency")
     for lower in axes[1]:
@@ -112,7 +124,7 @@ def _over_ranks(part: pd.DataFrame) -> pd.DataFrame:
     return rows.astype(float)
 
 
-def _panel(upper: Axes, lower: Axes, known: pd.DataFrame, study: Study) -> None:
+def _panel(upper: Axes, lower: Axes, known: pd.DataFrame, study: Study, most: int) -> None:
     drawn = lines(known, study)
     ranks = sorted({int(rank) for line in drawn for rank in line.rows["world_size"]} | {1})
     ideal = np.linspace(1, ranks[-1], 200)
@@ -123,14 +135,14 @@ def _panel(upper: Axes, lower: Axes, known: pd.DataFrame, study: Study) -> None:
             _curve(axes, line, over, number)
     upper.legend(loc="upper left", handlelength=2.6, fontsize=5.5)
     for axes in (upper, lower):
-        if ranks[-1] > 8:
+        if most > MOST_LINEAR:
             axes.set_xscale("log", base=2)
-        axes.set_xticks(ranks if ranks[-1] > 8 or len(ranks) < 9 else ranks[::2], minor=False)
+        axes.set_xticks(ranks if most > MOST_LINEAR or len(ranks) < 9 else ranks[::2])
         axes.set_xticks([], minor=True)
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    if ranks[-1] > 8:
+        plain_numbers(axes.xaxis)
+    if most > MOST_LINEAR:
         upper.set_yscale("log", base=2)
-        upper.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        plain_numbers(upper.yaxis)
     else:
         upper.set_ylim(bottom=0)
     lower.set_ylim(0, max(1.1, lower.get_ylim()[1]))

@@ -4,14 +4,14 @@ from typing import Any
 
 import pandas as pd
 
-from ddp_hpc.columns import SPEC_COLUMNS, split, varying
+from ddp_hpc.columns import ordered, split, varying
 from ddp_hpc.ledger import Ledger
 from ddp_hpc.phases import PHASES
 from ddp_hpc.tables._frame import FLAG, FLOAT, INT, typed, types_of
 
 CAPTION = "Phases of a step in seconds: medians over the complete runs; the learning rate and the seed change no work."
 
-_SAME_WORK = ("learning_rate", "seed")
+_SAME_WORK = {"learning_rate", "seed"}
 _PARTS = ("forward_backward_s", "wait_s", "move_s", "exchange_busy_s")
 
 
@@ -22,8 +22,7 @@ def build(ledger: Ledger) -> pd.DataFrame:
     over the sum of the phases. Medians do not add up: the phases sum to the step within one run's step only.
     """
     runs = ledger.runs
-    axes = [name for name in varying(runs) if name not in _SAME_WORK]
-    axes = [name for name in SPEC_COLUMNS if name in {*axes, "exchange", "world_size", "batch_size"}]
+    axes = ordered({*varying(runs), "exchange", "world_size", "batch_size"} - _SAME_WORK)
     columns = ["step_s", "step_least_s", "step_largest_s", *PHASES, *_PARTS, "exchange_share"]
     types = types_of(axes) | {"runs": INT} | dict.fromkeys(columns, FLOAT) | {"oversubscribed": FLAG}
     return typed((key | _row(rows[rows["status"] == "ok"]) for key, rows in split(runs, axes)), types)

@@ -19,4 +19,4 @@ def build(ledger: Ledger) -> pd.DataFrame:
     front = [*(varying(runs) or ["world_size"]), "status", "reason", "excluded"]
     back = [name for name in SPEC_COLUMNS if name not in front]
     middle = [name for name in runs if name not in {*front, *back, "run", "spec_hash", "code_hash"}]
-    return runs[["run", *front, *middle, *back, "spec_hash", "code_hash"]].copy()
+    return runs[[*front, *middle, *back, "run", "spec_hash", "code_hash"]].copy()

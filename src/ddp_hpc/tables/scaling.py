@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ddp_hpc.columns import SPEC_COLUMNS, key_of, rows_of, split, varying
+from ddp_hpc.columns import SPEC_COLUMNS, key_of, ordered, rows_of, split, varying
 from ddp_hpc.ledger import Ledger
 from ddp_hpc.tables._frame import FLAG, FLOAT, INT, TEXT, typed, types_of
 
@@ -68,8 +68,7 @@ def build(ledger: Ledger) -> pd.DataFrame:
     A study without any pair gets rows of one kind, which say what baseline is not planned.
     """
     runs = _planned(ledger)
-    axes = [name for name in varying(runs) if name != "seed"]
-    axes = [name for name in SPEC_COLUMNS if name in {*axes, "exchange", "world_size", "batch_size", "learning_rate"}]
+    axes = ordered({*varying(runs), "exchange", "world_size", "batch_size", "learning_rate"} - {"seed"})
     rows = [row for kind, those in _kinds(runs) for row in _rows(those, kind, axes)]
     types = {"kind": TEXT} | types_of(axes) | _TYPES
     return typed(rows, types)
