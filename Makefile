@@ -10,12 +10,6 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable
 
-# Open MPI refuses to start ranks as root unless told twice, as in most containers
-ifeq ($(shell id -u),0)
-export OMPI_ALLOW_RUN_AS_ROOT := 1
-export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
-endif
-
 .PHONY: help
 help: ## list these targets
 	@echo "usage: make TARGET"
@@ -24,9 +18,8 @@ help: ## list these targets
 	done
 
 .PHONY: quickstart
-quickstart: .venv/installed ## install into .venv, run the quickstart study here, and say where its page is
+quickstart: .venv/installed ## install into .venv, run the quickstart study here; it says where its page is
 	@$(BIN)/ddp-hpc run quickstart
-	@echo "the page: results/studies/quickstart/report/index.html"
 
 .PHONY: test
 test: .venv/installed-dev browser ## run all tests
@@ -39,6 +32,10 @@ check: .venv/installed-dev ## check style, types, layers and workflow files
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/snakefmt --check workflow
+
+.PHONY: keys
+keys: .venv/installed ## write the tables of config/README.md and the JSON Schema of studies anew
+	@$(BIN)/python -m ddp_hpc._keys
 
 .PHONY: bench
 bench: .venv/installed ## time planning and what the workflow adds to each run

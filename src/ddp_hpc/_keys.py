@@ -65,23 +65,29 @@ def schema() -> dict[str, Any]:
             {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]},
         ]
     }
-    study["$defs"] |= spec["$defs"] | {"Choice": choice}
-    study["$defs"]["Budget"] |= {"minProperties": 1, "maxProperties": 1}
     total = {"type": "integer", "exclusiveMinimum": 0, "description": "batch_size x world_size, instead of batch_size"}
     fields = spec["properties"] | {GLOBAL_BATCH: total}
-    axes = {name: _one_or_more(field) for name, field in fields.items()}
-    some = {"type": "object", "properties": axes, "patternProperties": {OPTION: {}}, "additionalProperties": False}
-    base = some | {"properties": fields}
-    grid = some | {"properties": axes | dict.fromkeys(("zip", "exclude", "when"), _one_or_more(some))}
-    for name, shape in (("base", base), ("grid", _one_or_more(grid))):
-        kept = {key: study["properties"][name][key] for key in ("title", "description")}
-        study["properties"][name] = kept | shape
+    axes = {name: _one_or_more(f"field.{name}") for name in fields}
+    options = {"type": "object", "patternProperties": {OPTION: {}}, "additionalProperties": False}
+    study["$defs"] |= spec["$defs"] | {f"field.{name}": field for name, field in fields.items()}
+    study["$defs"] |= {
+        "Choice": choice,
+        "Budget": study["$defs"]["Budget"] | {"minProperties": 1, "maxProperties": 1},
+        "base": options | {"properties": {name: _see(f"field.{name}") for name in fields}},
+        "axes": options | {"properties": axes},
+        "grid": options | {"properties": axes | dict.fromkeys(("zip", "exclude", "when"), _one_or_more("axes"))},
+    }
+    for name, shape in (("base", _see("base")), ("grid", _one_or_more("grid"))):
+        study["properties"][name] = {"description": study["properties"][name]["description"]} | shape
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **study}
 
 
-def _one_or_more(shape: Mapping[str, Any]) -> dict[str, Any]:
-    kept = {"description": shape["description"]} if "description" in shape else {}
-    return {"anyOf": [dict(shape), {"type": "array", "items": dict(shape), "minItems": 1}]} | kept
+def _see(name: str) -> dict[str, Any]:
+    return {"$ref": f"#/$defs/{name}"}
+
+
+def _one_or_more(name: str) -> dict[str, Any]:
+    return {"anyOf": [_see(name), {"type": "array", "items": _see(name), "minItems": 1}]}
 
 
 def filled(page: str) -> str:

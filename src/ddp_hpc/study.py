@@ -61,7 +61,10 @@ class Study(BaseModel):
     """One study file."""
 
     model_config = STRICT
-    name: str = Field(pattern=r"^[a-z0-9][a-z0-9_]{0,63}$", description="the file's name without .yaml")
+    name: str = Field(
+        pattern=r"^[a-z0-9][a-z0-9_]{0,63}$",
+        description="the file's name without .yaml: lower-case letters, digits and _",
+    )
     description: str = Field("", description="one sentence: what is asked")
     citation: str | None = Field(None, description="the work to cite, or whose experiment this repeats")
     base: dict[str, Any] = Field(default_factory=dict, description="spec fields that all points share")

