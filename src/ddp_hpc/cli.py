@@ -243,9 +243,9 @@ def _bench(options: argparse.Namespace) -> int:
 def _schema(options: argparse.Namespace) -> int:
     import json
 
-    from ddp_hpc.study import Study
+    from ddp_hpc import _keys
 
-    print(json.dumps(Study.model_json_schema(), indent=2))
+    print(json.dumps(_keys.schema(), indent=1))
     return 0
 
 
