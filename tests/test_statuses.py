@@ -42,7 +42,7 @@ class Faulty(nn.Module):
 
     def forward(self, x):
         self.calls += 1
-        if self.fault == "slow":
+        if self.fault == "slow" and "QUICK" not in os.environ:
             time.sleep(0.05)
         if self.calls == 8:
             if self.fault == "exception":

@@ -128,9 +128,7 @@ def _finish(copy: Project) -> None:
     for planned in ledger.planned:
         copy.store.file(planned.run).touch()
     targets = StudyTargets(copy, ledger, settled=False)
-    stamps = [targets.stamp("table", name) for name in ledger.study.table_names]
-    stamps += [targets.stamp("figure", name) for name in ledger.study.figure_names]
-    for name in [*stamps, targets.stamp("report", "report"), *targets.outputs]:
+    for name in [*targets.stamps, *targets.outputs]:
         file = copy.root / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.touch()

@@ -45,11 +45,28 @@ class StudyTargets:
         return [planned for planned in self.ledger.planned if not self.ledger.store.finished(planned.run)]
 
     @property
+    def tables(self) -> list[str]:
+        """The tables that the study asks for, and those that its figures read."""
+        read = [table for name in self.ledger.study.figure_names for table in figure_tables(name)]
+        return list(dict.fromkeys([*self.ledger.study.table_names, *read]))
+
+    @property
     def outputs(self) -> list[str]:
         """All tables and figures, and the page."""
-        tables = [f"{self.folder}/tables/{name}.parquet" for name in self.ledger.study.table_names]
+        tables = [f"{self.folder}/tables/{name}.parquet" for name in self.tables]
         figures = [f"{self.folder}/figures/{name}.svg" for name in self.ledger.study.figure_names]
         return [*tables, *figures, f"{self.folder}/report/index.html"]
+
+    @property
+    def stamps(self) -> list[str]:
+        """The stamps of all outputs."""
+        tables = [self.stamp("table", name) for name in self.tables]
+        figures = [self.stamp("figure", name) for name in self.ledger.study.figure_names]
+        return [*tables, *figures, self.stamp("report", "report")]
+
+    def inputs_of_figure(self, name: str) -> list[str]:
+        """Return the tables that a figure reads, as the workflow names them."""
+        return [f"{self.folder}/tables/{table}.parquet" for table in figure_tables(name)]
 
     def runs_for(self, output: str) -> list[str]:
         """Return the records that `output` has to wait for: those to come, and those newer than it."""
@@ -123,9 +140,14 @@ class Targets:
         )
 
     @property
-    def outputs(self) -> list[str]:
-        """All tables, figures and pages."""
-        return [output for study in self.studies.values() for output in study.outputs]
+    def wanted(self) -> list[str]:
+        """All that a call of the workflow should bring about.
+
+        The records and stamps stand here by name: Snakemake makes nothing that is missing between files that exist.
+        """
+        settled = any(study.settled for study in self.studies.values())
+        made = [file for study in self.studies.values() for file in (*study.stamps, *study.outputs)]
+        return made if settled else [*self.missing, *made]
 
     def data_for(self, run: str) -> list[str]:
         """Return the receipts of datasets that must have been fetched before `run`; none for those that ship."""
@@ -138,9 +160,9 @@ def run_file(run: str) -> str:
     return f"results/runs/{run}/run.parquet"
 
 
-def figure_inputs(folder: str, name: str) -> list[str]:
+def figure_tables(name: str) -> tuple[str, ...]:
     """Return the tables that a figure reads, from the constant INPUTS in its file."""
-    return [f"{folder}/tables/{table}.parquet" for table in catalog.constants("figure", name).get("INPUTS", ())]
+    return tuple(catalog.constants("figure", name).get("INPUTS", ()))
 
 
 def _content(file: Path) -> str:

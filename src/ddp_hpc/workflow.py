@@ -10,9 +10,7 @@ from typing import Any
 from ddp_hpc import plan
 from ddp_hpc.lock import DriverLock
 from ddp_hpc.project import Project
-from ddp_hpc.targets import Targets, figure_inputs
-
-__all__ = ["enter", "figure_inputs", "settle", "targets"]
+from ddp_hpc.targets import Targets
 
 DRIVER = "DDP_HPC_DRIVER"  # set by whoever holds the lock, for the workflows that it starts
 

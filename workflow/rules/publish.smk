@@ -30,7 +30,7 @@ rule table:
 
 rule figure:
     input:
-        tables=lambda wildcards: ddp.figure_inputs(f"results/studies/{wildcards.study}", wildcards.name),
+        tables=lambda wildcards: study(wildcards).inputs_of_figure(wildcards.name),
         made_from=lambda wildcards: study(wildcards).stamp("figure", wildcards.name),
     output:
         "results/studies/{study}/figures/{name}.svg",
