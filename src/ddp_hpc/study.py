@@ -49,7 +49,7 @@ class Rules(BaseModel):
         0.01,
         ge=0,
         lt=1,
-        description="relative difference of loss areas taken for noise where a point has neither repeats nor a curve",
+        description="relative difference of loss areas taken for noise where runs are not repeated",
     )
 
     def training(self) -> dict[str, Any]:

@@ -63,6 +63,18 @@ def matching(frame: pd.DataFrame, key: Mapping[str, Any]) -> pd.DataFrame:
     return frame[[key_of(row, columns) == wanted for row in rows_of(frame)]]
 
 
+def searched_names(frame: pd.DataFrame, study: Study) -> list[str]:
+    """Return the searched values that differ in a table, in words, in the order in which a point names them."""
+    differ = varying(frame)
+    names = [name for name in search_columns(study) if name in differ or f"{name}_options" in differ]
+    return [name.replace("_", " ") for name in names if not name.endswith("_options")]
+
+
+def point_words(point: str, names: list[str]) -> str:
+    """Return a point for a title: `32/0.5` is told by the axes, a single value needs its name."""
+    return f"{names[0]} {point}" if len(names) == 1 else point
+
+
 def axis_label(name: str) -> str:
     """Return the name of a searched column for an axis, with its unit."""
     return {"batch_size": "batch size per rank (samples)"}.get(name, name.replace("_", " "))

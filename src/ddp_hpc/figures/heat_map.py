@@ -35,6 +35,7 @@ COLOURS = "cividis"  # even in grey and to the colour-blind
 WINNER, WHITE = "#D55E00", (1.0, 1.0, 1.0, 1.0)
 HATCH = "////"
 MOST_TICKS = 12
+ROW_IN = 0.26  # height of a cell with a number and a mark
 NUMBER_IN = 0.25  # width of a cell that has room for its number
 
 # why a point may not win: its mark and the words of the legend; the first whose word is in the reason counts
@@ -81,8 +82,12 @@ def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Fig
     x, y, beside = axes_of(areas, study)
     groups = group_columns(areas, study)
     shown = panels(areas, [name for name in SPEC_COLUMNS if name in groups or name in beside])
-    figure, axes = grid(len(shown), 1.9, most_columns=2 if areas[x].drop_duplicates().shape[0] > 6 else 4)
     lattice = Lattice(_levels(areas, x), _levels(areas, y), x, y)
+    figure, axes = grid(
+        len(shown),
+        max(1.9, ROW_IN * len(lattice.up) + 0.7),
+        most_columns=2 if areas[x].drop_duplicates().shape[0] > 6 else 4,
+    )
     cell_in = 0.7 * figure.get_figwidth() / columns_of(axes) / len(lattice.across)
     norm = _norm(areas["loss_area_loss_s"].dropna())
     handles: dict[str, Any] = {}
@@ -92,8 +97,11 @@ def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Fig
         rows = [row | {"wins": key_of(row, [*x, *y, *beside]) in best} for row in rows_of(panel.rows)]
         _panel(one, panel, lattice, rows, norm, handles, cell_in)
     label_outer(axes, *(axis_label(columns[0]) if columns else "" for columns in (x, y)))
+    stacked = -(-len(axes) // columns_of(axes))
     if norm is not None:
-        bar = figure.colorbar(ScalarMappable(norm, COLOURS), ax=axes, label="loss area (loss x s)", pad=0.01)
+        bar = figure.colorbar(
+            ScalarMappable(norm, COLOURS), ax=axes, label="loss area (loss x s)", pad=0.01, aspect=14 * stacked
+        )
         bar.outline.set_visible(False)
         plain_numbers(bar.ax.yaxis)
     if handles:
@@ -144,7 +152,7 @@ def _panel(
             marked = bool(row["excluded"]) and row["excluded"] != "oversubscribed"
             text = f"{row['loss_area_loss_s']:.3g}"
             axes.text(x, y - 0.14 * marked, text, size=5, color=ink, ha="center", va="center")
-        _mark(axes, str(row["excluded"]), (x, y + 0.24 * written), handles)
+        _mark(axes, str(row["excluded"]), (x, y + 0.24 * written), handles, min(4.0, 14 * cell_in))
     axes.set_xlim(-0.5, len(lattice.across) - 0.5)
     axes.set_ylim(-0.5, len(lattice.up) - 0.5)
     axes.tick_params(length=0)
@@ -172,13 +180,15 @@ def _cell(
     return "#ffffff" if luminance < 0.5 else "#000000"
 
 
-def _mark(axes: Axes, excluded: str, place: tuple[float, float], handles: dict[str, Any]) -> None:
+def _mark(axes: Axes, excluded: str, place: tuple[float, float], handles: dict[str, Any], size: float) -> None:
     if not excluded:
         return
     marker, words = next((mark for word, mark in MARKS.items() if word in excluded), FAILED)
     if not marker:
         return
-    (drawn,) = axes.plot(*place, marker, color="#000000", markersize=4, markeredgewidth=1.1, label=words, zorder=5)
+    (drawn,) = axes.plot(
+        *place, marker, color="#000000", markersize=size, markeredgewidth=0.28 * size, label=words, zorder=5
+    )
     drawn.set_linestyle("none")
     drawn.set_path_effects([withStroke(linewidth=2.2, foreground="#ffffff")])  # to be seen on dark cells too
     handles.setdefault(words, drawn)

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from ddp_hpc.columns import rows_of, varying
-from ddp_hpc.figures._panels import Panel, group_columns, matching, panels, title
+from ddp_hpc.figures._panels import Panel, group_columns, matching, panels, point_words, searched_names, title
 from ddp_hpc.figures._style import (
     COLOURS,
     GREY,
@@ -49,11 +49,11 @@ def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Fig
     shown = panels(curves, groups)
     together = 1 < len(shown) <= len(COLOURS)
     figure, axes = grid(len(shown) + together, 1.9, most_columns=3)
-    limits = _limits(curves)
+    limits, names = _limits(curves), searched_names(curves, study)
     if together:
-        _winners(axes[0], curves, winners, groups)
+        _winners(axes[0], curves, winners, groups, names)
     for one, panel in zip(axes[-len(shown) :], shown, strict=True):
-        _group(one, panel, rows_of(matching(winners, panel.key)))
+        _group(one, panel, rows_of(matching(winners, panel.key)), names)
     for one in axes:
         if one.lines:
             one.set_yscale("log" if limits[0] > 0 else "linear")
@@ -62,6 +62,8 @@ def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Fig
             plain_numbers(one.yaxis)
     label_outer(axes, "time (s)", "training loss")
     notes = [f"Thick: the winner, a running mean over 1/{SMOOTH} of its curve. Dashed, ending in a cross: diverged."]
+    if len(names) > 1:
+        notes.append(f"The title of a panel names its winner: {' / '.join(names)}.")
     if curves["oversubscribed"].any():
         notes.append(f"Dotted: {OVERSUBSCRIBED}.")
     small_print(figure, coverage, notes)
@@ -83,14 +85,14 @@ def _limits(curves: pd.DataFrame) -> tuple[float, float]:
     return (0.8 * low, 1.2 * high) if high > 15 * low > 0 else (min(0.0, float(seen.min())), 1.1 * high)
 
 
-def _winners(axes: Axes, curves: pd.DataFrame, winners: pd.DataFrame, groups: Sequence[str]) -> None:
+def _winners(axes: Axes, curves: pd.DataFrame, winners: pd.DataFrame, groups: Sequence[str], names: list[str]) -> None:
     head(axes, "winners")
     differ = set(varying(winners))
     drawn = [row for row in rows_of(winners) if pd.notna(row["loss_area_loss_s"])]
     for number, row in enumerate(drawn):
         runs = str(row["winner_runs"]).split()
         one = curves[curves["run"] == runs[0]]
-        words = f"{title({name: row[name] for name in groups}, differ)}: {row['winner']}"
+        words = f"{title({name: row[name] for name in groups}, differ)}: {point_words(row['winner'], names)}"
         _line(axes, one, COLOURS[number], LINES[number], words)
     if drawn:
         axes.legend(loc="upper right", fontsize=5.5 if len(drawn) <= 6 else 4.5, handlelength=2.4)
@@ -98,10 +100,10 @@ def _winners(axes: Axes, curves: pd.DataFrame, winners: pd.DataFrame, groups: Se
         say(axes, "no eligible runs")
 
 
-def _group(axes: Axes, panel: Panel, winners: list[dict[str, Any]]) -> None:
+def _group(axes: Axes, panel: Panel, winners: list[dict[str, Any]], names: list[str]) -> None:
     winner = winners[0] if winners and pd.notna(winners[0]["loss_area_loss_s"]) else None
     best = str(winner["winner_runs"]).split() if winner else []
-    head(axes, f"{panel.title}: {winner['winner']}" if winner else f"{panel.title}: no winner")
+    head(axes, f"{panel.title}: {point_words(winner['winner'], names)}" if winner else f"{panel.title}: no winner")
     runs = list(panel.rows.groupby("run", sort=False))
     for name, curve in runs:
         if name not in best:
