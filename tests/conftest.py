@@ -74,11 +74,12 @@ def mpiexec() -> Mpiexec:
 
 @pytest.fixture
 def on_ranks() -> Callable[..., None]:
-    """Run the tests of a file in tests/mpi on n ranks, each of which runs pytest: `on_ranks(n, "exchange.py")`."""
+    """Run the tests of files in tests/mpi on n ranks, each of which runs pytest: `on_ranks(n, "exchange.py")`."""
 
-    def run(ranks: int, file: str, *options: str, timeout_s: float = 120) -> None:
-        quiet = ("-q", "-x", "-p", "no:cacheprovider", f"--timeout={timeout_s:.0f}")
-        done = _mpiexec(ranks, "-m", "pytest", *quiet, *options, MPI_TESTS / file, timeout_s=timeout_s)
+    def run(ranks: int, *files: str, timeout_s: float = 200) -> None:
+        quiet = ("-q", "-x", "--color=no", "-p", "no:cacheprovider", f"--timeout={timeout_s:.0f}")
+        paths = [MPI_TESTS / file for file in files]
+        done = _mpiexec(ranks, "-m", "pytest", *quiet, *paths, timeout_s=timeout_s)
         assert done.returncode == 0, done.stdout
         assert " passed" in done.stdout, done.stdout
 

@@ -1,8 +1,72 @@
 """Ranks and GPUs fit together, or there is an error before training."""
 
-import pytest
+from types import SimpleNamespace
 
-from ddp_hpc.placement import LaunchError, _check_one_gpu_each
+import pytest
+import torch
+
+from ddp_hpc import spec
+from ddp_hpc.placement import LaunchError, Placement, _check_one_gpu_each, choose_device
+
+SPEC = {
+    "model": "mlp",
+    "dataset": "digits",
+    "exchange": "ring",
+    "world_size": 4,
+    "batch_size": 1,
+    "learning_rate": 0.1,
+    "budget": {"steps": 1},
+}
+
+
+def place(rank, local_rank):
+    return Placement(
+        rank=rank,
+        world_size=4,
+        host="a",
+        local_rank=local_rank,
+        hosts=2,
+        core_set=(0,),
+        threads=1,
+        cores=2,
+        oversubscribed=False,
+    )
+
+
+@pytest.fixture
+def two_gpus(monkeypatch):
+    """Two GPUs as torch would show them; returns the list of those that were made current."""
+    chosen = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid=f"GPU-{device.index}"))
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    return chosen
+
+
+def test_the_device_is_the_local_rank_modulo_the_visible_ones(two_gpus):
+    comm = SimpleNamespace(allgather=lambda mine: [mine, ("b", "GPU-9")])
+    found = [choose_device(spec.load(SPEC), place(rank, rank % 3), comm).index for rank in range(4)]
+    assert found == [0, 1, 0, 0]
+    assert [device.index for device in two_gpus] == found
+
+
+def test_ranks_that_would_share_a_gpu_are_refused_before_it_is_used(two_gpus):
+    comm = SimpleNamespace(allgather=lambda mine: [mine, ("a", "GPU-0")])
+    with pytest.raises(LaunchError, match="ranks 0 and 1 share GPU GPU-0 on a"):
+        choose_device(spec.load(SPEC), place(2, 2), comm)
+    assert two_gpus == []
+
+
+def test_the_cpu_is_used_where_it_is_asked_for(two_gpus):
+    comm = SimpleNamespace(allgather=lambda mine: [mine])
+    assert choose_device(spec.load(SPEC | {"device": "cpu"}), place(0, 0), comm).type == "cpu"
+
+
+def test_a_gpu_that_is_asked_for_and_missing_is_an_error(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(LaunchError, match="device: cuda, but torch sees no GPU on a"):
+        choose_device(spec.load(SPEC | {"device": "cuda"}), place(0, 0), comm=None)
 
 
 def test_ranks_with_a_gpu_each_pass_on_one_node_and_on_several():

@@ -6,9 +6,10 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from ddp_hpc import identity, records, spec
-from ddp_hpc.rank import Progress
+from ddp_hpc.rank import Progress, _kind_of
 
 FAULTY = Path(__file__).parent / "mpi" / "faulty_rank.py"
 BASE = {
@@ -159,10 +160,20 @@ def test_a_thread_that_lives_on_holds_no_rank(attempt, mpiexec):
     assert row(folder)["status"] == "ok"
 
 
+def test_memory_that_does_not_suffice_is_told_apart():
+    with pytest.raises(RuntimeError) as torchs:
+        torch.empty(1 << 50)
+    assert _kind_of(torchs.value) == _kind_of(MemoryError()) == "oom_host"
+    assert _kind_of(torch.cuda.OutOfMemoryError("CUDA out of memory")) == "oom_gpu"
+    assert _kind_of(RuntimeError("CUDA error: out of memory")) == "oom_gpu"
+    assert _kind_of(ValueError("out of range")) == "error"
+
+
 def test_progress_updates_one_line_on_a_terminal(capsys):
     progress = Progress(spec.load(BASE), on_terminal=True)
     for step in (10, 20, 40):
         progress(step, 0.41, step / 10)
+    progress.close()
     out = capsys.readouterr().out
     assert out.count("\n") == 1
     assert out.count("\r") == 3

@@ -81,6 +81,52 @@ def test_a_step_of_marks_costs_microseconds():
     assert min(costs_s) < 20e-6
 
 
+class Event:
+    """As a CUDA event, on a clock that the test moves."""
+
+    now_ms = 0.0
+    made = 0
+
+    def __init__(self, enable_timing):
+        Event.made += 1
+
+    def record(self):
+        self.at_ms = Event.now_ms
+
+    def synchronize(self):
+        pass
+
+    def elapsed_time(self, later):
+        return later.at_ms - self.at_ms
+
+
+def test_events_are_read_in_order_and_used_again(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    clock = timers.make(torch.device("cuda"))
+
+    def step(number):
+        for phase, ms in {"data_s": 1, "forward_s": 10 * number, "rest_s": 2}.items():
+            Event.now_ms += ms
+            clock.mark(phase) if phase != "rest_s" else clock.end_step()
+
+    Event.now_ms += 50  # before the start
+    clock.start()
+    for number in range(1, 101):
+        step(number)
+        if number == 5:
+            Event.now_ms += 1000  # a pause
+            clock.start()
+        if number % 10 == 3:
+            clock.arrived()
+            clock.resolve()
+    clock.resolve()
+    timings = clock.timings()
+    assert timings.phases_s[:, PHASES.index("forward_s")] == pytest.approx(np.arange(1, 101) / 100)
+    assert timings.phases_s[:, PHASES.index("rest_s")] == pytest.approx(0.002)
+    assert [number for number, at in enumerate(timings.arrived_ns, 1) if at >= 0] == list(range(4, 101, 10))
+    assert Event.made < 40
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_device_phases_are_those_of_the_device():
     device = torch.device("cuda", 0)

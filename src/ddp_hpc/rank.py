@@ -67,8 +67,12 @@ def _work(folder: Path, known: dict[str, Any]) -> None:
         from ddp_hpc.train import Outcome, train
 
     outcome = known["outcome"] = Outcome()
-    progress = Progress(spec) if comm.rank == 0 else None
-    train(spec, comm, place, Path(launch["data_dir"]), outcome, progress or (lambda step, loss, elapsed_s: None))
+    if comm.rank == 0:
+        progress = Progress(spec)
+        train(spec, comm, place, Path(launch["data_dir"]), outcome, progress)
+        progress.close()
+    else:
+        train(spec, comm, place, Path(launch["data_dir"]), outcome)
 
     from ddp_hpc import recording
 
@@ -123,14 +127,15 @@ def _fail(folder: Path, error: BaseException, outcome: "Outcome | None") -> NoRe
 
 
 def _kind_of(error: BaseException) -> str:
-    """Return `launch`, `oom_gpu`, `oom_host` or `error`; by name, because torch may not be there yet."""
-    names = {kind.__name__ for kind in type(error).__mro__}
-    kinds = {"LaunchError": "launch", "OutOfMemoryError": "oom_gpu", "MemoryError": "oom_host"}
-    # the allocators of torch that raise a plain RuntimeError say so in their message only
-    said = {"CUDA error: out of memory": "oom_gpu", "can't allocate memory": "oom_host", "not enough memory": "oom_host"}
-    by_name = (kind for name, kind in kinds.items() if name in names)
-    by_message = (kind for words, kind in said.items() if words in str(error))
-    return next(by_name, next(by_message, "error"))
+    """Return `launch`, `oom_gpu`, `oom_host` or `error`; by name and words, because torch may not be there yet."""
+    names, text = {kind.__name__ for kind in type(error).__mro__}, str(error)
+    if "LaunchError" in names:
+        return "launch"
+    if "OutOfMemoryError" in names or "CUDA error: out of memory" in text or "CUBLAS_STATUS_ALLOC_FAILED" in text:
+        return "oom_gpu"
+    if "MemoryError" in names or "can't allocate memory" in text:  # the second is torch's, a RuntimeError
+        return "oom_host"
+    return "error"
 
 
 def _curve_of(outcome: "Outcome | None") -> dict[str, Any]:
@@ -171,9 +176,14 @@ class Progress:
         self._next_s = elapsed_s + self._every_s
         text = self.line(step, loss, elapsed_s)
         if self._on_terminal:
-            print(f"\r{text}\x1b[K", end="\n" if last else "", flush=True)
+            print(f"\r{text}\x1b[K", end="", flush=True)
         else:
             print(text, flush=True)
+
+    def close(self) -> None:
+        """Leave the line, so that the next output begins a new one."""
+        if self._on_terminal:
+            print(flush=True)
 
     def line(self, step: int, loss: float, elapsed_s: float) -> str:
         """Return e.g. `step 120/400  loss 0.41  3.1e+04 samples/s  ETA 12 s`."""
