@@ -53,7 +53,12 @@ def test_a_smooth_curve_has_little_error_and_a_short_or_broken_one_none_that_is_
         (Area((100.0,), 2.0), Area((106.0,), 2.0), True, "block bootstrap of one curve, at least 1 %"),
         (Area((100.0,), 0.01), Area((100.5,), 0.01), False, "block bootstrap of one curve, at least 1 %"),
         (Area((100.0,), 0.01), Area((105.0,)), True, "assumed 1 % noise"),  # one of them has no curve
-        (Area((99.0, 101.0), None), Area((100.0,), 1.0), False, "block bootstrap of one curve against repeats, at least 1 %"),
+        (
+            Area((99.0, 101.0), None),
+            Area((100.0,), 1.0),
+            False,
+            "block bootstrap of one curve against repeats, at least 1 %",
+        ),
         (Area((5.0, 5.0)), Area((5.0, 5.0)), False, "2 repeats"),
         (Area((5.0, 5.0)), Area((5.001, 5.001)), True, "2 repeats"),  # nothing scatters: any difference is one
     ],

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ddp_hpc.columns import group_columns, label, rows_of, search_columns, split, varying
+from ddp_hpc.columns import group_columns, label, ordered, rows_of, search_columns, split, varying
 from ddp_hpc.ledger import Ledger
 from ddp_hpc.statuses import FINISHED
 from ddp_hpc.tables._curve import whole_curve
@@ -84,8 +84,7 @@ def points(runs: pd.DataFrame, groups: list[str], search: list[str], error_of: C
         `loss_area_loss_s` and `min_loss` over the repeats that have them, `oversubscribed` (any), `excluded` (empty
         if all repeats may win), `runs` (a list) and `area` (an `Area`, None if excluded).
     """
-    differ = varying(runs)
-    shown = [name for name in search if name in differ] or search
+    shown = ordered(set(varying(runs)) & set(search)) or search
     rows = []
     for key, repeats in split(runs, groups + search):
         excluded = _excluded(list(repeats["excluded"]))

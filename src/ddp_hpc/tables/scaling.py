@@ -98,7 +98,7 @@ def _is_baseline(runs: pd.DataFrame) -> "pd.Series[bool]":
 def _has_pairs(runs: pd.DataFrame, kind: Kind) -> bool:
     first = _is_baseline(runs)
     planned = {key_of(row, kind.columns()) for row in rows_of(runs[first])}
-    return any(key_of(row, kind.columns()) in planned for row in rows_of(runs[~first]))
+    return any(key_of(row, kind.columns()) in planned for row in rows_of(runs[runs["world_size"] > 1]))
 
 
 def _rows(runs: pd.DataFrame, kind: Kind, axes: list[str]) -> Iterator[dict[str, Any]]:

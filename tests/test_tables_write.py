@@ -1,0 +1,145 @@
+"""The forms of a table, what stands around it, and what happens when records are broken or missing."""
+
+import json
+import os
+import shutil
+import subprocess
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from factory import Result, made_up, planned, realistic
+
+from ddp_hpc import catalog, records, tables
+from ddp_hpc.records import RecordError
+from ddp_hpc.tables import curves, runs
+from ddp_hpc.tables._curve import thinned
+from ddp_hpc.tables._write import Text, latex, markdown
+
+SMALL = [{"exchange": "none", "world_size": 1, "batch_size": [16, 64], "learning_rate": 0.5}]
+EVIL = '50 % of $x_1 & #2 {a} \\b ~c^d <e> [f] "g" | h\nnext ü'
+
+
+def pathological(spec):
+    return Result("crashed", EVIL) if spec.batch_size == 16 else realistic(spec)
+
+
+@pytest.mark.parametrize("name", catalog.names("table"))
+def test_a_table_has_four_forms_with_coverage_and_rules(tmp_path, name):
+    ledger = made_up(tmp_path, pathological, grid=SMALL)
+    file = tables.make(name, ledger, tmp_path / "tables")
+
+    frame = pd.read_parquet(file)
+    assert file == tmp_path / "tables" / f"{name}.parquet"
+    assert sorted(os.listdir(tmp_path / "tables")) == [f"{name}.{form}" for form in ("csv", "md", "parquet", "tex")]
+    assert len(pd.read_csv(file.with_suffix(".csv"))) == len(frame)
+    metadata = records.read_metadata(file)
+    assert metadata["coverage"] == "1 of 2 runs, 1 missing: 1 crashed"
+    assert metadata["rules"]["loss_threshold"] == 0.5
+    for form in (".md", ".tex"):
+        assert "1 of 2 runs, 1 missing: 1 crashed" in file.with_suffix(form).read_text()
+
+
+def test_the_same_records_make_the_same_bytes(tmp_path):
+    ledger = made_up(tmp_path, grid=SMALL)
+    files = [tables.make("winners", ledger, tmp_path / folder) for folder in ("a", "b")]
+
+    for form in (".parquet", ".csv", ".md", ".tex"):
+        one, other = (file.with_suffix(form).read_bytes() for file in files)
+        assert one == other
+
+
+def test_an_unreadable_record_is_named_and_no_table_is_made(tmp_path):
+    ledger = made_up(tmp_path, grid=SMALL)
+    broken = ledger.planned[1].run
+    ledger.store.file(broken).write_bytes(b"PAR1 half a file")
+
+    with pytest.raises(RecordError, match=broken):
+        tables.make("winners", ledger, tmp_path / "tables")
+    assert not (tmp_path / "tables").exists()
+
+
+def test_unreadable_steps_are_named(tmp_path):
+    ledger = made_up(tmp_path, grid=SMALL)
+    broken = ledger.planned[0].run
+    ledger.store.file(broken, "steps").write_bytes(b"")
+
+    with pytest.raises(RecordError, match=broken):
+        tables.make("curves", ledger, tmp_path / "tables")
+
+
+def test_a_column_that_is_null_in_one_run_keeps_its_type(tmp_path):
+    """A run without a meter beside one with: the merged column is a number with a null."""
+
+    def train(spec):
+        result = realistic(spec)
+        energy = None if spec.batch_size == 16 else 12.5
+        return Result(t_s=result.t_s, loss=result.loss, columns={"energy_j": energy})
+
+    frame = runs.build(made_up(tmp_path, train, grid=SMALL))
+
+    assert frame["energy_j"].dtype == np.float64
+    assert list(frame["energy_j"].isna()) == [True, False]
+
+
+@pytest.mark.parametrize("name", catalog.names("table"))
+def test_no_type_depends_on_what_is_there(tmp_path, name):
+    """Nothing has run, or all: the columns and their types are the same."""
+    nothing = pq.read_schema(tables.make(name, planned(tmp_path / "a", grid=SMALL), tmp_path / "nothing"))
+    everything = pq.read_schema(tables.make(name, made_up(tmp_path / "b", grid=SMALL), tmp_path / "everything"))
+
+    assert nothing.remove_metadata() == everything.remove_metadata()
+
+
+def test_a_curve_is_thinned_without_its_warm_up_ends_or_minimum(tmp_path):
+    def train(spec):
+        loss = np.linspace(2.0, 1.0, 1600)
+        loss[1234] = 0.001
+        return Result(t_s=tuple(np.linspace(0.1, 9.0, 1600)), loss=tuple(loss))
+
+    frame = curves.build(made_up(tmp_path, train, grid=[SMALL[0] | {"batch_size": 16}]))
+
+    assert len(frame) <= 400
+    assert (frame["step"].min(), frame["step"].max()) == (1, 1600)
+    assert frame["loss"].min() == 0.001
+    assert frame["t_s"].is_monotonic_increasing
+
+
+@pytest.mark.parametrize("loss", [[], [np.nan], [1.0], [np.nan] * 500, [1.0] * 400, list(range(401))])
+def test_thinning_takes_any_curve(loss):
+    places = thinned(np.array(loss, dtype=float), 400)
+
+    assert min(len(loss), 399) <= len(places) <= min(len(loss), 400)
+    assert len(loss) == 0 or (places[0], places[-1]) == (0, len(loss) - 1)
+
+
+def test_markdown_keeps_a_row_a_row():
+    text = markdown(pd.DataFrame({"a": ["x|y\nz"]}), Text("Caption", "tab:a", ["Note."]))
+
+    assert "| x\\|y z |" in text.splitlines()
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no pdflatex on this machine")
+@pytest.mark.parametrize("rows", [2, 120])
+def test_latex_compiles_whatever_is_in_the_cells(tmp_path, rows):
+    frame = pd.DataFrame({"a_b": [EVIL] * rows, "c": ["[x]"] * rows})
+    table = latex(frame, Text("50 % & more_of it", "tab:x", [f"Coverage: {EVIL}"]))
+    packages = "\\usepackage[T1]{fontenc}\\usepackage{booktabs,longtable}"
+    document = f"\\documentclass{{article}}{packages}\\begin{{document}}\n{table}\\end{{document}}\n"
+    (tmp_path / "x.tex").write_text(document)
+
+    done = subprocess.run(
+        ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "x.tex"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+
+    assert done.returncode == 0, done.stdout[-2000:]
+
+
+def test_the_rules_are_plain_values(tmp_path):
+    file = tables.make("areas", made_up(tmp_path, grid=SMALL), tmp_path / "tables")
+
+    json.dumps(records.read_metadata(file)["rules"], allow_nan=False)
