@@ -4,8 +4,12 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -87,6 +91,25 @@ class Sandbox:
             if item["action"] != "kept":
                 write_record(folder)
 
+    def processes(self) -> dict[int, str]:
+        """The processes that were started in this project and are still alive: process id and command."""
+        found = {}
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                inside = Path(os.readlink(f"/proc/{pid}/cwd")).is_relative_to(self.root)
+                command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except OSError:
+                continue
+            if inside and command:  # a zombie has none
+                found[int(pid)] = command
+        return found
+
+    def end_all(self) -> None:
+        """End what a failed test left running."""
+        for pid in self.processes():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
     def edit(self, file: str, old: str, new: str) -> None:
         path = self.root / file
         text = path.read_text()
@@ -96,6 +119,14 @@ class Sandbox:
     def append(self, file: str, text: str) -> None:
         with open(self.root / file, "a") as handle:
             handle.write(text)
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 60) -> None:
+    """Wait until `condition` holds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.1)
 
 
 def write_record(folder: Path) -> None:

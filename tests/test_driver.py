@@ -5,8 +5,8 @@ import re
 import signal
 
 import pytest
-from sandbox import Sandbox
-from test_statuses import FAULTY, processes_of, wait_for
+from sandbox import Sandbox, wait_for
+from test_statuses import FAULTY
 
 HEAD = (
     "base: {dataset: digits, exchange: none, world_size: 1, batch_size: 16, threads_per_rank: 1, learning_rate: 0.1}\n"
@@ -14,10 +14,11 @@ HEAD = (
 
 
 @pytest.fixture
-def project(tmp_path) -> Sandbox:
+def project(tmp_path):
     sandbox = Sandbox.make(tmp_path / "project")
     (sandbox.package / "models" / "faulty.py").write_text(FAULTY)
-    return sandbox
+    yield sandbox
+    sandbox.end_all()
 
 
 def trained_in(project: Sandbox) -> int:
@@ -111,7 +112,7 @@ def test_a_second_driver_is_refused_with_a_clear_line(slow):
     finally:
         first.send_signal(signal.SIGTERM)
         first.wait(60)
-    wait_for(lambda: not processes_of(slow))
+    wait_for(lambda: not slow.processes())
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
@@ -121,7 +122,7 @@ def test_a_driver_that_was_killed_leaves_nothing_behind_and_the_same_command_goe
     wait_for(lambda: running(slow))
     os.kill(first.pid, how)
     assert first.wait(60) != 0
-    wait_for(lambda: not processes_of(slow))
+    wait_for(lambda: not slow.processes())
     wait_for(lambda: sorted(row["status"] for row in slow.status("slow").values()) == ["cancelled", "missing", "ok"])
     assert trained_in(slow) == 2
 

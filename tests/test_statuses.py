@@ -4,12 +4,11 @@ Those that only Slurm can give (queued, preempted, node_fail, rejected) are the 
 """
 
 import json
-import os
 import signal
 import time
 
 import pytest
-from sandbox import Sandbox
+from sandbox import Sandbox, wait_for
 
 from ddp_hpc import records
 from ddp_hpc.ledger import state_of
@@ -66,10 +65,11 @@ class Faulty(nn.Module):
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory) -> Sandbox:
+def project(tmp_path_factory):
     sandbox = Sandbox.make(tmp_path_factory.mktemp("statuses") / "project")
     (sandbox.package / "models" / "faulty.py").write_text(FAULTY)
-    return sandbox
+    yield sandbox
+    sandbox.end_all()
 
 
 def plan_one(project: Sandbox, name: str, fault: str, ranks: int, steps: int = 40) -> str:
@@ -78,7 +78,8 @@ def plan_one(project: Sandbox, name: str, fault: str, ranks: int, steps: int = 4
     project.study(
         name,
         f"base: {{dataset: digits, model: {{name: faulty, fault: {json.dumps(fault)}, on_rank: {ranks - 1}}}, "
-        f"exchange: ring, world_size: {ranks}, batch_size: 16, learning_rate: 0.1, threads_per_rank: 1, seed: {seed}}}\n"
+        f"exchange: ring, world_size: {ranks}, batch_size: 16, learning_rate: 0.1, threads_per_rank: 1, "
+        f"seed: {seed}}}\n"
         f"budget: {{steps: {steps}}}\n",
     )
     done = project.call("ddp-hpc", "plan", name, "--write")
@@ -165,7 +166,7 @@ def test_a_rank_that_fails_ends_the_launch_within_30_s_and_is_named(project, fau
     assert said in found.reason
     assert "rank 1" in done.stderr  # the log names it too
     assert not (project.root / "results" / "runs" / run / "run.parquet").exists()
-    assert not processes_of(project)
+    assert not project.processes()
 
 
 @pytest.mark.parametrize(
@@ -191,7 +192,7 @@ def test_a_rank_that_fails_before_mpi_is_up_ends_the_launch_too(project, fault, 
     assert state(project, run).status == "crashed"
     assert state(project, run).reason.startswith("rank 1 on ")
     assert said in state(project, run).reason
-    assert not processes_of(project)
+    assert not project.processes()
 
 
 def test_a_launch_that_takes_longer_than_allowed_is_a_timeout(project):
@@ -201,7 +202,7 @@ def test_a_launch_that_takes_longer_than_allowed_is_a_timeout(project):
 
     assert done.returncode == 1
     assert state(project, run).status == "timeout"
-    assert not processes_of(project)
+    assert not project.processes()
 
 
 def test_a_launcher_that_is_not_there_is_a_failed_launch(project):
@@ -247,44 +248,21 @@ def test_a_run_is_missing_then_running_then_cancelled_when_it_is_ended_from_outs
 
     supervisor = project.start("ddp-hpc", "train", run, "--launcher", "mpiexec -n 2")
     wait_for(lambda: state(project, run).status == "running")
-    wait_for(lambda: len(processes_of(project)) >= 4)
+    wait_for(lambda: len(project.processes()) >= 4)
     supervisor.send_signal(signal.SIGTERM)
 
     assert supervisor.wait(30) == 1
     assert state(project, run).status == "cancelled"
-    assert not processes_of(project)
+    assert not project.processes()
 
 
 def test_a_supervisor_that_was_killed_leaves_a_cancelled_run_and_no_process(project):
     run = plan_one(project, "killed_supervisor", "slow", 2, steps=100_000)
     supervisor = project.start("ddp-hpc", "train", run, "--launcher", "mpiexec -n 2")
-    wait_for(lambda: len(processes_of(project)) >= 4)
+    wait_for(lambda: len(project.processes()) >= 4)
 
     supervisor.kill()
     supervisor.wait()
 
-    wait_for(lambda: not processes_of(project))
+    wait_for(lambda: not project.processes())
     assert state(project, run).status == "cancelled"
-
-
-def wait_for(condition, seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.1)
-
-
-def processes_of(project: Sandbox) -> list[str]:
-    """The processes that were started in this project and are still alive."""
-    found = []
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{pid}/cmdline", "rb") as file:
-                command = file.read().replace(b"\0", b" ").decode()
-            with open(f"/proc/{pid}/stat") as file:
-                zombie = file.read().rsplit(")", 1)[1].split()[0] == "Z"
-        except OSError:
-            continue
-        if str(project.root) in command and not zombie:
-            found.append(command)
-    return found
