@@ -48,7 +48,7 @@ def test_mpi_says_whether_it_reads_gpu_memory():
     expected = "mpi_built_with_cuda_support:value:true" in listed
     code = (
         "import mpi4py; mpi4py.rc.initialize = False\n"
-        "from ddp_hpc.profiling.provenance import mpi_cuda_aware\n"
+        "from ddp_hpc.profiling.mpi_library import mpi_cuda_aware\n"
         "before = mpi_cuda_aware()\n"
         "from mpi4py import MPI\n"
         "print(before, mpi_cuda_aware())"

@@ -74,8 +74,8 @@ def _opened(source: str | Path, name: str) -> Iterator[tuple[IO[bytes], int | No
                 yield stream, os.path.getsize(text)
     except (OSError, http.client.HTTPException) as error:
         raise FetchError(
-            f"cannot bring {source} here: {error}; without a way to it from here, bring the archive by other means and give "
-            f"`ddp-hpc data {name} --from PATH`"
+            f"cannot bring {source} here: {error}; without a way to it from here, bring the archive by other means and "
+            f"give `ddp-hpc data {name} --from PATH`"
         ) from error
 
 
