@@ -232,7 +232,8 @@ def run_columns(
         "first_loss": losses[0],
         "min_loss": finite.min() if len(finite) else None,
         "final_loss": losses[-1],
-        "loss_area_loss_s": None if outcome.diverged else np.trapezoid(losses, t_s),
+        # one point encloses no area; a zero would win every comparison
+        "loss_area_loss_s": None if outcome.diverged or steps < 2 else np.trapezoid(losses, t_s),
         "test_metric": None if outcome.diverged else outcome.evaluations[-1][1],
         "test_metric_name": outcome.metric_name,
         "peak_memory_bytes": max(part.peak_memory_bytes for part in parts),
