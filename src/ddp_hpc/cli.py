@@ -73,6 +73,7 @@ def _plan_arguments(parser: argparse.ArgumentParser) -> None:
 def _run_arguments(parser: argparse.ArgumentParser) -> None:
     _of_a_study(parser)
     parser.add_argument("--profile", default="profiles/default", help="the workflow profile (default: %(default)s)")
+    parser.add_argument("--launcher", help="what starts the ranks, e.g. 'srun --mpi=pmix', instead of the profile's")
     parser.add_argument("snakemake", nargs="*", metavar="-- ARG", help="further arguments of snakemake, after --")
 
 
@@ -153,7 +154,7 @@ def _plan(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace) -> int:
     from ddp_hpc import driver
 
-    return driver.run(_project(), options.study, options.profile, options.snakemake)
+    return driver.run(_project(), options.study, options.profile, options.launcher, options.snakemake)
 
 
 def _status(options: argparse.Namespace) -> int:

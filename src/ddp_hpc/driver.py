@@ -31,13 +31,20 @@ class DriverAliveError(RuntimeError):
     """Another driver is alive."""
 
 
-def run(project: Project, name: str, profile: str = "profiles/default", more: Sequence[str] = ()) -> int:
+def run(
+    project: Project,
+    name: str,
+    profile: str = "profiles/default",
+    launcher: str | None = None,
+    more: Sequence[str] = (),
+) -> int:
     """Run a study to its page and return the exit code: 0 if every planned run ended as result or finding.
 
     Args:
         project: where the study is.
         name: of the study.
         profile: the workflow profile, relative to the project.
+        launcher: what starts the ranks, instead of the profile's.
         more: further arguments of snakemake.
 
     Raises:
@@ -49,15 +56,14 @@ def run(project: Project, name: str, profile: str = "profiles/default", more: Se
     if not lock.take():
         raise DriverAliveError(lock.refusal())
     try:
-        return _run(project, ledger, lock, profile, more)
+        return _run(project, ledger, _Workflow(project, ledger.study.name, lock, profile, launcher, more))
     finally:
         lock.release()
 
 
-def _run(project: Project, ledger: Ledger, lock: DriverLock, profile: str, more: Sequence[str]) -> int:
+def _run(project: Project, ledger: Ledger, workflow: "_Workflow") -> int:
     began = time.monotonic()
     missing = StudyTargets(project, ledger, settled=False).missing
-    workflow = _Workflow(project, ledger.study.name, lock, profile, more)
     trained = 0
     if missing:
         plan.prepare(ledger)
@@ -100,14 +106,23 @@ def _failures(lacking: dict[str, State]) -> list[str]:
 class _Workflow:
     """Snakemake, as often as it has to be started; its words go to one log."""
 
-    def __init__(self, project: Project, name: str, lock: DriverLock, profile: str, more: Sequence[str]) -> None:
-        self.project, self.name, self.lock, self.profile, self.more = project, name, lock, profile, more
+    def __init__(
+        self,
+        project: Project,
+        name: str,
+        lock: DriverLock,
+        profile: str,
+        launcher: str | None,
+        more: Sequence[str],
+    ) -> None:
+        self.project, self.lock, self.profile, self.more = project, lock, profile, more
+        self.config = [f"studies=[{name}]", *([f"launcher={launcher}"] if launcher else [])]
         self.log = Path("logs") / "workflow" / f"{name}-{datetime.now():%Y%m%d-%H%M%S}.log"
 
     def start(self, target: str, progress: Progress | None, *config: str) -> int:
         """Run snakemake to a target and return its exit code; negative if a signal ended it."""
         command = [sys.executable, "-m", "snakemake", target, "--workflow-profile", self.profile, *self.more]
-        command += ["--config", f"studies=[{self.name}]", *config]
+        command += ["--config", *self.config, *config]
         file = self.project.root / self.log
         file.parent.mkdir(parents=True, exist_ok=True)
         # the scripts of our own environment first: ddp-hpc, and an MPI that came with it
