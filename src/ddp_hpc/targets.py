@@ -88,10 +88,18 @@ class StudyTargets:
         return f"{self.folder}/.made/{kind}-{name}.{digest}"
 
     def _table_parts(self, name: str) -> Any:
-        return [identity.closure([catalog.path("table", name)]), self._rules, self._evidence]
+        return [
+            identity.closure([catalog.path("table", name), catalog.PACKAGE / "tables" / "_write.py"]),
+            self._rules,
+            self._evidence,
+        ]
 
     def _figure_parts(self, name: str) -> Any:
-        return [identity.closure([catalog.path("figure", name)]), self._rules, self.ledger.study.description]
+        return [
+            identity.closure([catalog.path("figure", name), catalog.PACKAGE / "figures" / "_make.py"]),
+            self._rules,
+            self.ledger.study.description,
+        ]
 
     def _report_parts(self, name: str) -> Any:
         templates = {file.name: _content(file) for file in sorted(TEMPLATES.glob("*")) if file.is_file()}
