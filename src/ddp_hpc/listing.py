@@ -16,7 +16,7 @@ MOST_LINES = 40
 
 def studies(project: Project) -> list[dict[str, Any]]:
     """Return a row per study: its runs and how many are finished; a wrong study says so in its row."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name in project.studies:
         try:
             ledger = project.ledger(name)
