@@ -43,6 +43,9 @@ def test_the_tests_run_with_the_pinned_versions():
     assert installed == {name: PINS[name] for name in installed}
 
 
+BY_NAME = ("import_module", "importorskip", "find_spec")  # functions that import what their argument names
+
+
 @cache
 def imported(folder: Path) -> frozenset[str]:
     """The top-level names that the files below `folder` import anywhere."""
@@ -53,11 +56,8 @@ def imported(folder: Path) -> frozenset[str]:
                 found |= {alias.name.partition(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
                 found.add(node.module.partition(".")[0])
-            elif isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) in (
-                "import_module",
-                "find_spec",
-            ):
-                found |= {str(given.value) for given in node.args if isinstance(given, ast.Constant)}
+            elif isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) in BY_NAME:
+                found |= {str(given.value).partition(".")[0] for given in node.args if isinstance(given, ast.Constant)}
     return frozenset(found)
 
 

@@ -234,6 +234,16 @@ def test_another_meaning_is_another_hash(tmp_path, one, other):
     assert identity.file_hash(tmp_path / "one.py") != identity.file_hash(tmp_path / "other.py")
 
 
+def test_what_python_versions_parse_differently_is_the_same():
+    """3.12 ends the format of `f"{a:{b}}"` with an empty text; 3.11 and 3.13 do not."""
+    here, there = ast.parse("x = f'{a:{b}}'"), ast.parse("x = f'{a:{b}}'")
+    (spec_of_format,) = [node.format_spec for node in ast.walk(there) if getattr(node, "format_spec", None)]
+    spec_of_format.values = [part for part in spec_of_format.values if not isinstance(part, ast.Constant)]
+    spec_of_format.values.append(ast.Constant(""))
+    assert identity._dump(there) == identity._dump(here)
+    assert identity._dump(here) != identity._dump(ast.parse("x = f'{a:{b} }'"))
+
+
 def test_a_run_name_falls_into_its_parts():
     one = spec.load(RUNS["mlp/ring"] | {"learning_rate": 1e-5})
     run = identity.run_id(one)

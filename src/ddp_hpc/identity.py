@@ -104,6 +104,8 @@ def _without_docstrings(tree: ast.Module) -> ast.Module:
 
 def _dump(node: object) -> str:
     """Return a syntax tree as text. `ast.dump` differs between Python versions, this leaves out what is empty."""
+    if isinstance(node, ast.JoinedStr):  # Python 3.12 ends some f-strings with an empty text
+        node.values = [part for part in node.values if not (isinstance(part, ast.Constant) and part.value == "")]
     if isinstance(node, ast.AST):
         fields = ((name, value) for name, value in ast.iter_fields(node) if value is not None and value != [])
         return (
