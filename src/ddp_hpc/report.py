@@ -143,6 +143,8 @@ def _interactive(runs: pd.DataFrame) -> Markup:
 
 def _source(study: Study) -> str:
     """Return the study as YAML, without what is at its default."""
-    text = StringIO()
-    YAML().dump(study.model_dump(mode="json", exclude_defaults=True), text)
+    text, yaml = StringIO(), YAML(typ="safe", pure=True)
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
+    yaml.width = 100
+    yaml.dump(study.model_dump(mode="json", exclude_defaults=True), text)
     return text.getvalue()

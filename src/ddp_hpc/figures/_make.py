@@ -3,13 +3,18 @@
 import importlib
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from ddp_hpc import catalog, records
 from ddp_hpc.figures._style import style
 from ddp_hpc.study import Study
+
+if TYPE_CHECKING:  # `_style` has to come before matplotlib
+    from matplotlib.figure import Figure
+
+PLACES = 6  # decimals of a panel's place, in parts of the figure
 
 # no dates and versions in the files: the same tables make the same bytes
 _METADATA: dict[str, dict[str, Any]] = {
@@ -42,10 +47,20 @@ def make(name: str, study: Study, tables_folder: Path, folder: Path) -> Path:
     module = importlib.import_module(f"ddp_hpc.figures.{name}")
     folder.mkdir(parents=True, exist_ok=True)
     with style():
-        figure = module.draw(tables, study, coverage)
+        figure: Figure = module.draw(tables, study, coverage)
+        _settle(figure)
         for form, metadata in _METADATA.items():
             temporary = folder / f".{name}.{os.getpid()}.tmp"
             title = {"Title": f"{study.name}: {constants.get('CAPTION', name)}"}
             figure.savefig(temporary, format=form, metadata=metadata | title)
             os.replace(temporary, folder / f"{name}.{form}")
     return folder / f"{name}.svg"
+
+
+def _settle(figure: "Figure") -> None:
+    """Lay a figure out once, for all forms, in round numbers: the solver's last digits differ from time to time."""
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    for axes in figure.axes:
+        place = axes.get_position(original=True).bounds
+        axes.set_position(tuple(round(part, PLACES) for part in place), which="original")

@@ -16,6 +16,7 @@ from matplotlib.ticker import FuncFormatter
 COLUMN_IN, PAGE_IN = 3.5, 7.0  # widths of one and two columns of a journal
 LINE_IN = 0.105  # height of a line of small print
 SMALL, TEXT = 5.5, 7.0  # points
+FEW_DECADES = 300  # ratio of the ends of a logarithmic axis up to which more than the decades is named
 TITLE_LETTER_IN = 0.06  # width of a letter of 7 points
 
 # Okabe and Ito, Color Universal Design (2008): the order alternates dark and light, so it also reads in grey
@@ -38,7 +39,10 @@ def style() -> Iterator[None]:
         "xtick.labelsize": 6.0,
         "ytick.labelsize": 6.0,
         "legend.fontsize": 6.0,
-        "legend.frameon": False,
+        "legend.frameon": True,
+        "legend.facecolor": "#ffffff",
+        "legend.edgecolor": "none",
+        "legend.framealpha": 0.8,
         "axes.linewidth": 0.6,
         "axes.spines.top": False,
         "axes.spines.right": False,
@@ -93,9 +97,17 @@ def label_outer(axes: Sequence[Axes], x: str, y: str) -> None:
 
 
 def plain_numbers(axis: Axis) -> None:
-    """Write the numbers of an axis in full, 0.2 and not 2 x 10^-1; of a logarithmic one the 1, 2 and 5 of a decade."""
+    """Write the numbers of an axis in full, 0.2 and not 2 x 10^-1.
+
+    Of a logarithmic axis the 1, 2 and 5 of each decade are named, or the decades alone where these are many.
+    """
+
+    def minor(value: float, _: int | None) -> str:
+        low, high = sorted(axis.get_view_interval())
+        return f"{value:g}" if high < FEW_DECADES * low and f"{value:e}"[0] in "25" else ""
+
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "25" else ""))
+    axis.set_minor_formatter(FuncFormatter(minor))
 
 
 def small_print(figure: Figure, coverage: str, notes: Sequence[str] = ()) -> None:

@@ -32,6 +32,7 @@ INPUTS = ("areas", "winners")
 CAPTION = "Loss area over the searched values, for each group; marks for what diverged, is missing or may not win."
 
 COLOURS = "cividis"  # even in grey and to the colour-blind
+FAR = 10  # times the largest area that may win: beyond, all areas have one colour
 WINNER, WHITE = "#D55E00", (1.0, 1.0, 1.0, 1.0)
 HATCH = "////"
 MOST_TICKS = 12
@@ -89,7 +90,7 @@ def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Fig
         most_columns=2 if areas[x].drop_duplicates().shape[0] > 6 else 4,
     )
     cell_in = 0.7 * figure.get_figwidth() / columns_of(axes) / len(lattice.across)
-    norm = _norm(areas["loss_area_loss_s"].dropna())
+    norm, beyond = _norm(areas)
     handles: dict[str, Any] = {}
     for one, panel in zip(axes, shown, strict=True):
         winners = matching(tables["winners"], {name: panel.key[name] for name in groups})
@@ -99,9 +100,8 @@ def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Fig
     label_outer(axes, *(axis_label(columns[0]) if columns else "" for columns in (x, y)))
     stacked = -(-len(axes) // columns_of(axes))
     if norm is not None:
-        bar = figure.colorbar(
-            ScalarMappable(norm, COLOURS), ax=axes, label="loss area (loss x s)", pad=0.01, aspect=14 * stacked
-        )
+        looks: dict[str, Any] = {"pad": 0.01, "aspect": 14 * stacked, "extend": "max" if beyond else "neither"}
+        bar = figure.colorbar(ScalarMappable(norm, COLOURS), ax=axes, label="loss area (loss x s)", **looks)
         bar.outline.set_visible(False)
         plain_numbers(bar.ax.yaxis)
     if handles:
@@ -126,11 +126,21 @@ def _levels(areas: pd.DataFrame, columns: list[str]) -> list[tuple[Any, ...]]:
     return [key_of(row, columns) for row in rows_of(ordered)]
 
 
-def _norm(known: "pd.Series[float]") -> Normalize | None:
+def _norm(areas: pd.DataFrame) -> tuple[Normalize | None, bool]:
+    """Return the scale of colours, and whether some areas lie above it.
+
+    It spans the points that may win or would if they had their cores, and others up to ten times as much: a loss that
+    has grown to 1e12, but not to infinity, must not make all others look alike.
+    """
+    known = areas[areas["loss_area_loss_s"].notna()]
     if known.empty:
-        return None
-    low, high = float(known.min()), float(known.max())
-    return LogNorm(low, high) if low > 0 and high > 3 * low else Normalize(low, high if high > low else low * 1.01)
+        return None, False
+    fit = known[known["excluded"].isin(["", "oversubscribed"])]
+    areas_seen, shown = known["loss_area_loss_s"], (known if fit.empty else fit)["loss_area_loss_s"]
+    low, most = float(areas_seen.min()), FAR * float(shown.min() if fit.empty else shown.max())
+    high = float(areas_seen[areas_seen <= most].max())
+    norm = LogNorm if low > 0 and high > 3 * low else Normalize
+    return norm(low, high if high > low else low * 1.01), bool((areas_seen > most).any())
 
 
 def _panel(

@@ -15,7 +15,7 @@ from ddp_hpc.study import Study
 INPUTS = ("areas", "winners")
 CAPTION = "Loss areas of the points that reach the threshold, sorted by minimum loss; the least area wins."
 
-FEWEST_PLACES = 8  # so that few bars are not broad
+FEWEST_PLACES = 6  # so that few bars are not broad
 MOST_LABELS = 40  # bars with their names beneath
 WINNER, ALIKE, OTHER = "#0072B2", "#56B4E9", "#d0d0d0"
 

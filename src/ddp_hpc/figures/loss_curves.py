@@ -30,8 +30,10 @@ INPUTS = ("curves", "winners")
 CAPTION = "Training loss over time: the winner of each group, then every run of each group with its winner."
 
 MANY = 60  # curves of one panel, from which on they are an image inside the figure
-SMOOTH = 20  # the thick line is a running mean over a twentieth of the curve
+SMOOTH = 20  # lines are running means over a twentieth of the curve
+DIVERGED = COLOURS[4]
 HIGHEST = 1.5  # times the first loss: how much of a diverging curve is seen
+LOWEST = 0.01  # quantile of the losses: single lucky steps do not stretch the axis
 
 
 def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Figure:
@@ -53,7 +55,7 @@ def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Fig
     if together:
         _winners(axes[0], curves, winners, groups, names)
     for one, panel in zip(axes[-len(shown) :], shown, strict=True):
-        _group(one, panel, rows_of(matching(winners, panel.key)), names)
+        _group(one, panel, rows_of(matching(winners, panel.key)), names, limits[1])
     for one in axes:
         if one.lines:
             one.set_yscale("log" if limits[0] > 0 else "linear")
@@ -61,7 +63,9 @@ def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Fig
             one.set_xlim(left=0)
             plain_numbers(one.yaxis)
     label_outer(axes, "time (s)", "training loss")
-    notes = [f"Thick: the winner, a running mean over 1/{SMOOTH} of its curve. Dashed, ending in a cross: diverged."]
+    notes = [
+        f"Running means over 1/{SMOOTH} of a curve; thick: the winner, faint: its steps. Dashed to a cross: diverged."
+    ]
     if len(names) > 1:
         notes.append(f"The title of a panel names its winner: {' / '.join(names)}.")
     if curves["oversubscribed"].any():
@@ -71,7 +75,7 @@ def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Fig
 
 
 def _limits(curves: pd.DataFrame) -> tuple[float, float]:
-    """Return the losses to show: all of the runs that ended well, and a little of those that diverged.
+    """Return the losses to show: nearly all of the runs that ended well, and a little of those that diverged.
 
     A lower limit above 0 asks for a logarithmic axis.
     """
@@ -81,7 +85,7 @@ def _limits(curves: pd.DataFrame) -> tuple[float, float]:
         return 0.0, 1.0
     first = curves[curves["step"] == 1]["loss"]
     high = min(float(seen.max()), HIGHEST * float(first.max())) if np.isfinite(first).any() else float(seen.max())
-    low = float(seen[seen > 0].min()) if (seen > 0).any() else float(seen.min())
+    low = float(np.quantile(seen, LOWEST)) if seen.min() > 0 else 0.0
     return (0.8 * low, 1.2 * high) if high > 15 * low > 0 else (min(0.0, float(seen.min())), 1.1 * high)
 
 
@@ -100,36 +104,40 @@ def _winners(axes: Axes, curves: pd.DataFrame, winners: pd.DataFrame, groups: Se
         say(axes, "no eligible runs")
 
 
-def _group(axes: Axes, panel: Panel, winners: list[dict[str, Any]], names: list[str]) -> None:
+def _group(axes: Axes, panel: Panel, winners: list[dict[str, Any]], names: list[str], highest: float) -> None:
     winner = winners[0] if winners and pd.notna(winners[0]["loss_area_loss_s"]) else None
     best = str(winner["winner_runs"]).split() if winner else []
     head(axes, f"{panel.title}: {point_words(winner['winner'], names)}" if winner else f"{panel.title}: no winner")
     runs = list(panel.rows.groupby("run", sort=False))
     for name, curve in runs:
         if name not in best:
-            _thin(axes, curve, rasterized=len(runs) > MANY)
+            _thin(axes, curve, highest, rasterized=len(runs) > MANY)
     for name, curve in runs:
         if name in best:
             _line(axes, curve, COLOURS[0], "-", None)
 
 
-def _thin(axes: Axes, curve: pd.DataFrame, rasterized: bool) -> None:
-    diverged = bool((curve["status"] != "ok").any())
+def _thin(axes: Axes, curve: pd.DataFrame, highest: float, rasterized: bool) -> None:
     finite = curve[np.isfinite(curve["loss"])]
-    line = "--" if diverged else ":" if curve["oversubscribed"].fillna(False).any() else "-"
-    colour = COLOURS[4] if diverged else GREY
-    axes.plot(finite["t_s"], finite["loss"], line, color=colour, linewidth=0.5, alpha=0.7, rasterized=rasterized)
-    if diverged and len(finite):
-        axes.plot(finite["t_s"].iloc[-1], finite["loss"].iloc[-1], "x", color=colour, markersize=3.5)
+    t_s, loss = finite["t_s"].to_numpy(float), finite["loss"].to_numpy(float)
+    if (curve["status"] == "ok").all():
+        line = ":" if curve["oversubscribed"].fillna(False).any() else "-"
+        axes.plot(t_s, _smooth(loss), line, color=GREY, linewidth=0.6, alpha=0.8, rasterized=rasterized)
+        return
+    axes.plot(t_s, loss, "--", color=DIVERGED, linewidth=0.6, rasterized=rasterized)
+    if len(loss):
+        axes.plot(t_s[-1], min(loss[-1], highest), "x", color=DIVERGED, markersize=3.5, clip_on=False)
 
 
 def _line(axes: Axes, curve: pd.DataFrame, colour: str, line: Any, words: str | None) -> None:
     t_s, loss = curve["t_s"].to_numpy(float), curve["loss"].to_numpy(float)
     axes.plot(t_s, loss, "-", color=colour, linewidth=0.4, alpha=0.35)
-    axes.plot(t_s, _running_mean(loss, len(loss) // SMOOTH), color=colour, linestyle=line, linewidth=1.3, label=words)
+    axes.plot(t_s, _smooth(loss), color=colour, linestyle=line, linewidth=1.3, label=words)
 
 
-def _running_mean(x: NDArray[np.float64], window: int) -> NDArray[np.float64]:
+def _smooth(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the running mean over a twentieth of a curve, centred; near the ends over what there is."""
+    window = len(x) // SMOOTH
     if window < 2:
         return x
     total = np.convolve(x, np.ones(window), mode="same")

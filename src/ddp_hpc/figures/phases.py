@@ -117,6 +117,11 @@ def _bars(axes: Axes, rows: list[dict[str, Any]], words: list[str], unit_s: floa
     axes.margins(y=0.12)
     letters = int(bar_in / LETTER_IN)
     fits = max(len(word) for text in words for word in text.split()) <= letters
-    texts = ["\n".join(wrapped(text, letters)) if fits else text for text in words]
+    texts = [_in_lines(text, letters) if fits else text for text in words]
     axes.set_xticks(range(len(rows)), texts, rotation=0 if fits else 90, size=SMALL)
     axes.tick_params(axis="x", length=0)
+
+
+def _in_lines(text: str, letters: int) -> str:
+    """Return `ring, 2 ranks` as two lines, each broken further if need be."""
+    return "\n".join(line for part in text.split(", ") for line in wrapped(part, letters))
