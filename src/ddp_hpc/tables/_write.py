@@ -95,6 +95,7 @@ def latex(shown: pd.DataFrame, text: Text) -> str:
     return "\n".join(["% needs \\usepackage{booktabs, longtable}", *lines, ""])
 
 
+LAST_KNOWN = "\u017e"  # the accented letters of European languages end here
 _SPECIAL = {
     "\\": r"\textbackslash{}",
     "{": r"\{",
@@ -104,13 +105,18 @@ _SPECIAL = {
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "[": "{[}",  # after a line break it would be taken for an optional argument
-    "\n": " ",
 } | {character: f"\\{character}" for character in "#$%&_"}
 
 
 def escape(text: str) -> str:
-    """Return `text` as LaTeX that prints it; characters outside ASCII that pdflatex may not know become `?`."""
-    return "".join(_SPECIAL.get(character, character) for character in text)
+    """Return `text` as LaTeX that prints it; what pdflatex does not know becomes `?`, control characters a space."""
+    return "".join(_SPECIAL.get(character) or _plain(character) for character in text)
+
+
+def _plain(character: str) -> str:
+    if not character.isprintable():
+        return " "
+    return character if character <= LAST_KNOWN else "?"
 
 
 def _replace(file: Path, text: str) -> None:
