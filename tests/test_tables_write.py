@@ -18,7 +18,7 @@ from ddp_hpc.tables._curve import thinned
 from ddp_hpc.tables._write import Text, latex, markdown
 
 SMALL = [{"exchange": "none", "world_size": 1, "batch_size": [16, 64], "learning_rate": 0.5}]
-EVIL = '50 % of $x_1 & #2 {a} \\b ~c^d <e> [f] "g" | h\nnext ü'
+EVIL = '50 % of $x_1 & #2 {a} \\b ~c^d <e> [f] "g" | h\nnext ü \x1b[31m\t† 漢'
 
 
 def pathological(spec):
