@@ -42,6 +42,9 @@ def test_one_failed_run_blocks_neither_the_others_nor_the_page(project):
     page = project.root / "results" / "studies" / "some" / "report" / "index.html"
     assert "2 of 4 runs, 2 missing: 2 crashed" in page.read_text()
     assert {row["status"] for row in project.status("some").values()} == {"ok", "crashed"}
+    runs = project.root / "results" / "runs"
+    begun = {run: (runs / run / "attempts" / "1" / "launch.json").stat().st_mtime_ns for run in project.status("some")}
+    assert list(begun) == sorted(begun, key=begun.get)  # trained in the order of the study
 
     table = project.root / "results" / "studies" / "some" / "tables" / "runs.parquet"
     before, tried = table.stat().st_mtime_ns, trained_in(project)

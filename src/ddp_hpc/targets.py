@@ -140,6 +140,11 @@ class Targets:
         """All planned runs by name; two studies that share a point share the run."""
         return {planned.run: planned for study in self.studies.values() for planned in study.ledger.planned}
 
+    @cached_property
+    def priority(self) -> dict[str, int]:
+        """By run: the higher, the earlier it is trained. The order is that of the studies."""
+        return {run: len(self.planned) - place for place, run in enumerate(self.planned)}
+
     @property
     def missing(self) -> list[str]:
         """The records that have to be trained."""

@@ -18,6 +18,7 @@ rule train:
         "results/runs/{run}/run.parquet",  # {run} holds the hashes of spec and code
     log:
         "logs/train/{run}.log",
+    priority: lambda wildcards: TARGETS.priority[wildcards.run]
     threads: 1
     resources:
         slot=1,  # one training at a time where the profile says so: timings must not share the machine
