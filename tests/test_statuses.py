@@ -266,3 +266,17 @@ def test_a_supervisor_that_was_killed_leaves_a_cancelled_run_and_no_process(proj
 
     wait_for(lambda: not project.processes())
     assert state(project, run).status == "cancelled"
+
+
+def test_a_run_without_a_gpu_has_null_gpu_columns_and_says_so_in_one_line(project):
+    """A16."""
+    run = plan_one(project, "no_gpu", "none", 2)
+
+    done, _ = train(project, run, 2)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("2 ranks on 1 host, 1 thread each, device cpu; no GPU is used, GPU metering is off") == 1
+    row = record(project, run)
+    assert (row["device_used"], row["energy_j"]) == ("cpu", None)
+    notes = records.read_metadata(project.root / "results" / "runs" / run / "run.parquet")
+    assert "energy_j" in notes["provenance"]["null_columns"]

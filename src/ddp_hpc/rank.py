@@ -9,7 +9,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from ddp_hpc._process import DONE_FD, rank_from_environment, read_json, write_json
 
 if TYPE_CHECKING:
+    from ddp_hpc.placement import Placement
     from ddp_hpc.spec import RunSpec
     from ddp_hpc.train import Outcome
 
@@ -68,7 +69,7 @@ def _work(folder: Path, known: dict[str, Any]) -> None:
 
     outcome = known["outcome"] = Outcome()
     if comm.rank == 0:
-        progress = Progress(spec)
+        progress = Progress(spec, heading=lambda: heading(place, outcome.device))
         train(spec, comm, place, Path(launch["data_dir"]), outcome, progress)
         progress.close()
     else:
@@ -154,22 +155,38 @@ def _flush() -> None:
             stream.flush()
 
 
+def heading(place: "Placement", device: str) -> str:
+    """Return what the ranks run on, and that a run without GPUs has no GPU columns."""
+    ranks = f"{place.world_size} rank{'s' if place.world_size > 1 else ''}"
+    hosts = f"{place.hosts} host{'s' if place.hosts > 1 else ''}"
+    threads = f"{place.threads} thread{'s' if place.threads > 1 else ''}"
+    more = "; more threads than cores: its times mean nothing" if place.oversubscribed else ""
+    gpu = "; no GPU is used, GPU metering is off" if device == "cpu" else ""
+    return f"{ranks} on {hosts}, {threads} each, device {device}{gpu}{more}"
+
+
 class Progress:
     """Says how far the training is: one line that updates on a terminal, a line now and then in a log.
 
     Args:
         spec: how much there is to do.
+        heading: gives a line to print before the first.
         on_terminal: None: as the environment variable DDP_HPC_TERMINAL says.
     """
 
-    def __init__(self, spec: "RunSpec", on_terminal: bool | None = None) -> None:
-        self._spec = spec
+    def __init__(
+        self, spec: "RunSpec", heading: Callable[[], str] | None = None, on_terminal: bool | None = None
+    ) -> None:
+        self._spec, self._heading = spec, heading
         self._on_terminal = os.environ.get(TERMINAL) == "1" if on_terminal is None else on_terminal
         self._every_s = 0.2 if self._on_terminal else 10.0
         self._next_s = 0.0
 
     def __call__(self, step: int, loss: float, elapsed_s: float) -> None:
         """Print a line, if the last one is old enough or the training is over."""
+        if self._heading:
+            print(self._heading(), flush=True)
+            self._heading = None
         last = step == self._spec.steps_asked
         if elapsed_s < self._next_s and not last:
             return
