@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import sys
+import threading
 from pathlib import Path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # a quick start: typing and ctypes take milliseconds
-    import signal
-    from collections.abc import Mapping
-    from typing import Any
+    from collections.abc import Callable, Mapping
+    from typing import IO, Any
 
 DONE_FD = "DDP_HPC_DONE_FD"  # number of an open file: the rank writes b"done" there when it has really finished
 _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
@@ -63,3 +65,79 @@ def read_json(file: Path) -> dict[str, Any]:
 def usable_cores() -> int:
     """Return the cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Fork:
+    """A copy of this process that goes on with `work`; like a `subprocess.Popen`, as far as it is needed here.
+
+    It saves the start of a second interpreter, which is most of what supervising a single rank costs.
+
+    Args:
+        work: what the child does; its exit code is that of a SystemExit, else 0, or 1 after an exception.
+        environment: of the child.
+
+    Attributes:
+        pid: of the child, which leads a session of its own and ends when we do.
+        stderr: what the child writes there.
+        returncode: as of Popen; None while it runs.
+    """
+
+    def __init__(self, work: Callable[[], object], environment: Mapping[str, str]) -> None:
+        end, start = os.pipe()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.setsid()
+            die_with_parent(signal.SIGTERM)
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                signal.signal(number, signal.SIG_DFL)
+            nothing = os.open(os.devnull, os.O_RDONLY)
+            os.dup2(nothing, 0)
+            os.dup2(start, 2)
+            os.close(end)
+            os.environ.clear()
+            os.environ.update(environment)
+            os._exit(_exit_code_of(work))
+        os.close(start)
+        self.stderr: IO[bytes] = os.fdopen(end, "rb")
+        self.returncode: int | None = None
+        self._lock = threading.Lock()
+
+    def poll(self) -> int | None:
+        """Return the exit code, negative for a signal; None while the child runs."""
+        with self._lock:
+            if self.returncode is None:
+                try:
+                    pid, status = os.waitpid(self.pid, os.WNOHANG)
+                except ChildProcessError:  # somebody else has waited for it
+                    self.returncode = 1
+                else:
+                    self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+            return self.returncode
+
+    def wait(self) -> int | None:
+        """Wait until the child has ended, and return its exit code."""
+        try:  # noqa: SIM105  (contextlib takes a millisecond to import)
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        except ChildProcessError:
+            pass
+        return self.poll()
+
+    def terminate(self) -> None:
+        """Ask the child to end."""
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGTERM)
+
+
+def _exit_code_of(work: Callable[[], object]) -> int:
+    try:
+        work()
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+        return 1
+    return 0

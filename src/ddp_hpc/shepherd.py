@@ -22,9 +22,8 @@ if TYPE_CHECKING:  # a quick start
 BROKEN = 70  # exit code where the rank's own would be 0
 
 
-def main() -> NoReturn:
-    """Fork a rank, wait for it, report how it ended."""
-    attempt = Path(sys.argv[1])
+def main(attempt: Path) -> NoReturn:
+    """Fork a rank, wait for it, report how it ended; `attempt` is its journal."""
     end, start = os.pipe()
     child = os.fork()
     if child == 0:
@@ -80,4 +79,4 @@ def _report(attempt: Path, error: str | None, message: str) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(Path(sys.argv[1]))

@@ -16,13 +16,15 @@ import time
 from collections import deque
 from pathlib import Path
 
-from ddp_hpc._process import die_with_parent, process_created, read_json, usable_cores, write_json
+from ddp_hpc._process import Fork, die_with_parent, process_created, read_json, usable_cores, write_json
 from ddp_hpc.statuses import STATUSES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # a quick start
     from collections.abc import Sequence
     from typing import Any
+
+    Process = subprocess.Popen[bytes] | Fork
 
 GRACE_S = 15.0  # how long the launcher may take to end the others after a rank has failed
 KINDS = ("steps", "evaluations", "run")  # moved in this order: run.parquet says that all is there
@@ -114,14 +116,7 @@ def _launch(command: Sequence[str], attempt: Path, world_size: int, time_limit_s
     previous = {number: signal.signal(number, _raise_ended) for number in _SIGNALS}
     die_with_parent(signal.SIGTERM)
     try:
-        process = subprocess.Popen(
-            command,
-            stderr=subprocess.PIPE,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-            env=launch_environment(world_size),
-            preexec_fn=lambda: die_with_parent(signal.SIGTERM),
-        )
+        process = _start(command, attempt, launch_environment(world_size))
     except OSError as error:
         return Outcome(
             "launch_failed",
@@ -138,7 +133,23 @@ def _launch(command: Sequence[str], attempt: Path, world_size: int, time_limit_s
         reader.join(timeout=2)
         for number, handler in previous.items():
             signal.signal(number, handler)
-    return _judge(process.returncode, attempt, tail, late)
+    return _judge(process.wait() or 0, attempt, tail, late)
+
+
+def _start(command: Sequence[str], attempt: Path, environment: dict[str, str]) -> Process:
+    """Start the launcher in a session of its own or, without one, the only rank."""
+    if command[0] == sys.executable:
+        from ddp_hpc import shepherd
+
+        return Fork(lambda: shepherd.main(attempt), environment)
+    return subprocess.Popen(
+        command,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+        env=environment,
+        preexec_fn=lambda: die_with_parent(signal.SIGTERM),
+    )
 
 
 def _raise_ended(number: int, frame: Any) -> None:
@@ -166,7 +177,7 @@ def launch_environment(world_size: int) -> dict[str, str]:
     return defaults | environment
 
 
-def _copy(process: subprocess.Popen[bytes], tail: deque[str]) -> None:
+def _copy(process: Process, tail: deque[str]) -> None:
     assert process.stderr is not None
     for line in process.stderr:
         text = line.decode(errors="replace")
@@ -176,7 +187,7 @@ def _copy(process: subprocess.Popen[bytes], tail: deque[str]) -> None:
             tail.append(text.rstrip())
 
 
-def _wait(process: subprocess.Popen[bytes], attempt: Path, time_limit_s: float | None) -> bool:
+def _wait(process: Process, attempt: Path, time_limit_s: float | None) -> bool:
     """Wait for the launcher. Return whether the time limit ended it; end it, too, if it outlives a failed rank."""
     began, failed_at = time.monotonic(), None
     ended = threading.Event()  # Popen.wait with a timeout sleeps up to 50 ms too long
@@ -192,12 +203,12 @@ def _wait(process: subprocess.Popen[bytes], attempt: Path, time_limit_s: float |
     return False
 
 
-def _tell(process: subprocess.Popen[bytes], ended: threading.Event) -> None:
+def _tell(process: Process, ended: threading.Event) -> None:
     process.wait()
     ended.set()
 
 
-def _end_all(process: subprocess.Popen[bytes]) -> None:
+def _end_all(process: Process) -> None:
     """End the launcher and whatever it has started on this host."""
     if process.poll() is not None:
         return
