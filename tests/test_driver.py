@@ -62,6 +62,36 @@ def test_one_failed_run_blocks_neither_the_others_nor_the_page(project):
     )
 
 
+def test_nothing_that_snakemake_is_told_deletes_or_retrains_a_finished_run(project):
+    project.study("kept", HEAD + "budget: {steps: 20}\ngrid: {model: mlp}\ntables: [runs]\nfigures: []\n")
+    assert project.call("ddp-hpc", "run", "kept").returncode == 0
+    (record,) = (project.root / "results" / "runs").glob("*/run.parquet")
+    content = record.read_bytes()
+
+    os.utime(record)  # newer than the tables that were made from it
+    for flag in ("--forceall", "--delete-all-output"):
+        project.call("snakemake", flag, "--config", "studies=[kept]")
+    assert record.read_bytes() == content
+
+    again = project.call("ddp-hpc", "run", "kept")
+    assert again.returncode == 0
+    assert trained_in(project) == 1
+
+
+def test_a_record_that_was_replaced_makes_new_tables_whatever_its_date(project):
+    project.study("kept", HEAD + "budget: {steps: 20}\ngrid: {model: mlp}\ntables: [runs]\nfigures: []\n")
+    project.finish("kept")
+    assert project.call("ddp-hpc", "run", "kept").returncode == 0
+    table = project.root / "results" / "studies" / "kept" / "tables" / "runs.parquet"
+    made = table.stat().st_mtime_ns
+    (record,) = (project.root / "results" / "runs").glob("*/run.parquet")
+
+    os.utime(record, (1e9, 1e9))
+    assert project.call("ddp-hpc", "run", "kept").returncode == 0
+
+    assert table.stat().st_mtime_ns > made
+
+
 def test_plain_snakemake_makes_the_page_from_what_there_is_and_exits_non_zero(project):
     project.study(
         "some",

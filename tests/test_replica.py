@@ -75,7 +75,7 @@ def test_a_model_without_parameters_is_refused():
 def test_a_snapshot_brings_back_tensors_and_random_numbers():
     replica = Replica(Awkward(), CPU, torch.float32)
     kept, expected = replica.weights.clone(), None
-    snapshot = Snapshot([replica.weights, *replica.buffers()], CPU)
+    snapshot = Snapshot([replica.weights], replica.model, CPU)
     for _ in range(2):
         replica.model(torch.randn(4, 3))  # moves the running mean
         replica.weights.mul_(2)

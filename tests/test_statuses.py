@@ -18,6 +18,7 @@ FAULTY = '''"""A model that fails as it is told to, at its eighth step, on one r
 
 import os
 import signal
+import subprocess
 import threading
 import time
 
@@ -38,6 +39,7 @@ class Faulty(nn.Module):
     def __init__(self, model, fault):
         super().__init__()
         self.model, self.fault, self.calls = model, fault, 0
+        self.register_buffer("seen", torch.zeros(1))
 
     def forward(self, x):
         self.calls += 1
@@ -55,10 +57,19 @@ class Faulty(nn.Module):
                 os._exit(0)
             if self.fault == "killed":
                 os.kill(os.getpid(), signal.SIGKILL)
+            if self.fault == "child that lives on":
+                subprocess.Popen(["sleep", "300"], start_new_session=True)
             if self.fault == "gpu memory":
                 raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
             if self.fault == "host memory":
                 torch.empty(2**60, dtype=torch.uint8)
+        if self.fault == "last update" and self.calls == 43:  # 3 of the warm-up, 40 steps
+            self.model[-1].bias.register_hook(lambda gradient: gradient * float("nan"))
+        if self.fault == "hidden state":
+            return self.model(x) * self.calls
+        if self.fault == "buffer put in the place of another":
+            self.seen = self.seen + 1
+            return self.model(x) * self.seen
         y = self.model(x)
         return y * float("nan") if self.fault == "nan" and self.calls >= 8 else y
 '''
@@ -124,6 +135,66 @@ def test_a_loss_that_is_not_finite_is_a_finding_and_its_job_exits_0(project):
     assert "step" in row["reason"]
     assert row["loss_area_loss_s"] is None
     assert 0 < row["steps"] <= 8
+
+
+def test_weights_that_the_last_update_broke_are_a_finding_though_no_loss_shows_it(project):
+    """A2: such a run must not win."""
+    run = plan_one(project, "last_update", "last update", 2)
+
+    done, _ = train(project, run, 2)
+
+    assert done.returncode == 0, done.stderr
+    row = record(project, run)
+    assert (row["status"], row["steps"]) == ("diverged", 40)
+    assert row["reason"] == "weights are not finite after step 40, the last"
+    assert (row["loss_area_loss_s"], row["test_metric"]) == (None, None)
+
+
+def test_the_warm_up_leaves_no_trace_in_buffers_and_a_trace_elsewhere_is_an_error(project):
+    run = plan_one(project, "buffer", "buffer put in the place of another", 1)
+    assert train(project, run, 1, launcher="")[0].returncode == 0
+    steps = records.read("steps", project.root / "results" / "runs" / run / "steps.parquet").to_pylist()
+    losses = {step["step"]: step["rank_loss"] for step in steps}
+    assert losses[1] == losses[-2]  # the first step, and the first of the warm-up
+
+    run = plan_one(project, "hidden", "hidden state", 1)
+    assert train(project, run, 1, launcher="")[0].returncode == 1
+    assert "keeps state outside its parameters and buffers" in state(project, run).reason
+
+
+def test_a_process_that_a_rank_leaves_behind_does_not_make_a_timeout_of_a_result(project):
+    run = plan_one(project, "left_behind", "child that lives on", 2)
+
+    done, seconds = train(project, run, 2, "--time-limit-min", "3")
+
+    assert done.returncode == 0, done.stderr
+    assert seconds < 40
+    assert state(project, run).status == "ok"
+    project.end_all()
+
+
+def test_a_run_that_the_launcher_starts_twice_is_a_failed_launch(project):
+    run = plan_one(project, "twice", "none", 1)
+    twice = project.root / "twice"
+    twice.write_text('#!/bin/sh\n"$@" & first=$!; "$@"; code=$?; wait $first; exit $code\n')
+    twice.chmod(0o755)
+
+    done, _ = train(project, run, 1, launcher=str(twice))
+
+    assert done.returncode == 1
+    assert state(project, run).status == "launch_failed"
+    assert "started the run more than once" in state(project, run).reason
+
+
+def test_a_spec_file_that_was_changed_does_not_train_as_something_else(project):
+    run = plan_one(project, "changed_spec", "none", 1)
+    file = project.root / "results" / "runs" / run / "spec.json"
+    file.write_text(file.read_text().replace('"learning_rate": 0.1', '"learning_rate": 0.9'))
+
+    done, _ = train(project, run, 1, launcher="")
+
+    assert done.returncode == 1
+    assert "spec.json holds another spec" in state(project, run).reason
 
 
 def test_too_little_gpu_memory_is_a_finding_with_the_curve_up_to_there(project):

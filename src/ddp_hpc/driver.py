@@ -139,7 +139,7 @@ class _Workflow:
                 start_new_session=True,
                 # the workflow holds the lock too: if we are killed it is not free before the workflow has gone
                 pass_fds=[] if self.lock.descriptor is None else [self.lock.descriptor],
-                preexec_fn=lambda: die_with_parent(signal.SIGKILL),
+                preexec_fn=_as_child,
             )
             return _watch(process, progress)
 
@@ -153,6 +153,11 @@ class _Workflow:
             if not name.startswith("logs/train/") and file.exists():
                 lines += [f"{name}:", *file.read_text(errors="replace").splitlines()[-_TAIL:]]
         return lines or [f"{self.log}:", *text.splitlines()[-_TAIL:]]
+
+
+def _as_child() -> None:
+    die_with_parent(signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a script's background job inherits it as ignored
 
 
 def _watch(process: subprocess.Popen[bytes], progress: Progress | None) -> int:

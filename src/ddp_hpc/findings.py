@@ -50,5 +50,10 @@ def write(folder: Path, attempt: Path, planned: dict[str, Any], status: str, rea
     }
     records.write("steps", steps, folder / "steps.parquet")
     records.write("evaluations", {"step": []}, folder / "evaluations.parquet")
-    notes = {"provenance": {"host": report.get("host")}, "spec": planned["spec"], "files": planned["files"]}
+    notes = {
+        "run": planned["run"],
+        "provenance": {"host": report.get("host")},
+        "spec": planned["spec"],
+        "files": planned["files"],
+    }
     records.write("run", {name: [value] for name, value in row.items()}, folder / "run.parquet", notes)

@@ -70,6 +70,7 @@ def closure(roots: list[Path], left_out: tuple[str, ...] = ()) -> dict[str, str]
         if name in found:
             continue
         found[name] = file_hash(file)
+        found |= {other.relative_to(catalog.PACKAGE).as_posix(): _content_hash(other) for other in _beside(file)}
         reached = {*_imports(file), *_packages(file)}
         waiting += [module for module in reached if _module(module).split(".")[0] not in left_out]
     return dict(sorted(found.items()))
@@ -85,6 +86,16 @@ def file_hash(file: Path) -> str:
     """Return the hash of a file's meaning: its syntax tree without comments, docstrings and formatting."""
     tree = _without_docstrings(ast.parse(file.read_text(encoding="utf-8"), filename=str(file)))
     return hashlib.sha256(_dump(tree).encode()).hexdigest()[:DIGITS]
+
+
+def _beside(file: Path) -> list[Path]:
+    """Return the files that belong to a module by their name, such as `digits.csv` to `digits.py`."""
+    return sorted(other for other in file.parent.glob(f"{file.stem}.*") if other.suffix not in (".py", ".pyc"))
+
+
+@cache
+def _content_hash(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:DIGITS]
 
 
 def _without_docstrings(tree: ast.Module) -> ast.Module:

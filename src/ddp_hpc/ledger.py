@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ddp_hpc import identity
 from ddp_hpc._process import process_created, read_json
 from ddp_hpc.spec import RunSpec
-from ddp_hpc.statuses import FINISHED
+from ddp_hpc.statuses import FAILED, FINISHED
 from ddp_hpc.store import Store
 from ddp_hpc.study import Study
 
@@ -59,11 +59,9 @@ class Ledger:
         done = [planned for planned in self.planned if self.store.finished(planned.run)]
         measured = records.read_runs(self.store.file(planned.run) for planned in done)
         rows = {planned.run: row for planned, row in zip(done, measured.to_pylist(), strict=True)}
-        strange = [
-            f"{self.store.file(run)} is the record of {row['run']}" for run, row in rows.items() if row["run"] != run
-        ]
+        strange = [_stranger(self.store.file(run), row["run"]) for run, row in rows.items() if row["run"] != run]
         if strange:
-            raise records.RecordError("\n".join([*strange, "delete what was put in the wrong folder"]))
+            raise records.RecordError("\n".join(strange))
         table = pa.Table.from_pylist(
             [rows.get(planned.run) or self._not_finished(planned) for planned in self.planned],
             schema=records.RUN.remove_metadata(),
@@ -81,16 +79,20 @@ class Ledger:
 
     def steps(self, run: str) -> "pd.DataFrame":
         """Return the steps of a finished run, all ranks, warm-up included: the columns of `records.STEPS`."""
-        from ddp_hpc import records
-
-        frame: pd.DataFrame = records.read("steps", self.store.file(run, "steps")).to_pandas()
-        return frame
+        return self._frame("steps", run)
 
     def evaluations(self, run: str) -> "pd.DataFrame":
         """Return the evaluations of a finished run: the columns of `records.EVALUATIONS`."""
+        return self._frame("evaluations", run)
+
+    def _frame(self, kind: str, run: str) -> "pd.DataFrame":
         from ddp_hpc import records
 
-        frame: pd.DataFrame = records.read("evaluations", self.store.file(run, "evaluations")).to_pandas()
+        file = self.store.file(run, kind)
+        owner = records.read_metadata(file).get("run", run)
+        if owner != run:
+            raise records.RecordError(_stranger(file, owner))
+        frame: pd.DataFrame = records.read(kind, file).to_pandas()
         return frame
 
     def coverage(self) -> str:
@@ -112,26 +114,34 @@ def state_of(store: Store, run: str) -> State:
     if store.finished(run):
         from ddp_hpc import records
 
-        row = records.read("run", store.file(run), ["status", "reason"]).to_pylist()[0]
+        row = records.read("run", store.file(run), ["run", "status", "reason"]).to_pylist()[0]
+        if row["run"] != run:
+            raise records.RecordError(_stranger(store.file(run), row["run"]))
         return State(row["status"], row["reason"], len(tried))
     if not tried:
         return State("missing")
     return _state_of_attempt(tried[-1], len(tried))
 
 
+def _stranger(file: Path, owner: str) -> str:
+    return f"{file} is the record of {owner}: delete what was put in the wrong folder, and run the study again"
+
+
 def _state_of_attempt(journal: Path, count: int) -> State:
     ended, started = read_json(journal / "ended.json"), read_json(journal / "started.json")
-    if ended and ended["status"] in FINISHED:
+    if ended.get("status") in FINISHED:
         return State("missing", f"its record was removed; attempt {journal.name} had ended {ended['status']}", count)
-    if ended:
+    if ended.get("status") in FAILED:
         return State(ended["status"], ended.get("reason"), count)
-    if started and _alive(started):
+    if _alive(started):
         return State("running", f"since {started['at']} on {started['host']}, pid {started['pid']}", count)
     return State("cancelled", "its supervisor ended without a word: killed, or the machine went down", count)
 
 
 def _alive(started: dict[str, Any]) -> bool:
     """Return whether the supervisor of an attempt still runs; on another host it is believed."""
+    if not {"at", "host", "pid", "process_created"} <= started.keys():
+        return False
     if started["host"] != os.uname().nodename:
         return True
     created = process_created(started["pid"])

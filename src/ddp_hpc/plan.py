@@ -69,24 +69,26 @@ def plan(ledger: Ledger) -> list[Item]:
 
 
 def prepare(ledger: Ledger) -> None:
-    """Write `spec.json` into the folder of every run that is not finished: what the supervisor starts from."""
+    """Write `spec.json` into the folder of every run that is not finished: what the supervisor starts from.
+
+    One that says anything else than what is planned is written anew.
+    """
     for planned in ledger.planned:
-        file = ledger.store.folder(planned.run) / "spec.json"
-        if ledger.store.finished(planned.run) or file.exists():
+        if ledger.store.finished(planned.run):
             continue
-        file.parent.mkdir(parents=True, exist_ok=True)
+        file = ledger.store.folder(planned.run) / "spec.json"
         _, spec_hash, code_hash = identity.parts(planned.run)
-        write_json(
-            file,
-            {
-                "run": planned.run,
-                "spec": planned.spec.canonical,
-                "spec_hash": spec_hash,
-                "code_hash": code_hash,
-                "world_size": planned.spec.world_size,
-                "files": identity.fingerprints(planned.spec),
-            },
-        )
+        content = {
+            "run": planned.run,
+            "spec": planned.spec.canonical,
+            "spec_hash": spec_hash,
+            "code_hash": code_hash,
+            "world_size": planned.spec.world_size,
+            "files": identity.fingerprints(planned.spec),
+        }
+        if read_json(file) != content:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_json(file, content)
 
 
 def finished_runs(store: Store) -> list[Finished]:
@@ -94,7 +96,7 @@ def finished_runs(store: Store) -> list[Finished]:
     found = []
     for file in sorted((store.root / "runs").glob("*/run.parquet")):
         planned = read_json(file.parent / "spec.json")
-        if not planned:
+        if not isinstance(planned.get("spec"), dict) or not isinstance(planned.get("files"), dict):
             continue  # a record without its plan: it counts as finished, but explains nothing
         journals = store.attempts(file.parent.name)
         ended = read_json(journals[-1] / "ended.json") if journals else {}

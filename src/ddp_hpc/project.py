@@ -1,5 +1,6 @@
 """Where things lie: the folder that holds config/, workflow/ and results/."""
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,7 +9,7 @@ from typing import Any
 
 from ddp_hpc import identity
 from ddp_hpc._yaml import read_mapping
-from ddp_hpc.catalog import did_you_mean
+from ddp_hpc.catalog import PACKAGE, did_you_mean
 from ddp_hpc.grid import Expansion, expand
 from ddp_hpc.ledger import Ledger, Planned
 from ddp_hpc.store import Store
@@ -31,6 +32,7 @@ class Project:
         start = (start or Path.cwd()).resolve()
         for folder in (start, *start.parents):
             if (folder / "config" / "studies").is_dir() and (folder / "workflow" / "Snakefile").is_file():
+                _warn_of_another_package(folder / "src" / PACKAGE.name)
                 return cls(folder)
         raise StudyError(
             f"{start} is in no ddp-hpc project: none of its parents has config/studies and workflow/Snakefile"
@@ -95,3 +97,13 @@ class Project:
         """Return from where a dataset is fetched: `data: {NAME: PATH-OR-URL}` in config.yaml, else None."""
         source = (self.config.get("data") or {}).get(name)
         return None if source is None else str(source)
+
+
+def _warn_of_another_package(source: Path) -> None:
+    """Say so if what is imported is not the source in this project: edits there would have no effect."""
+    if source.is_dir() and source.resolve() != PACKAGE.resolve():
+        print(
+            f"ddp-hpc: warning: this project has its own {source}, but what runs is {PACKAGE}; "
+            "edits in the project have no effect: install it with `pip install -e .` in its own environment",
+            file=sys.stderr,
+        )

@@ -56,6 +56,12 @@ def _work(folder: Path, known: dict[str, Any]) -> None:
         comm = MPI.COMM_WORLD
     spec = specs.load(launch["spec"])
     place = placement.survey(spec, comm)
+    _claim(folder / f"rank-{place.rank}.pid", placement.LaunchError)
+    if spec.hash != launch["spec_hash"]:
+        raise placement.LaunchError(
+            f"spec.json holds another spec (hash {spec.hash}) than its run was planned with ({launch['spec_hash']}): "
+            "delete that file and plan again"
+        )
     with _timed(startup, "code_hash_s"):
         found = identity.code_hash(spec)
     if found != launch["code_hash"]:
@@ -82,6 +88,18 @@ def _work(folder: Path, known: dict[str, Any]) -> None:
         recording.write(folder, launch, spec, outcome, parts, MPI.Get_library_version())
     comm.Barrier()  # nobody is through before the records are written
     MPI.Finalize()
+
+
+def _claim(file: Path, error: type[Exception]) -> None:
+    """Be the only process of this rank in this attempt.
+
+    Raises:
+        error: another one was here first.
+    """
+    try:
+        file.open("x").write(f"{os.getpid()}\n")
+    except FileExistsError:
+        raise error(f"two processes claim to be {file.stem}: the launcher started the run more than once") from None
 
 
 @contextmanager
@@ -151,7 +169,7 @@ def _curve_of(outcome: "Outcome | None") -> dict[str, Any]:
 
 def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError):  # whoever read it has gone
+        with suppress(OSError, ValueError, AttributeError):  # whoever read it has gone; a model may have closed it
             stream.flush()
 
 

@@ -135,6 +135,7 @@ def write(
     run = run_columns(launch, spec, outcome, parts, curve, overlaps)
     metadata = {
         "provenance": provenance_of(launch, parts, run, mpi_library),
+        "run": launch["run"],
         "spec": spec.canonical,
         "files": identity.fingerprints(spec),
     }
@@ -248,7 +249,10 @@ def run_columns(
 
 def reason_of(curve: Curves) -> str:
     """Return where a diverged run broke, e.g. `loss is nan at step 37 (rank 1)`."""
-    rank = int(np.flatnonzero(~np.isfinite(curve.rank_losses[-1]))[0])
+    broken = np.flatnonzero(~np.isfinite(curve.rank_losses[-1]))
+    if not len(broken):
+        return f"weights are not finite after step {len(curve.losses)}, the last"
+    rank = int(broken[0])
     return f"loss is {curve.rank_losses[-1, rank]} at step {len(curve.losses)} (rank {rank})"
 
 

@@ -1,7 +1,9 @@
 """A model whose weights and gradients are views of two flat tensors."""
 
+import random
 from collections.abc import Iterable
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -56,11 +58,23 @@ class Replica:
 
 
 class Snapshot:
-    """Copies of tensors and of the random generators' states, to go back to."""
+    """Copies of a training's state, to go back to: tensors, the model's buffers, the random generators.
 
-    def __init__(self, tensors: Iterable[Tensor], device: torch.device) -> None:
+    Args:
+        tensors: changed in place by a step.
+        model: its buffers are saved by their names, because a model may put a new tensor in the place of an old one.
+        device: whose generator is saved beside those of the host.
+    """
+
+    def __init__(self, tensors: Iterable[Tensor], model: nn.Module, device: torch.device) -> None:
         self._saved = [(tensor, tensor.detach().clone()) for tensor in tensors]
+        self._buffers = [
+            (module, name, buffer, buffer.detach().clone())
+            for module in model.modules()
+            for name, buffer in module.named_buffers(recurse=False)
+        ]
         self._device = device
+        self._python_random, self._numpy_random = random.getstate(), np.random.get_state()  # noqa: NPY002
         self._host_random = torch.get_rng_state()
         self._device_random = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
 
@@ -68,6 +82,11 @@ class Snapshot:
         """Put every tensor and generator back, in place."""
         for tensor, saved in self._saved:
             tensor.detach().copy_(saved)
+        for module, name, buffer, saved in self._buffers:
+            buffer.detach().copy_(saved)
+            setattr(module, name, buffer)
+        random.setstate(self._python_random)
+        np.random.set_state(self._numpy_random)  # noqa: NPY002  (a model may draw from it)
         torch.set_rng_state(self._host_random)
         if self._device_random is not None:
             torch.cuda.set_rng_state(self._device_random, self._device)

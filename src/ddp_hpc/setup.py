@@ -1,10 +1,13 @@
 """What a training is made of: data, replica, clock, batches and exchange, put together as a spec says."""
 
+import math
+import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import torch
 from mpi4py import MPI
 from torch import Tensor
@@ -35,7 +38,7 @@ class Setup:
     def snapshot(self) -> Snapshot:
         """Return a copy of all that a step changes."""
         states = (tensor for optimizer in self.optimizers for tensor in optimizer.state())
-        return Snapshot([self.replica.weights, *self.replica.buffers(), *states], self.device)
+        return Snapshot([self.replica.weights, *states], self.replica.model, self.device)
 
 
 def assemble(spec: RunSpec, comm: MPI.Intracomm, data_dir: Path, device: torch.device) -> Setup:
@@ -49,12 +52,12 @@ def assemble(spec: RunSpec, comm: MPI.Intracomm, data_dir: Path, device: torch.d
     dataset = _on_device(loaded, device, getattr(torch, spec.dtype))
     task = TASKS[data_file.TASK]
 
-    torch.manual_seed(spec.seed)
+    _seed(spec.seed)
     model_file = import_module(f"ddp_hpc.models.{spec.model.name}")
     model = model_file.build(dataset.shape, data_file.OUTPUTS, **spec.model.options)
     replica = Replica(model, device, getattr(torch, spec.dtype))
     broadcast([replica.weights, *replica.buffers()], comm)
-    torch.manual_seed((spec.seed << 20) + comm.rank + 1)
+    _seed((spec.seed << 20) + comm.rank + 1)
 
     rate, made = learning_rate_rule(spec), []
 
@@ -76,6 +79,13 @@ def assemble(spec: RunSpec, comm: MPI.Intracomm, data_dir: Path, device: torch.d
         exchange=exchange,
         optimizers=made,
     )
+
+
+def _seed(number: int) -> None:
+    """Seed every generator that a model may draw from."""
+    torch.manual_seed(number)
+    random.seed(number)
+    np.random.seed(number % 2**32)  # noqa: NPY002  (a model may draw from it)
 
 
 def _on_device(dataset: Dataset, device: torch.device, dtype: torch.dtype) -> Dataset:
@@ -107,4 +117,4 @@ def evaluate(setup: Setup, comm: MPI.Intracomm, batch_size: int = 1024) -> tuple
             sums[1] += setup.loss(outputs, targets) * len(targets)
     setup.replica.model.train()
     metric, loss = sampling.weighted_mean(comm.allgather(sums.cpu().numpy()), comm.allgather([last - first]))
-    return float(metric), float(loss)
+    return float(metric) if math.isfinite(loss) else math.nan, float(loss)  # the largest of NaNs is no answer

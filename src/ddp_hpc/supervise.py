@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # a quick start
 
     Process = subprocess.Popen[bytes] | Fork
 
-GRACE_S = 15.0  # how long the launcher may take to end the others after a rank has failed
+GRACE_S = 15.0  # how long the launcher may take to end after a rank has failed, or all are through
 KINDS = ("steps", "evaluations", "run")  # moved in this order: run.parquet says that all is there
 _POLL_S = 0.25
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -62,8 +62,10 @@ def supervise(folder: Path, launcher: Sequence[str], data_dir: Path, time_limit_
         FileNotFoundError: the folder has no `spec.json`.
     """
     planned = read_json(folder / "spec.json")
-    if not planned:
-        raise FileNotFoundError(f"{folder}/spec.json is missing: plan the run first, with `ddp-hpc plan --write STUDY`")
+    if planned.get("run") != folder.name or not isinstance(planned.get("spec"), dict):
+        raise FileNotFoundError(
+            f"{folder}/spec.json is missing or not of this run: plan it, with `ddp-hpc plan --write STUDY`"
+        )
     attempt = _new_attempt(folder)
     began = time.time()
     _start_journal(attempt, launcher, began)
@@ -72,7 +74,7 @@ def supervise(folder: Path, launcher: Sequence[str], data_dir: Path, time_limit_
     write_json(attempt / "launch.json", launch)
     kills_before = _oom_kills()
     try:
-        outcome = _launch(command, attempt, int(planned["world_size"]), time_limit_s)
+        outcome = _launch(command, attempt, planned, time_limit_s)
     except Ended as ended:
         outcome = Outcome("cancelled", str(ended))
     if outcome.status == "crashed" and _oom_kills() > kills_before:
@@ -112,11 +114,12 @@ def _start_journal(attempt: Path, launcher: Sequence[str], began: float) -> None
     write_json(attempt / "started.json", journal)
 
 
-def _launch(command: Sequence[str], attempt: Path, world_size: int, time_limit_s: float | None) -> Outcome:
+def _launch(command: Sequence[str], attempt: Path, planned: dict[str, Any], time_limit_s: float | None) -> Outcome:
+    world_size, threads = int(planned["world_size"]), planned["spec"].get("threads_per_rank")
     previous = {number: signal.signal(number, _raise_ended) for number in _SIGNALS}
     die_with_parent(signal.SIGTERM)
     try:
-        process = _start(command, attempt, launch_environment(world_size))
+        process = _start(command, attempt, launch_environment(world_size, threads))
     except OSError as error:
         return Outcome(
             "launch_failed",
@@ -126,6 +129,7 @@ def _launch(command: Sequence[str], attempt: Path, world_size: int, time_limit_s
     tail: deque[str] = deque(maxlen=30)
     reader = threading.Thread(target=_copy, args=(process, tail), daemon=True)
     reader.start()
+    late = False
     try:
         late = _wait(process, attempt, time_limit_s)
     finally:
@@ -158,8 +162,13 @@ def _raise_ended(number: int, frame: Any) -> None:
     raise Ended(f"{signal.Signals(number).name}: asked to end, or the driver went away")
 
 
-def launch_environment(world_size: int) -> dict[str, str]:
-    """Return the environment of a launcher: what Open MPI needs said, unless the user has. Others do not read it."""
+def launch_environment(world_size: int, threads: int | None = None) -> dict[str, str]:
+    """Return the environment of a launcher: what Open MPI needs said, unless the user has. Others do not read it.
+
+    Args:
+        world_size: ranks to start.
+        threads: of each rank; None: as many as the node has cores for.
+    """
     environment = dict(os.environ)
     defaults = {
         "OMPI_MCA_osc": "^ucx",
@@ -168,6 +177,8 @@ def launch_environment(world_size: int) -> dict[str, str]:
     }
     if os.geteuid() == 0:  # containers; refusing helps nobody there
         defaults |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    if threads != 1:  # Open MPI binds each of few ranks to one core, which is right for one thread only
+        defaults["PRTE_MCA_hwloc_default_binding_policy"] = "none"
     if world_size > usable_cores():  # waiting ranks must yield, and may share cores
         defaults |= {
             "PRTE_MCA_rmaps_default_mapping_policy": ":OVERSUBSCRIBE",
@@ -181,26 +192,33 @@ def _copy(process: Process, tail: deque[str]) -> None:
     assert process.stderr is not None
     for line in process.stderr:
         text = line.decode(errors="replace")
-        sys.stderr.write(text)
-        sys.stderr.flush()
+        try:  # noqa: SIM105  (contextlib takes a millisecond to import)
+            os.write(2, line)
+        except OSError:  # a full disk: keep draining, or the ranks wait for ever
+            pass
         if text.strip():
             tail.append(text.rstrip())
 
 
 def _wait(process: Process, attempt: Path, time_limit_s: float | None) -> bool:
-    """Wait for the launcher. Return whether the time limit ended it; end it, too, if it outlives a failed rank."""
-    began, failed_at = time.monotonic(), None
+    """Wait for the launcher, but not for ever once a rank has failed or all are through. Return whether it is late."""
+    began, over_at = time.monotonic(), None
     ended = threading.Event()  # Popen.wait with a timeout sleeps up to 50 ms too long
     threading.Thread(target=_tell, args=(process, ended), daemon=True).start()
     while not ended.wait(_POLL_S):
         now = time.monotonic()
         if time_limit_s is not None and now - began > time_limit_s:
             return True
-        if failed_at is None and any(attempt.glob("rank-*.json")):
-            failed_at = now
-        if failed_at is not None and now - failed_at > GRACE_S:
+        if over_at is None and (any(attempt.glob("rank-*.json")) or _complete(attempt)):
+            over_at = now
+        if over_at is not None and now - over_at > GRACE_S:
             break
     return False
+
+
+def _complete(attempt: Path) -> bool:
+    """Return whether the ranks have left all their records."""
+    return all((attempt / name).exists() for name in ("summary.json", *(f"{kind}.parquet" for kind in KINDS)))
 
 
 def _tell(process: Process, ended: threading.Event) -> None:
@@ -227,25 +245,23 @@ def _end_all(process: Process) -> None:
 
 def _judge(code: int, attempt: Path, tail: Sequence[str], late: bool) -> Outcome:
     """Return the outcome from what the ranks said, else from the launcher's exit code and last words."""
-    if late:
-        return Outcome("timeout", "the time limit was reached; give it more time, or ask for less")
     reports = sorted((read_json(file) for file in attempt.glob("rank-*.json")), key=lambda report: report.get("at", 0))
-    if reports:
+    if reports and not late:
         # a rank that was killed because another failed reports later; an exception says more than a signal
         first = next((report for report in reports if report.get("error")), reports[0])
         error = f"{first['error']}: " if first.get("error") else ""
         reason = f"rank {first['rank']} on {first['host']}: {error}{first['message']}"
         status = {"oom_gpu": "oom_gpu", "oom_host": "oom_host", "launch": "launch_failed"}.get(first["kind"], "crashed")
         return Outcome(status, reason, {"steps": first.get("steps")})
-    summary = read_json(attempt / "summary.json")
-    if code == 0 and summary and all((attempt / f"{kind}.parquet").exists() for kind in KINDS):
+    if _complete(attempt) and not reports:  # whatever then kept the launcher, the training was done
+        summary = read_json(attempt / "summary.json")
         numbers = {key: summary.get(key) for key in ("steps", "train_s", "startup_s")}
         return Outcome(summary["status"], summary.get("reason"), numbers)
+    if late:
+        return Outcome("timeout", "the time limit was reached; give it more time, or ask for less")
     said = "; ".join(line.strip(" -*|") for line in tail if line.strip(" -*|"))[-600:] or "it said nothing"
-    if code == 0:
-        return Outcome("launch_failed", f"the launcher ended with 0, but no rank left a record: {said}")
-    how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-    return Outcome("launch_failed", f"the launcher ended with {how} before any rank reported: {said}")
+    how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    return Outcome("launch_failed", f"the launcher {how}, and no rank left a record or a reason: {said}")
 
 
 def _oom_kills() -> int:

@@ -68,18 +68,10 @@ class StudyTargets:
         """Return the tables that a figure reads, as the workflow names them."""
         return [f"{self.folder}/tables/{table}.parquet" for table in figure_tables(name)]
 
-    def runs_for(self, output: str) -> list[str]:
-        """Return the records that `output` has to wait for: those to come, and those newer than it."""
-        waited = [] if self.settled else [run_file(planned.run) for planned in self.missing]
-        file = self.project.root / output
-        made = file.stat().st_mtime_ns if file.exists() else 0
-        newer = [run_file(run) for run, when in self._record_times.items() if made and when > made]
-        return waited + newer
-
-    @cached_property
-    def _record_times(self) -> dict[str, int]:
-        files = {planned.run: self.ledger.store.file(planned.run) for planned in self.ledger.planned}
-        return {run: file.stat().st_mtime_ns for run, file in files.items() if file.exists()}
+    @property
+    def awaited(self) -> list[str]:
+        """The records that tables and page have to wait for. Finished ones are not among them, see above."""
+        return [] if self.settled else [run_file(planned.run) for planned in self.missing]
 
     def stamp(self, kind: str, name: str) -> str:
         """Return the stamp of a table, a figure or the page (kind `report`)."""
@@ -115,12 +107,20 @@ class StudyTargets:
     @cached_property
     def _evidence(self) -> Any:
         """The planned runs and, in the second pass, why some are not there: a new reason makes new tables."""
-        lacking = {planned.run for planned in self.missing} if self.settled else set()
-        states = {run: state_of(self.ledger.store, run) for run in lacking}
+        lacking = [planned.run for planned in self.missing]
+        states = {run: state_of(self.ledger.store, run) for run in lacking} if self.settled else {}
         return {
-            "runs": [planned.run for planned in self.ledger.planned if planned.run not in lacking],
+            "runs": {run: self._version(run) for run in [planned.run for planned in self.ledger.planned]},
             "missing": {run: [state.status, state.reason] for run, state in sorted(states.items())},
         }
+
+    def _version(self, run: str) -> list[int]:
+        """Return size and date of a record: another one in its place makes other tables."""
+        file = self.ledger.store.file(run)
+        if not file.exists():
+            return []
+        status = file.stat()
+        return [status.st_size, status.st_mtime_ns]
 
 
 @dataclass(frozen=True)

@@ -83,6 +83,7 @@ def train(
         stop = None
         if step == spec.steps_asked or step % AGREE_EVERY_STEPS == 0:
             losses, elapsed_s = read_losses(unread, outcome), time.perf_counter() - zero - outcome.evaluation_s
+            check_warm_up(outcome.losses)
             stop = agree(comm, losses, time_is_over(spec, elapsed_s))
             report(step, losses[-1], elapsed_s)
             setup.timers.resolve()
@@ -95,7 +96,8 @@ def train(
             setup.timers.start()
 
     setup.timers.resolve()
-    outcome.ended, outcome.diverged = time.time(), stop == "diverged"
+    outcome.ended = time.time()
+    outcome.diverged = stop == "diverged" or agree(comm, [finite_or_nan(setup.replica.weights)], False) is not None
     if not outcome.diverged:
         evaluate_after(step, setup, comm, outcome)
     setup.exchange.close()
@@ -129,6 +131,25 @@ def warm_up(setup: Setup, outcome: Outcome) -> None:
     setup.timers.resolve()
     before.restore()
     outcome.warm_up_s = time.perf_counter() - began
+
+
+def check_warm_up(losses: "array[float]") -> None:
+    """Compare the first step with the first of the warm-up: the same batch from the same state.
+
+    Raises:
+        RuntimeError: they differ, so something was not put back.
+    """
+    warm, first = losses[0], losses[WARM_UP_STEPS]
+    if math.isfinite(warm) and math.isfinite(first) and not math.isclose(warm, first, rel_tol=1e-3, abs_tol=1e-6):
+        raise RuntimeError(
+            f"the loss of step 1 is {first}, but it was {warm} on the same batch in the warm-up, before all was put "
+            "back: the model keeps state outside its parameters and buffers, which it must not"
+        )
+
+
+def finite_or_nan(weights: Tensor) -> float:
+    """Return 0.0 if all weights are finite, else NaN: the last update has no loss that would show it."""
+    return 0.0 if bool(weights.isfinite().all()) else math.nan
 
 
 def read_losses(unread: list[Tensor], outcome: Outcome) -> list[float]:

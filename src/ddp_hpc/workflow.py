@@ -17,7 +17,7 @@ DRIVER = "DDP_HPC_DRIVER"  # set by whoever holds the lock, for the workflows th
 # calls of snakemake that run no job; short flags may stand together, as in `-nq`
 _LOOKING = re.compile(
     r"-[pqrkFhR]*[nDl][npqrkFhR]*|--(dry-?run|dag|rulegraph|filegraph|d3dag|summary|detailed-summary|list(-\w+)*|lt|lint"
-    r"|unlock|report|print-compilation|delete-all-output)(=.*)?"
+    r"|unlock|report|print-compilation)(=.*)?"
 )
 
 _lock: DriverLock | None = None

@@ -16,9 +16,7 @@ rule made_from:
 
 rule table:
     input:
-        runs=lambda wildcards: study(wildcards).runs_for(
-            f"results/studies/{wildcards.study}/tables/{wildcards.name}.parquet"
-        ),
+        runs=lambda wildcards: study(wildcards).awaited,
         made_from=lambda wildcards: study(wildcards).stamp("table", wildcards.name),
     output:
         "results/studies/{study}/tables/{name}.parquet",
@@ -42,7 +40,7 @@ rule figure:
 
 rule report:
     input:
-        runs=lambda wildcards: study(wildcards).runs_for(f"results/studies/{wildcards.study}/report/index.html"),
+        runs=lambda wildcards: study(wildcards).awaited,
         parts=lambda wildcards: study(wildcards).outputs[:-1],
         made_from=lambda wildcards: study(wildcards).stamp("report", "report"),
     output:
