@@ -27,5 +27,5 @@ rule train:
         mpi=lambda wildcards: f"{LAUNCHER} -n {world_size(wildcards)}" if world_size(wildcards) > 1 else "",
     shell:
         # exec: the supervisor must be the direct child of the driver, to notice when that dies
-        "exec ddp-hpc train {wildcards.run} --launcher {resources.mpi:q} --time-limit-min {resources.runtime}"
+        "exec ddp-hpc train {wildcards.run} --launcher={resources.mpi:q} --time-limit-min {resources.runtime}"
         " > {log} 2>&1"
