@@ -5,8 +5,8 @@ import re
 import signal
 
 import pytest
+from faulty import FAULTY
 from sandbox import Sandbox, wait_for
-from test_statuses import FAULTY
 
 HEAD = (
     "base: {dataset: digits, exchange: none, world_size: 1, batch_size: 16, threads_per_rank: 1, learning_rate: 0.1}\n"

@@ -147,7 +147,7 @@ def test_one_more_learning_rate_runs_its_points_only(project):
 
     assert [item["spec"]["learning_rate"] for item in new] == [0.9, 0.9]
     assert {item["spec"]["exchange"] for item in new} == {"ring", "mpi_allreduce"}
-    assert all(item["reason"] == "learning_rate 0.9, nearest run has 0.1" for item in new), new
+    assert all(item["reason"] == "learning_rate 0.9 (nearest run: 0.5)" for item in new), new
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ddp_hpc import catalog
 from ddp_hpc._errors import StudyError, given, unknown
 from ddp_hpc._yaml import Document, Key
 from ddp_hpc.spec import Choice, RunSpec
@@ -55,6 +56,17 @@ def _twice(study: Study, document: Document) -> Iterator[str]:
         yield f"{document.where(('base', name))}: {name} stands under `rules` too; allowed: once"
 
 
+def _unknown_choices(pattern: Mapping[str, Any], place: Key, document: Document) -> Iterator[str]:
+    """A pattern with a model, dataset or exchange that does not exist would silently fit nothing."""
+    for kind in pattern.keys() & set(CHOICES):
+        for value in listed(pattern[kind]):
+            name = value.get("name") if isinstance(value, Mapping) else value
+            try:
+                catalog.path(kind, str(name))
+            except catalog.CatalogError as error:
+                yield f"{document.where((*place, kind), place)}: {error}"
+
+
 def _wrong_parts(grid: Mapping[str, Any], key: Key, document: Document) -> Iterator[str]:
     axes = Counter(name for name in grid if name not in PARTS)
     empty = [(*key, name) for name in axes if grid[name] == []]
@@ -66,6 +78,8 @@ def _wrong_parts(grid: Mapping[str, Any], key: Key, document: Document) -> Itera
                 yield f"{document.where(place)}: {part}: given {shown}, allowed: fields, e.g. {EXAMPLE[part]}"
                 continue
             yield from _unknown(group, place, document)
+            if part in FILTERS:
+                yield from _unknown_choices(group, place, document)
             if part == "zip":
                 axes.update(list(group))
                 empty += [(*place, name) for name in group if group[name] == []]

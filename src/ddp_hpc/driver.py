@@ -14,9 +14,10 @@ from typing import Any
 
 from ddp_hpc import plan
 from ddp_hpc._process import die_with_parent
+from ddp_hpc.durations import duration
 from ddp_hpc.ledger import Ledger, State, state_of
 from ddp_hpc.lock import DriverLock
-from ddp_hpc.progress import Progress
+from ddp_hpc.progress import Making, Progress
 from ddp_hpc.project import Project
 from ddp_hpc.statuses import FINISHED
 from ddp_hpc.targets import StudyTargets
@@ -63,26 +64,21 @@ def run(
 
 def _run(project: Project, ledger: Ledger, workflow: "_Workflow") -> int:
     began = time.monotonic()
-    missing = StudyTargets(project, ledger, settled=False).missing
+    for note in ledger.notes:
+        print(f"note: {note}", file=sys.stderr)
+    targets = StudyTargets(project, ledger, settled=False)
     trained = 0
-    if missing:
+    if targets.missing:
         plan.prepare(ledger)
-        print(f"{ledger.study.name}: {len(missing)} of {len(ledger.planned)} runs to train", flush=True)
-        trained = workflow.start("trained", Progress(ledger, missing))
-    published = workflow.start("all", None, "settled=1") if trained >= 0 else trained
-    return _report(project, ledger, trained, published, workflow, time.monotonic() - began)
-
-
-def _report(
-    project: Project, ledger: Ledger, trained: int, published: int, workflow: "_Workflow", seconds: float
-) -> int:
+        print(f"{ledger.study.name}: {len(targets.missing)} of {len(ledger.planned)} runs to train", flush=True)
+        trained = workflow.start("trained", Progress(ledger, targets.missing))
+    making = Making([project.root / output for output in targets.outputs])
+    published = workflow.start("all", making, "settled=1") if trained >= 0 else trained
     states = {planned.run: state_of(ledger.store, planned.run) for planned in ledger.planned}
+    nothing = not targets.missing and not published and not making.made
+    print(f"{ledger.study.name}: {_summary(states, nothing)}, in {duration(time.monotonic() - began)}")
     lacking = {run: state for run, state in states.items() if state.status not in FINISHED}
-    findings = Counter(state.status for state in states.values() if state.status in FINISHED and state.status != "ok")
-    done = f"{len(states) - len(lacking)} of {len(states)} runs"
-    also = "".join(f", {count} {status}" for status, count in findings.items())
-    print(f"{ledger.study.name}: {done}{also}, in {seconds:.0f} s")
-    for line in _failures(lacking):
+    for line in _failures(ledger, lacking):
         print(line, file=sys.stderr)
     if trained < 0 or published < 0:
         print("ended by a signal; the same command goes on from here", file=sys.stderr)
@@ -95,12 +91,29 @@ def _report(
     return 1 if lacking or published else 0
 
 
-def _failures(lacking: dict[str, State]) -> list[str]:
-    lines = [f"  {state.status:13} {run}: {state.reason or 'see logs/train'}" for run, state in lacking.items()]
+def _summary(states: dict[str, State], nothing: bool) -> str:
+    counts = Counter(state.status for state in states.values())
+    findings = [f"{counts[status]} {status}" for status in FINISHED - {"ok"} if counts[status]]
+    done = f"{sum(counts[status] for status in FINISHED)} of {len(states)} runs finished"
+    also = f" ({', '.join(sorted(findings))}: a finding, not a failure)" if findings else ""
+    return f"{'nothing to do: ' if nothing else ''}{done}{also}"
+
+
+def _failures(ledger: Ledger, lacking: dict[str, State]) -> list[str]:
+    """Return a line per status and reason: how many runs have it, one of them and its log."""
+    groups: dict[tuple[str, str | None], list[str]] = {}
+    for run, state in lacking.items():
+        groups.setdefault((state.status, state.reason), []).append(run)
+    lines = []
+    for (status, reason), runs in groups.items():
+        if status == "missing" and not reason:
+            lines.append(f"  {len(runs)} not started")
+            continue
+        example = f"{'e.g. ' if len(runs) > 1 else ''}{ledger.describe(runs[0])}, logs/train/{runs[0]}.log"
+        lines.append(f"  {len(runs)} {status}: {reason or 'no reason is known'} ({example})")
     most = 20
-    return (
-        lines if len(lines) <= most else [*lines[:most], f"  ... and {len(lines) - most} more: `ddp-hpc status STUDY`"]
-    )
+    more = [f"  ... and {len(lines) - most} more: `ddp-hpc status {ledger.study.name}`"] if len(lines) > most else []
+    return [*lines[:most], *more]
 
 
 class _Workflow:
@@ -119,7 +132,7 @@ class _Workflow:
         self.config = [f"studies=[{name}]", *([f"launcher={launcher}"] if launcher else [])]
         self.log = Path("logs") / "workflow" / f"{name}-{datetime.now():%Y%m%d-%H%M%S}.log"
 
-    def start(self, target: str, progress: Progress | None, *config: str) -> int:
+    def start(self, target: str, progress: Making | Progress, *config: str) -> int:
         """Run snakemake to a target and return its exit code; negative if a signal ended it."""
         command = [sys.executable, "-m", "snakemake", target, "--workflow-profile", self.profile, *self.more]
         command += ["--config", *self.config, *config]
@@ -160,7 +173,7 @@ def _as_child() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # a script's background job inherits it as ignored
 
 
-def _watch(process: subprocess.Popen[bytes], progress: Progress | None) -> int:
+def _watch(process: subprocess.Popen[bytes], progress: Making | Progress) -> int:
     """Wait for the workflow and show progress; on a signal let it cancel its jobs, then kill it."""
     asked: list[int] = []
 
@@ -175,15 +188,13 @@ def _watch(process: subprocess.Popen[bytes], progress: Progress | None) -> int:
             try:
                 process.wait(_POLL_S)
             except subprocess.TimeoutExpired:
-                if progress:
-                    progress.show()
+                progress.show()
             if asked and deadline is None:
                 deadline = time.monotonic() + GRACE_S
                 os.killpg(process.pid, signal.SIGINT)  # also reaches the local trainings
             if deadline is not None and time.monotonic() > deadline:
                 process.kill()
-        if progress:
-            progress.end()
+        progress.end()
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)

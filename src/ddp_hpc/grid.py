@@ -75,7 +75,7 @@ def expand(file: Path) -> Expansion:
         problems[f"{document.where(*_places('budget', number, document))}: {NotDivisibleError(samples, batches)}"] = ""
     if problems:
         more = [f"... and {len(problems) - MOST_ERRORS} more"] if len(problems) > MOST_ERRORS else []
-        raise StudyError("\n".join([*(text + at for text, at in list(problems.items())[:MOST_ERRORS]), *more]))
+        raise StudyError("\n".join([*(text + at for text, at in list(problems.items())[:MOST_ERRORS]), *more, *notes]))
     if not specs:
         raise StudyError("\n".join([f"{document.where(('grid',))}: grid: no point is left to run", *notes]))
     if asked > len(specs):

@@ -41,6 +41,13 @@ class Ledger:
     study: Study
     store: Store
     planned: tuple[Planned, ...]
+    notes: tuple[str, ...] = ()  # what is worth saying about the study's grid
+
+    def describe(self, run: str) -> str:
+        """Return a planned run by the fields that vary in the study, e.g. `world_size 2, learning_rate 0.1`."""
+        columns = {planned.run: planned.spec.columns() for planned in self.planned}
+        varying = [name for name in columns[run] if len({row[name] for row in columns.values()}) > 1]
+        return ", ".join(f"{name} {columns[run][name]}" for name in varying) or run
 
     @cached_property
     def runs(self) -> "pd.DataFrame":

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ddp_hpc import catalog
+from ddp_hpc.durations import duration
 from ddp_hpc.ledger import Ledger, state_of
 from ddp_hpc.plan import Item
 from ddp_hpc.project import Project
@@ -67,37 +68,47 @@ def planned(item: Item) -> dict[str, Any]:
 
 
 def plan_lines(ledger: Ledger, items: Sequence[Item], everything: bool) -> list[str]:
-    """Return the plan as lines: the counts, each run with its reason, the hours."""
+    """Return the plan as lines: the counts, why (each reason once, or each run), how long, notes on the grid."""
     counts = Counter(item.action for item in items)
     listed = ", ".join(
-        f"{counts[action]} {action}" for action in ("new", "changed", "failed", "running", "kept") if counts[action]
+        f"{counts[action]} {action}" for action in ("new", "changed", *FAILED, "running", "kept") if counts[action]
     )
     lines = [f"{ledger.study.name}: {len(items)} runs: {listed}"]
     shown = [item for item in items if everything or item.action != "kept"]
-    most = len(shown) if everything else MOST_LINES
-    lines += [f"  {item.action:8} {item.planned.run}  {item.reason}" for item in shown[:most]]
-    if len(shown) > most:
-        lines.append(f"  ... and {len(shown) - most} more: --all or --json")
-    return [*lines, *_hours([item for item in items if item.will_run])]
+    if everything:
+        lines += [f"  {item.action:8} {item.planned.run}  {item.reason}" for item in shown]
+    else:
+        lines += _by_reason(ledger, shown)
+    return [*lines, *_hours([item for item in items if item.will_run]), *(f"note: {note}" for note in ledger.notes)]
+
+
+def _by_reason(ledger: Ledger, items: Sequence[Item]) -> list[str]:
+    """Return a line per reason: how many runs have it, and one of them."""
+    groups: dict[tuple[str, str], list[Item]] = {}
+    for item in items:
+        groups.setdefault((item.action, item.reason), []).append(item)
+    lines = []
+    for (action, reason), group in list(groups.items())[:MOST_LINES]:
+        example = ledger.describe(group[0].planned.run)
+        lines.append(f"  {len(group)} {action}: {reason}; {'e.g. ' if len(group) > 1 else ''}{example}")
+    if len(groups) > MOST_LINES:
+        lines.append(f"  ... and {len(groups) - MOST_LINES} more reasons: --all or --json")
+    return lines
 
 
 def _hours(items: Sequence[Item]) -> list[str]:
     if not items:
         return ["nothing is to be trained"]
+    to_train = f"{len(items)} run{'s' if len(items) > 1 else ''} to train"
     known = [(item.estimate, item.planned.spec.world_size) for item in items if item.estimate]
     if not known:
-        return [f"{len(items)} runs to train; how long is not known: no run like them has finished"]
+        return [f"{to_train}; how long is not known: no run like them has finished"]
     low, middle, high = (
-        sum(getattr(estimate, name) for estimate, _ in known) / 3600 for name in ("low_s", "middle_s", "high_s")
+        duration(sum(getattr(estimate, name) for estimate, _ in known)) for name in ("low_s", "middle_s", "high_s")
     )
-    ranks = sum(estimate.middle_s * ranks for estimate, ranks in known) / 3600
-    unknown = f"; {len(items) - len(known)} runs have none like them" if len(known) < len(items) else ""
-    hours = f"{_short(middle)} h one after the other ({_short(low)} to {_short(high)}), {_short(ranks)} rank-hours"
-    return [f"{len(items)} runs to train: about {hours}, from past runs like them{unknown}"]
-
-
-def _short(hours: float) -> str:
-    return f"{hours:.2g}" if hours < 10 else f"{hours:.0f}"
+    ranks = duration(sum(estimate.middle_s * ranks for estimate, ranks in known))
+    unknown = f"; {len(items) - len(known)} have none like them" if len(known) < len(items) else ""
+    return [f"{to_train}, about {middle} one after the other ({low} to {high}; times ranks: {ranks}){unknown}"]
 
 
 def states(ledger: Ledger) -> list[dict[str, Any]]:

@@ -1,5 +1,7 @@
 """What a study still has to run, why, and for about how long."""
 
+import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +29,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Item:
-    """One planned run: `kept`, `new`, `changed`, `failed` or `running`, and why."""
+    """One planned run: `kept`, `new`, `changed`, `running` or the status of a failure, and why."""
 
     planned: Planned
     action: str
@@ -118,7 +120,10 @@ def _fields(canonical: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _nearest(waiting: Sequence[Planned], finished: Sequence[Finished]) -> list[list[Finished]]:
-    """Return for each waiting run the finished runs that differ from it in the fewest fields."""
+    """Return for each waiting run the finished ones, of its model and dataset, that differ in the fewest fields.
+
+    Of equally near ones those come first whose numbers are closest.
+    """
     if not waiting or not finished:
         return [[] for _ in waiting]
     import numpy as np
@@ -129,12 +134,38 @@ def _nearest(waiting: Sequence[Planned], finished: Sequence[Finished]) -> list[l
         return [codes[column].setdefault(value, len(codes[column])) for column, value in enumerate(fields)]
 
     old = np.array([encode(run.fields) for run in finished], dtype=np.int32)
+    names = [_names(run.fields) for run in finished]
     nearest = []
     for planned in waiting:
-        different = (old != np.array(encode(_fields(planned.spec.canonical)), dtype=np.int32)).sum(axis=1)
-        order = np.flatnonzero(different == different.min())[:MOST_NEIGHBOURS]
-        nearest.append([finished[index] for index in order])
+        fields = _fields(planned.spec.canonical)
+        alike = np.array([name == _names(fields) for name in names])
+        different = (old != np.array(encode(fields), dtype=np.int32)).sum(axis=1)
+        different[~alike] = len(FIELDS) + 1
+        order = np.flatnonzero(alike & (different == different.min()))
+        found = sorted((finished[int(index)] for index in order), key=lambda run: _distance(fields, run.fields))
+        nearest.append(found[:MOST_NEIGHBOURS])
     return nearest
+
+
+def _names(fields: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names of model and dataset, without their options."""
+    found = []
+    for kind in ("model", "dataset"):
+        value = json.loads(fields[FIELDS.index(kind)])
+        found.append(value if isinstance(value, str) else value["name"])
+    return tuple(found)
+
+
+def _distance(one: tuple[str, ...], other: tuple[str, ...]) -> float:
+    """Return how far apart the numbers of two specs are, in orders of magnitude."""
+    total = 0.0
+    for mine, theirs in zip(one, other, strict=True):
+        if mine != theirs:
+            try:
+                total += abs(math.log(float(mine) / float(theirs)))
+            except (ValueError, ZeroDivisionError):
+                total += 1.0
+    return total
 
 
 def _item(planned: Planned, state: State, nearest: list[Finished]) -> Item:
@@ -143,9 +174,9 @@ def _item(planned: Planned, state: State, nearest: list[Finished]) -> Item:
         return Item(planned, "running", state.reason or "", estimate)
     if state.status in FAILED:
         times = f" ({state.attempts} attempts)" if state.attempts > 1 else ""
-        return Item(planned, "failed", f"{state.status}{times}: {state.reason or 'no reason is known'}", estimate)
+        return Item(planned, state.status, f"{state.reason or 'no reason is known'}{times}", estimate)
     if not nearest:
-        return Item(planned, "new", "no finished run to compare with", estimate)
+        return Item(planned, "new", "no finished run with this model and dataset", estimate)
     action, reason = _difference(planned.spec, nearest[0])
     return Item(planned, action, reason, estimate)
 
@@ -155,7 +186,7 @@ def _difference(spec: RunSpec, other: Finished) -> tuple[str, str]:
     now = spec.canonical
     mine = _fields(now)
     fields = [
-        f"{name} {_shown(value)}, nearest run has {_shown(theirs)}"
+        f"{name} {_shown(name, value)} (nearest run: {_shown(name, theirs)})"
         for name, value, theirs in zip(FIELDS, mine, other.fields, strict=True)
         if value != theirs
     ]
@@ -170,8 +201,9 @@ def _change(name: str, now: dict[str, str], before: dict[str, str]) -> str:
     return "is new" if name not in before else "is gone" if name not in now else "has changed"
 
 
-def _shown(value: str) -> str:
-    return value.strip('"') or "default"
+def _shown(name: str, value: str) -> str:
+    default = RunSpec.model_fields[name].default
+    return value.strip('"') or str("null" if default is None else default)
 
 
 def _estimate(spec: RunSpec, nearest: Sequence[Finished]) -> Estimate | None:

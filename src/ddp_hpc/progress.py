@@ -1,13 +1,62 @@
 """How far a study is: one line that updates on a terminal, sparse lines in a log."""
 
+import shutil
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
+from ddp_hpc.durations import duration
 from ddp_hpc.ledger import Ledger, Planned, state_of
 from ddp_hpc.statuses import FAILED
 
 SPARSE_S = 15.0
+
+
+class Line:
+    """One line that is written over and over on a terminal, and now and then in a log."""
+
+    def __init__(self) -> None:
+        self.terminal = sys.stdout.isatty()
+        self.shown = time.monotonic()
+        self.text = ""
+
+    def write(self, text: str) -> None:
+        """Show `text`, if it is time to."""
+        if self.terminal:
+            text = text[: shutil.get_terminal_size().columns - 1]
+            sys.stdout.write("\r" + text.ljust(len(self.text)))
+            self.text = text
+        elif time.monotonic() - self.shown >= SPARSE_S:
+            sys.stdout.write(text + "\n")
+            self.shown = time.monotonic()
+        sys.stdout.flush()
+
+    def end(self) -> None:
+        """Leave the line."""
+        if self.text:
+            sys.stdout.write("\r" + " " * len(self.text) + "\r")
+            sys.stdout.flush()
+
+
+class Making:
+    """Counts the tables, figures and page that have been made since it was started."""
+
+    def __init__(self, outputs: Sequence[Path]) -> None:
+        self.outputs = outputs
+        self.began = time.time()
+        self.line = Line()
+        self.made = 0
+
+    def show(self) -> None:
+        """Show how many have been made so far."""
+        self.made = sum(file.exists() and file.stat().st_mtime > self.began for file in self.outputs)
+        self.line.write(f"making tables, figures and page: {self.made} done, {duration(time.time() - self.began)}")
+
+    def end(self) -> None:
+        """Count for the last time, and leave the line."""
+        self.show()
+        self.line.end()
 
 
 class Progress:
@@ -18,9 +67,8 @@ class Progress:
         self.waiting = {planned.run: len(ledger.store.attempts(planned.run)) for planned in missing}
         self.total = len(missing)
         self.failed = 0
-        self.began = self.shown = time.monotonic()
-        self.line = ""
-        self.terminal = sys.stdout.isatty()
+        self.began = time.monotonic()
+        self.line = Line()
 
     def show(self) -> None:
         """Show where the study stands, if that is news."""
@@ -28,24 +76,14 @@ class Progress:
         done = self.total - len(self.waiting)
         elapsed = time.monotonic() - self.began
         ended = done - self.failed
-        left = f", about {_duration(elapsed / done * len(self.waiting))} left" if done and self.waiting else ""
+        left = f", about {duration(elapsed / done * len(self.waiting))} left" if done and self.waiting else ""
         failed = f", {self.failed} failed" if self.failed else ""
-        now = f"  now {running[0]}" if len(running) == 1 else f"  {len(running)} running" if running else ""
-        line = f"{ended} of {self.total} runs trained{failed}, {_duration(elapsed)}{left}{now}"
-        if self.terminal:
-            width = len(self.line)
-            sys.stdout.write("\r" + line.ljust(width))
-            self.line = line
-        elif time.monotonic() - self.shown >= SPARSE_S:
-            sys.stdout.write(line + "\n")
-            self.shown = time.monotonic()
-        sys.stdout.flush()
+        now = f"; now {self.ledger.describe(running[0])}" if running else ""
+        self.line.write(f"{ended} of {self.total} runs trained{failed}, {duration(elapsed)}{left}{now}")
 
     def end(self) -> None:
         """Leave the line."""
-        if self.terminal and self.line:
-            sys.stdout.write("\r" + " " * len(self.line) + "\r")
-            sys.stdout.flush()
+        self.line.end()
 
     def _look(self) -> list[str]:
         """Drop the runs that have ended since we last looked, and return those that run now."""
@@ -64,9 +102,3 @@ class Progress:
             elif status == "running":
                 running.append(run)
         return running
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"

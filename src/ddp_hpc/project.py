@@ -91,7 +91,7 @@ class Project:
         """Return the planned runs of a study."""
         expansion = self.expansion(name)
         planned = tuple(Planned(identity.run_id(spec), spec) for spec in expansion.specs)
-        return Ledger(expansion.study, self.store, planned)
+        return Ledger(expansion.study, self.store, planned, expansion.notes)
 
     def dataset_source(self, name: str) -> str | None:
         """Return from where a dataset is fetched: `data: {NAME: PATH-OR-URL}` in config.yaml, else None."""

@@ -161,8 +161,12 @@ class RunSpec(BaseModel):
     def _consistent(self) -> Self:
         self._check_budget()
         self._check_choices()
+        self._check_samples()
         if self.optimizer == "adam" and self.momentum:
-            raise ValueError(f"momentum={self.momentum} belongs to sgd; adam has none, leave it out")
+            raise ValueError(
+                f"momentum={self.momentum} belongs to sgd, adam has none; to compare both: "
+                f"zip: {{optimizer: [sgd, adam], momentum: [{self.momentum:g}, 0]}}"
+            )
         if (self.learning_rate_scaling == "none") != (self.base_batch_size is None):
             raise ValueError(
                 f"learning_rate_scaling={self.learning_rate_scaling} with base_batch_size={self.base_batch_size}: "
@@ -181,13 +185,26 @@ class RunSpec(BaseModel):
         if largest is not None and self.world_size > largest:
             raise ValueError(
                 f"exchange {self.exchange.name!r} allows world_size up to {largest}, given {self.world_size}; "
-                f"allowed for more: {', '.join(n for n in catalog.names('exchange') if n != self.exchange.name)}"
+                f"allowed for more: {', '.join(n for n in catalog.names('exchange') if n != self.exchange.name)}; "
+                f"give it a grid of its own, or exclude: {{exchange: {self.exchange.name}, world_size: [...]}}"
             )
         wanted = catalog.constants("model", self.model.name).get("INPUT_SHAPE")
         shape = catalog.constants("dataset", self.dataset.name).get("SHAPE")
         if wanted and shape and not _fits(wanted, shape):
             raise ValueError(
                 f"model {self.model.name!r} takes samples of shape {wanted}, dataset {self.dataset.name!r} has {shape}"
+            )
+
+    def _check_samples(self) -> None:
+        """Check what is known of a dataset's size before it is read: the constant TRAIN_SAMPLES in its file."""
+        available = catalog.constants("dataset", self.dataset.name).get("TRAIN_SAMPLES")
+        wanted = self.dataset.options.get("train_samples") or available
+        if available is not None and wanted > available:
+            raise ValueError(f"dataset {self.dataset.name!r}: train_samples={wanted}, allowed: 1 to {available}")
+        if self.sampling == "partitioned" and wanted is not None and wanted < self.world_size:
+            raise ValueError(
+                f"sampling: partitioned over world_size={self.world_size} needs a sample for each rank, dataset "
+                f"{self.dataset.name!r} has {wanted}"
             )
 
     @property

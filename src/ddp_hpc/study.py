@@ -32,6 +32,10 @@ def _one_point() -> list[dict[str, Any]]:
     return [{}]
 
 
+# they say what competes with what, or repeat it
+NOT_SEARCHED = ("world_size", "exchange", "budget", "seed")
+
+
 class Rules(BaseModel):
     """Rules of the training (the first three, part of every spec) and of the judgement (the rest)."""
 
@@ -89,6 +93,11 @@ class Study(BaseModel):
         for field in search:
             if field not in SPEC_FIELDS:
                 raise ValueError(unknown("field", field, SPEC_FIELDS))
+            if field in NOT_SEARCHED:
+                raise ValueError(
+                    f"{field} is no axis of a search: a longer run, more ranks, a luckier seed are no better setting; "
+                    f"allowed: {', '.join(name for name in SPEC_FIELDS if name not in NOT_SEARCHED)}"
+                )
         return search
 
     @property

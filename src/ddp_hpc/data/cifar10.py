@@ -15,6 +15,7 @@ from ddp_hpc.data._tasks import Dataset, Samples
 SHAPE = (3, 32, 32)
 TASK = "classification"
 OUTPUTS = 10
+TRAIN_SAMPLES = 50_000
 
 URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 ARCHIVE = "cifar-10-binary.tar.gz"

@@ -16,6 +16,7 @@ from ddp_hpc.data._tasks import Dataset, Samples
 SHAPE = (64,)
 TASK = "classification"
 OUTPUTS = 10
+TRAIN_SAMPLES = 1437
 
 TEST_SAMPLES = 360  # a fifth, always the same
 
