@@ -10,6 +10,7 @@ from factory import Result, constant, made_up
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ddp_hpc.evidence import flags, of_runs
 from ddp_hpc.tables import areas, runs, winners
 from ddp_hpc.tables._judge import NO_WINNER, exclusions, pick_winners, points
 
@@ -80,6 +81,25 @@ def test_a_run_by_the_clock_has_no_number_of_samples_to_miss(tmp_path):
     by_batch = {16: constant(3.0, 7), 32: constant(2.0, 9), 64: constant(4.0, 11)}
 
     assert build(tmp_path, by_batch, budget={"seconds": 5.0})["winner"] == "32"
+
+
+def test_points_that_see_different_numbers_of_samples_are_not_compared(tmp_path):
+    """A3: of two curves the shorter has the smaller area, however poor its end."""
+    row = build(tmp_path, {16: constant(1.0), 32: constant(4.0), 64: constant(4.4)}, budget={"steps": 100})
+
+    assert row["winner"] == NO_WINNER
+    assert row["judged_by"] == "not comparable: the points see 3200 to 12800 samples; give the budget in samples_seen"
+
+
+def test_time_lost_in_slow_steps_is_a_column_and_a_warning(tmp_path):
+    def train(spec):
+        return constant(5.0, 400, step_s=0.01, train_s=4.0 if spec.batch_size == 16 else 10.0)
+
+    ledger = made_up(tmp_path, train, grid=ONE_GROUP)
+
+    assert list(runs.build(ledger)["slow_steps_share"].round(3)) == [0.0, 0.6, 0.6]
+    (warning,) = [text for text in flags(ledger, {}, of_runs(ledger)) if "slower than the median" in text]
+    assert warning.startswith("In 2 of 3 runs more than 33 % of the training time was lost in steps slower")
 
 
 def test_all_diverged_is_no_winner(tmp_path):

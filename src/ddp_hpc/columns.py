@@ -94,3 +94,13 @@ def label(row: Mapping[str, Any], columns: Iterable[str]) -> str:
         else:
             parts.append(show(row[name]))
     return "/".join(parts)
+
+
+def slow_steps_share(runs: pd.DataFrame) -> "pd.Series[float]":
+    """Return for each run the share of its training time beyond steps x median step; NaN where that is not known.
+
+    Near 0 on a quiet machine. Medians do not show what a disturbance cost, the training time does.
+    """
+    steady_s = runs["steps"].astype("Float64") * runs["step_s"].astype("Float64")
+    share = 1 - steady_s / runs["train_s"].astype("Float64")
+    return share.clip(lower=0).astype("float64")

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from ddp_hpc import records
-from ddp_hpc.columns import rows_of, search_columns, show, varying
+from ddp_hpc.columns import rows_of, search_columns, show, slow_steps_share, varying
 from ddp_hpc.ledger import Ledger
 
 _PER_RUN = ("command", "startup", "null_columns")  # differ by nature, or are told elsewhere
@@ -20,6 +20,9 @@ _PER_RANK = {
     "threads": "threads per rank",
 }
 _CHANGES_TIMES = ("software.", "hosts", "processors", "GPUs", "gradient_path", "source.")
+
+DISTURBED = 1 / 3  # share of the training time, see `columns.slow_steps_share`
+TOO_GOOD = 1.1  # parallel efficiency
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,8 @@ def flags(ledger: Ledger, tables: Mapping[str, pd.DataFrame], evidence: Evidence
     """Return what a reader has to be wary of, a sentence each."""
     return [
         *_oversubscribed(ledger.runs),
+        *_disturbed(ledger.runs),
+        *(_too_good(tables["scaling"]) if "scaling" in tables else []),
         *_mixed(evidence),
         *_uncommitted(evidence),
         *_again(ledger.runs),
@@ -110,6 +115,27 @@ def _oversubscribed(runs: pd.DataFrame) -> Iterator[str]:
         yield (
             f"{count} of {len(runs)} runs had more threads than cores (oversubscribed): their times mean nothing, "
             "they cannot win, and figures mark them."
+        )
+
+
+def _disturbed(runs: pd.DataFrame) -> Iterator[str]:
+    counted = runs[~runs["oversubscribed"].fillna(False).astype(bool)]
+    count = int((slow_steps_share(counted) > DISTURBED).sum())
+    if count:
+        yield (
+            f"In {count} of {len(runs)} runs more than {100 * DISTURBED:.0f} % of the training time was lost in steps "
+            "slower than the median: something else used the cores. Do not trust their times and areas "
+            "(slow_steps_share in the table of runs); run them again on a quiet machine, with repeats."
+        )
+
+
+def _too_good(scaling: pd.DataFrame) -> Iterator[str]:
+    fit = scaling[~scaling["oversubscribed"].fillna(False).astype(bool)]
+    count = int((fit["efficiency"] > TOO_GOOD).sum())
+    if count:
+        yield (
+            f"{count} of {len(scaling)} rows of the scaling table have a parallel efficiency above {TOO_GOOD}: "
+            "their baseline was disturbed, or a rank's share fits a faster memory."
         )
 
 

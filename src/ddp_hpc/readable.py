@@ -34,5 +34,7 @@ def in_words(rules: Rules) -> list[str]:
     return [
         f"Of the runs with status ok, all samples seen, {threshold} (over {steps}) and a core for every thread, "
         "the one with the least loss area wins.",
-        f"Areas of runs without repeats that differ by less than {100 * rules.area_noise:g} % are not told apart.",
+        "Two points are told apart if the 95 % interval of the difference of their areas excludes 0: Welch's from "
+        "repeats (two are a weak test); else from a block bootstrap of each curve, which cannot show how one run "
+        f"differs from the next, so differences below {100 * rules.area_noise:g} % are not told apart either.",
     ]

@@ -37,9 +37,16 @@ def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Fig
     for one, panel in zip(axes, shown, strict=True):
         _panel(one, panel, rows_of(matching(tables["winners"], panel.key))[0], names)
     label_outer(axes, f"{' / '.join(names) or 'the only point'}, by minimum loss", "loss area (loss x s)")
-    notes = ["Dark: the winner. Medium: cannot be told from it."]
+    notes = ["Dark: the winner. Medium: cannot be told from it. Light: larger beyond doubt.", *left_out(areas)]
     small_print(figure, coverage, notes + ([f"Hollow: {OVERSUBSCRIBED}."] if areas["oversubscribed"].any() else []))
     return figure
+
+
+def left_out(areas: pd.DataFrame) -> list[str]:
+    """Return how many points have no bar, and why."""
+    gone = areas[~areas["excluded"].isin(["", "oversubscribed"])]
+    reasons = ", ".join(f"{count} {reason}" for reason, count in gone["excluded"].value_counts().items())
+    return [f"Not drawn: {len(gone)} of {len(areas)} points ({reasons})."] if len(gone) else []
 
 
 def _panel(axes: Axes, panel: Panel, winner: Mapping[str, Any], names: list[str]) -> None:

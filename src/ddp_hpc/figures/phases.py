@@ -30,6 +30,7 @@ CAPTION = (
 
 BARS = ("exchange", "exchange_options", "world_size")  # what stands side by side in a panel
 FEW_BARS = 6
+HEADROOM = 1.25  # of the axis over the highest bar
 LETTER_IN = 0.045  # width of a letter of small print
 
 # from bottom to top: column, words, colour, hatch; light and dark take turns, so that it reads in grey
@@ -77,9 +78,9 @@ def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Fig
     stacked = {column for row in rows_of(known) for column, seconds in stack(row) if seconds > 0}
     handles = [_patch(part) for part in reversed(PARTS) if part[0] in stacked]
     figure.legend(handles=handles, loc="outside upper left", ncols=2 if len(shown) == 1 else 4, handlelength=1.2)
-    notes = ["Black line: the median step of the slowest rank; the medians of phases need not add up to it."]
+    notes = ["Black line: the mean step, which speedups compare; above the bar of medians: lost in slow steps."]
     if known["oversubscribed"].any():
-        notes.append(f"\u2020 {OVERSUBSCRIBED}.")
+        notes.append(f"\u2020 {OVERSUBSCRIBED}; where such a bar is cut off, its mean step is written.")
     small_print(figure, coverage, notes)
     return figure
 
@@ -102,6 +103,7 @@ def _patch(part: tuple[str, str, str, str]) -> Patch:
 
 
 def _bars(axes: Axes, rows: list[dict[str, Any]], words: list[str], unit_s: float, bar_in: float) -> None:
+    highest = HEADROOM * max((_height(row, unit_s) for row in rows if not _marked(row)), default=0.0)
     looks = {name: {"color": colour, "hatch": hatch} for name, _, colour, hatch in PARTS}
     for place, row in enumerate(rows):
         bottom = 0.0
@@ -109,17 +111,30 @@ def _bars(axes: Axes, rows: list[dict[str, Any]], words: list[str], unit_s: floa
             height = seconds / unit_s
             axes.bar(place, height, 0.7, bottom, edgecolor="#404040", linewidth=0.3, **looks[name])  # type: ignore[arg-type]
             bottom += height
-        step = row["step_s"] / unit_s
+        step = row["mean_step_s"] / unit_s
         axes.plot([place - 0.42, place + 0.42], [step, step], color="#000000", linewidth=1.2, solid_capstyle="butt")
-        if pd.notna(row["oversubscribed"]) and row["oversubscribed"]:
-            axes.annotate("\u2020", (place, max(step, bottom)), (0, 1), textcoords="offset points", ha="center")
+        if _marked(row):
+            cut = bool(highest) and max(step, bottom) > highest
+            mark = f"\u2020 {step:.3g}" if cut else "\u2020"
+            top = highest if cut else max(step, bottom)
+            axes.annotate(mark, (place, top), (0, 1), textcoords="offset points", ha="center", size=SMALL)
     axes.set_xlim(-0.6, len(rows) - 0.4)
     axes.margins(y=0.12)
+    if highest:  # bars whose times mean nothing must not flatten the others
+        axes.set_ylim(0, highest)
     letters = int(bar_in / LETTER_IN)
     fits = max(len(word) for text in words for word in text.split()) <= letters
     texts = [_in_lines(text, letters) if fits else text for text in words]
     axes.set_xticks(range(len(rows)), texts, rotation=0 if fits else 90, size=SMALL)
     axes.tick_params(axis="x", length=0)
+
+
+def _marked(row: Mapping[str, Any]) -> bool:
+    return bool(pd.notna(row["oversubscribed"]) and row["oversubscribed"])
+
+
+def _height(row: Mapping[str, Any], unit_s: float) -> float:
+    return float(max(row["mean_step_s"], sum(seconds for _, seconds in stack(row)))) / unit_s
 
 
 def _in_lines(text: str, letters: int) -> str:

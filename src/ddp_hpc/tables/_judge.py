@@ -7,7 +7,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ddp_hpc.columns import group_columns, label, ordered, rows_of, search_columns, split, varying
+from ddp_hpc.columns import (
+    group_columns,
+    label,
+    ordered,
+    rows_of,
+    search_columns,
+    slow_steps_share,
+    split,
+    varying,
+)
 from ddp_hpc.ledger import Ledger
 from ddp_hpc.statuses import FINISHED
 from ddp_hpc.tables._curve import whole_curve
@@ -19,8 +28,12 @@ CurveError = Callable[[str], float | None]
 
 
 def judged(ledger: Ledger) -> pd.DataFrame:
-    """Return the planned runs with `min_loss` over the study's window, and `excluded`: why a run may not win."""
+    """Return the planned runs with `min_loss` over the study's window, `excluded` and `slow_steps_share`.
+
+    `excluded` says why a run may not win, `slow_steps_share` is as `slow_steps_share` gives it.
+    """
     runs = ledger.runs.copy()
+    runs["slow_steps_share"] = slow_steps_share(runs)
     window = ledger.study.rules.loss_window
     if window > 1:
         runs["min_loss"] = np.array(
@@ -97,13 +110,24 @@ def points(runs: pd.DataFrame, groups: list[str], search: list[str], error_of: C
                 "repeats": len(repeats),
                 "loss_area_loss_s": _median(repeats["loss_area_loss_s"]),
                 "min_loss": _median(repeats["min_loss"]),
+                "samples_asked": repeats["samples_asked"].max(),
                 "oversubscribed": bool(repeats["oversubscribed"].astype("boolean").fillna(False).any()),
                 "excluded": excluded,
                 "runs": list(repeats["run"]),
                 "area": None if excluded else Area(areas, error),
             }
         )
-    names = ["point", "repeats", "loss_area_loss_s", "min_loss", "oversubscribed", "excluded", "runs", "area"]
+    names = [
+        "point",
+        "repeats",
+        "loss_area_loss_s",
+        "min_loss",
+        "samples_asked",
+        "oversubscribed",
+        "excluded",
+        "runs",
+        "area",
+    ]
     return pd.DataFrame(rows, columns=[*groups, *search, *names])
 
 
@@ -164,6 +188,13 @@ _TYPES = {
 def _winner(fit: pd.DataFrame, search: list[str], area_noise: float) -> dict[str, Any]:
     if fit.empty:
         return {"winner": NO_WINNER}
+    samples = sorted(fit["samples_asked"].dropna().unique())
+    if len(samples) > 1:  # the shorter of two curves has the smaller area, however poor its end
+        seen = f"{samples[0]} to {samples[-1]} samples"
+        return {
+            "winner": NO_WINNER,
+            "judged_by": f"not comparable: the points see {seen}; give the budget in samples_seen",
+        }
     rows = rows_of(fit)
     best, others = rows[0], rows[1:]
     verdicts = [(row["point"], compare(best["area"], row["area"], area_noise)) for row in others]

@@ -18,12 +18,14 @@ _PARTS = ("forward_backward_s", "wait_s", "move_s", "exchange_busy_s")
 def build(ledger: Ledger) -> pd.DataFrame:
     """Return one row per kind of step: median phases over all its runs with status ok, null where there is none.
 
-    `step_s` is the median step, with the least and the largest of the runs; `exchange_share` is exchange_exposed_s
-    over the sum of the phases. Medians do not add up: the phases sum to the step within one run's step only.
+    `step_s` is the median step, with the least and the largest of the runs; `mean_step_s` is the training time over
+    the steps, which speedups compare: what it is longer than the median was lost in slow steps. `exchange_share` is
+    exchange_exposed_s over the sum of the phases. Medians do not add up: the phases sum to the step within one run's
+    step only.
     """
     runs = ledger.runs
     axes = ordered({*varying(runs), "exchange", "world_size", "batch_size"} - _SAME_WORK)
-    columns = ["step_s", "step_least_s", "step_largest_s", *PHASES, *_PARTS, "exchange_share"]
+    columns = ["step_s", "step_least_s", "step_largest_s", "mean_step_s", *PHASES, *_PARTS, "exchange_share"]
     types = types_of(axes) | {"runs": INT} | dict.fromkeys(columns, FLOAT) | {"oversubscribed": FLAG}
     return typed((key | _row(rows[rows["status"] == "ok"]) for key, rows in split(runs, axes)), types)
 
@@ -36,6 +38,7 @@ def _row(ended: pd.DataFrame) -> dict[str, Any]:
         "runs": len(ended),
         "step_least_s": ended["step_s"].min(),
         "step_largest_s": ended["step_s"].max(),
+        "mean_step_s": (ended["train_s"] / ended["steps"]).astype(float).median(),
         "exchange_share": exposed / sum(known) if pd.notna(exposed) and sum(known) > 0 else None,
         "oversubscribed": bool(ended["oversubscribed"].fillna(False).any()) if len(ended) else None,
     }
