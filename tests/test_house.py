@@ -239,3 +239,18 @@ def test_make_installs_once_and_again_only_when_the_pins_change(tmp_path):
 
 def _would_run(folder: Path) -> str:
     return subprocess.run(["make", "-n", "quickstart"], capture_output=True, text=True, check=True, cwd=folder).stdout
+
+
+PAGES = [
+    *ROOT.glob("*.md"),
+    *ROOT.glob("config/*.md"),
+    *ROOT.glob("profiles/*.md"),
+    *ROOT.glob("results/published/*/*.md"),
+]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_in_a_page_leads_somewhere(page):
+    links = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text())
+    dead = [link for link in links if "://" not in link and not (page.parent / link).exists()]
+    assert dead == []
