@@ -64,10 +64,14 @@ def _list_arguments(parser: argparse.ArgumentParser) -> None:
     _as_json(parser)
 
 
-def _plan_arguments(parser: argparse.ArgumentParser) -> None:
+def _status_arguments(parser: argparse.ArgumentParser) -> None:
     _of_a_study(parser)
     _as_json(parser)
-    parser.add_argument("--all", action="store_true", help="list the runs that are kept, too")
+
+
+def _plan_arguments(parser: argparse.ArgumentParser) -> None:
+    _status_arguments(parser)
+    parser.add_argument("--all", action="store_true", help="list every run, kept ones too, instead of each reason")
     parser.add_argument("--write", action="store_true", help="write spec.json files, to `ddp-hpc train RUN` by hand")
 
 
@@ -76,11 +80,6 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--profile", default="profiles/default", help="the workflow profile (default: %(default)s)")
     parser.add_argument("--launcher", help="what starts the ranks, e.g. 'srun --mpi=pmix', instead of the profile's")
     parser.add_argument("snakemake", nargs="*", metavar="-- ARG", help="further arguments of snakemake, after --")
-
-
-def _status_arguments(parser: argparse.ArgumentParser) -> None:
-    _of_a_study(parser)
-    _as_json(parser)
 
 
 def _data_arguments(parser: argparse.ArgumentParser) -> None:
@@ -126,27 +125,35 @@ def _project() -> Any:
 
 def _list(options: argparse.Namespace) -> int:
     from ddp_hpc import listing
+    from ddp_hpc.catalog import did_you_mean
+    from ddp_hpc.printing import write_rows
 
     project = _project()
     if options.what is None:
         rows = listing.studies(project)
     elif options.what in KIND_WORDS:
         rows = listing.choices(KIND_WORDS[options.what])
-    else:
+    elif options.what in project.studies:
         rows = listing.points(project, options.what)
-    _write(rows, options.json)
+    else:
+        known = [*project.studies, *KIND_WORDS]
+        raise ValueError(
+            f"nothing is called {options.what!r}{did_you_mean(options.what, known)}; allowed: {', '.join(known)}"
+        )
+    write_rows(rows, options.json)
     return 0
 
 
 def _plan(options: argparse.Namespace) -> int:
     from ddp_hpc import listing, plan
+    from ddp_hpc.printing import write_rows
 
     ledger = _project().ledger(options.study)
     items = plan.plan(ledger)
     if options.write:
         plan.prepare(ledger)
     if options.json:
-        _write([listing.planned(item) for item in items], True)
+        write_rows([listing.planned(item) for item in items], True)
     else:
         print("\n".join(listing.plan_lines(ledger, items, options.all)))
     return 0
@@ -160,11 +167,12 @@ def _run(options: argparse.Namespace) -> int:
 
 def _status(options: argparse.Namespace) -> int:
     from ddp_hpc import listing
+    from ddp_hpc.printing import write_rows
 
     ledger = _project().ledger(options.study)
     rows = listing.states(ledger)
     if options.json:
-        _write(rows, True)
+        write_rows(rows, True)
     else:
         print("\n".join(listing.state_lines(ledger, rows)))
     return 0
@@ -208,8 +216,7 @@ def _table(options: argparse.Namespace) -> int:
 
     project = _project()
     folder = project.study_folder(options.study) / "tables"
-    print(tables.make(options.name, project.ledger(options.study), folder))
-    return 0
+    return _say(tables.make(options.name, project.ledger(options.study), folder))
 
 
 def _figure(options: argparse.Namespace) -> int:
@@ -217,16 +224,15 @@ def _figure(options: argparse.Namespace) -> int:
 
     project = _project()
     folder = project.study_folder(options.study)
-    print(figures.make(options.name, project.expansion(options.study).study, folder / "tables", folder / "figures"))
-    return 0
+    study = project.expansion(options.study).study
+    return _say(figures.make(options.name, study, folder / "tables", folder / "figures"))
 
 
 def _report(options: argparse.Namespace) -> int:
     from ddp_hpc import report
 
     project = _project()
-    print(report.make(project.ledger(options.study), project.study_folder(options.study)))
-    return 0
+    return _say(report.make(project.ledger(options.study), project.study_folder(options.study)))
 
 
 def _doctor(options: argparse.Namespace) -> int:
@@ -237,12 +243,13 @@ def _doctor(options: argparse.Namespace) -> int:
 
 def _bench(options: argparse.Namespace) -> int:
     from ddp_hpc import bench
+    from ddp_hpc.printing import write_rows
 
     def say(text: str) -> None:
         print(f"timing {text}", file=sys.stderr, flush=True)
 
-    _write(bench.planning(_project(), options.points, say), False)
-    _write(bench.running(_project(), say), False)
+    write_rows(bench.planning(_project(), options.points, say), False)
+    write_rows(bench.running(_project(), say), False)
     return 0
 
 
@@ -255,21 +262,9 @@ def _schema(options: argparse.Namespace) -> int:
     return 0
 
 
-def _write(rows: Sequence[dict[str, Any]], as_json: bool) -> None:
-    if as_json:
-        import json
-
-        print(json.dumps(rows, indent=1))
-        return
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    cells = [columns, *([_cell(row.get(name)) for name in columns] for row in rows)]
-    widths = [max(len(line[index]) for line in cells) for index in range(len(columns))]
-    for line in cells:
-        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
-
-
-def _cell(value: Any) -> str:
-    return "-" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+def _say(text: object) -> int:
+    print(text)
+    return 0
 
 
 VERBS = {

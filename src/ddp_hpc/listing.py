@@ -33,12 +33,17 @@ def studies(project: Project) -> list[dict[str, Any]]:
 
 
 def choices(kind: str) -> list[dict[str, Any]]:
-    """Return a row per choice of a kind: its options with their defaults, and its first line of documentation."""
+    """Return a row per choice of a kind: its options, and its first line of documentation; or what is wrong with it."""
     rows = []
     for name in catalog.names(kind):
-        options = catalog.options(kind, name).values()
+        try:
+            options = catalog.options(kind, name).values()
+            what = catalog.summary(kind, name)
+        except catalog.CatalogError as error:
+            rows.append({kind: name, "options": None, "what": f"WRONG: {error}"})
+            continue
         listed = ", ".join(f"{option.name}: {option.annotation} = {option.default}" for option in options)
-        rows.append({kind: name, "options": listed or None, "what": catalog.summary(kind, name)})
+        rows.append({kind: name, "options": listed or None, "what": what})
     return rows
 
 
@@ -73,7 +78,8 @@ def plan_lines(ledger: Ledger, items: Sequence[Item], everything: bool) -> list[
     listed = ", ".join(
         f"{counts[action]} {action}" for action in ("new", "changed", *FAILED, "running", "kept") if counts[action]
     )
-    lines = [f"{ledger.study.name}: {len(items)} runs: {listed}"]
+    runs = "1 run" if len(items) == 1 else f"{len(items)} runs"
+    lines = [f"{ledger.study.name}: {runs}: {listed}"]
     shown = [item for item in items if everything or item.action != "kept"]
     if everything:
         lines += [f"  {item.action:8} {item.planned.run}  {item.reason}" for item in shown]

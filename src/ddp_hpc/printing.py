@@ -1,0 +1,21 @@
+"""Rows on the terminal: aligned columns for people, JSON for programs."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+
+def write_rows(rows: Sequence[dict[str, Any]], as_json: bool) -> None:
+    """Print rows; a column that some rows lack, or null, is `-`."""
+    if as_json:
+        print(json.dumps(rows, indent=1))
+        return
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    cells = [columns, *([_cell(row.get(name)) for name in columns] for row in rows)]
+    widths = [max(len(line[index]) for line in cells) for index in range(len(columns))]
+    for line in cells:
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def _cell(value: Any) -> str:
+    return "-" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
