@@ -99,7 +99,7 @@ def _winners(axes: Axes, curves: pd.DataFrame, winners: pd.DataFrame, groups: Se
         words = f"{title({name: row[name] for name in groups}, differ)}: {point_words(row['winner'], names)}"
         _line(axes, one, COLOURS[number], LINES[number], words)
     if drawn:
-        axes.legend(loc="upper right", fontsize=5.5 if len(drawn) <= 6 else 4.5, handlelength=2.4)
+        axes.legend(loc="lower left", fontsize=5.5 if len(drawn) <= 6 else 4.5, handlelength=2.4)
     else:
         say(axes, "no eligible runs")
 
