@@ -55,6 +55,13 @@ OPTIONS = (
     "width: PositiveInt = 3, rate: float = 1, kind: Literal['a', 'b'] = 'a', "
     "sizes: tuple[int, ...] = (), top: int | None = None"
 )
+ALLOWED = {
+    "width": "a whole number > 0, e.g. its default 3",
+    "rate": "a number, e.g. its default 1.0",
+    "kind": "a, b, e.g. its default 'a'",
+    "sizes": "a list of whole numbers, e.g. its default []",
+    "top": "a whole number or null",
+}
 
 
 def test_options_are_the_keyword_only_parameters(package):
@@ -111,10 +118,9 @@ def test_options_are_kept_in_canonical_types_where_they_differ_from_their_defaul
 )
 def test_a_wrong_option_is_told_with_what_is_allowed(package, name, value):
     write(package, model(OPTIONS))
-    annotation = catalog.options("model", "one")[name].annotation
     with pytest.raises(CatalogError) as error:
         catalog.check_options("model", "one", {name: value})
-    for part in (f"option {name!r} of model 'one'", repr(value), f"allowed: {annotation}"):
+    for part in (f"option {name!r} of model 'one'", repr(value), f"allowed: {ALLOWED[name]}"):
         assert part in str(error.value)
 
 
@@ -128,7 +134,7 @@ def test_an_unknown_option_is_told_with_the_known_ones(package):
     ("text", "told"),
     [
         (model("width=3"), "needs an annotation and a default"),
-        (model("width: int"), "needs an annotation and a default"),
+        (model("width: int"), r"models/one.py:\d+: option 'width' of model 'one' needs an annotation and a default"),
         (model("width: np.int32 = 3"), "annotation np.int32 uses {'np'}; allowed: int, float"),
         (model("width: int = 3 * 2"), r"the default must be a literal, not 3 \* 2"),
         (model("width: int = 'three'"), "the default 'three' is no int"),

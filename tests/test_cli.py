@@ -20,17 +20,20 @@ def test_a_pattern_that_fits_nothing_and_points_given_twice_are_told(project):
 
     assert "notes: 1 run: 1 new" in said
     assert "note: " in said
-    assert "notes.yaml:4: exclude: {'learning_rate': 7} fits no point" in said
-    assert "1 of 2 runs are given more than once" in said
+    assert "notes.yaml:4: exclude: {learning_rate: 7} fits no point" in said
+    assert "1 of 2 runs is given more than once" in said
 
 
-def test_a_choice_that_does_not_exist_is_an_error_in_a_pattern_too(project):
-    project.study("typo", BASE + "grid: {learning_rate: [0.1, 0.2], exclude: {exchange: rin, learning_rate: 0.1}}\n")
+def test_a_value_that_a_field_cannot_have_is_an_error_in_a_pattern_too(project):
+    pattern = "{exchange: rin, optimizer: adm, learning_rate: '0.1'}"
+    project.study("typo", BASE + f"grid: {{learning_rate: [0.1, 0.2], exclude: {pattern}}}\n")
 
     done = project.call("ddp-hpc", "plan", "typo")
 
     assert done.returncode == 2
-    assert "typo.yaml:4: no exchange 'rin' (did you mean 'ring'?)" in done.stderr
+    assert "typo.yaml:4: exchange: no exchange 'rin' (did you mean 'ring'?)" in done.stderr
+    assert "typo.yaml:4: optimizer: given 'adm' (text), allowed: 'sgd' or 'adam' (did you mean 'adam'?)" in done.stderr
+    assert "typo.yaml:4: learning_rate: given '0.1' (text; write numbers without quotes)" in done.stderr
 
 
 def test_a_plan_gives_each_reason_once_with_the_nearest_run(project):
@@ -53,7 +56,7 @@ def test_a_broken_model_file_does_not_hide_the_others(project):
     finally:
         broken.unlink()
 
-    assert "WRONG: option 'width' of model 'broken' needs an annotation and a default" in said
+    assert f"WRONG: {broken}:1: option 'width' of model 'broken' needs an annotation and a default" in said
     assert "mlp" in said
 
 

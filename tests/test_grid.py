@@ -125,10 +125,10 @@ def test_a_filter_sees_defaults_options_choices_and_shared_batches(tmp_path):
 
 
 def test_a_pattern_that_fits_nothing_is_told(tmp_path):
-    found = expand(tmp_path, {"grid": {"batch_size": [8, 16], "exclude": [{"batch_size": 16}, {"batch_size": "32"}]}})
+    found = expand(tmp_path, {"grid": {"batch_size": [8, 16], "exclude": [{"batch_size": 16}, {"batch_size": 32}]}})
     assert points(found, "batch_size") == [(8,)]
     (note,) = found.notes
-    assert "exclude: {'batch_size': '32'} fits no point" in note
+    assert "exclude: {batch_size: 32} fits no point" in note
     assert "try.yaml:" in note
 
 
@@ -175,3 +175,30 @@ def _seconds(folder: Path, study: dict) -> float:
     start = time.process_time()
     assert len(expand(folder, study).specs) == 10_000
     return time.process_time() - start
+
+
+@pytest.mark.parametrize(
+    ("axes", "told"),
+    [
+        (
+            {"optimizer": ["sgd", "adam"], "momentum": [0.9]},
+            [
+                "zip: {optimizer: [sgd, adam], momentum: [0.9, 0]}",
+                "e.g. at world_size=1, batch_size=8, optimizer=adam, momentum=0.9",
+            ],
+        ),
+        (
+            {"exchange": ["none", "ring"], "world_size": [1, 2]},
+            ["exclude: {exchange: none, world_size: [2, ...]}", "e.g. at exchange=none, world_size=2, batch_size=8"],
+        ),
+        (
+            {"sampling": "partitioned", "world_size": 2000},
+            ["dataset 'digits' has 1437", "world_size=2000"],
+        ),
+    ],
+)
+def test_fields_that_do_not_go_together_are_told_with_the_remedy_and_a_point(tmp_path, axes, told):
+    with pytest.raises(grid.StudyError) as error:
+        expand(tmp_path, {"grid": axes | {"exclude": {"batch_size": 99}}})
+    for part in [*told, "exclude: {batch_size: 99} fits no point"]:
+        assert part in str(error.value)

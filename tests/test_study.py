@@ -169,7 +169,7 @@ WRONG = {
     "choice of a rule": (
         "budget:",
         "rules: {learning_rate_scaling: lin}\nbudget:",
-        [":11:", "'lin'", "'none', 'linear'"],
+        [":11:", "'lin'", "'none', 'linear'", "did you mean 'linear'?"],
     ),
     "rule needs another": (
         "budget:",
@@ -177,7 +177,12 @@ WRONG = {
         [":12:", "learning_rate_scaling=linear", "need base_batch_size"],
     ),
     "tab": ("  model:", "\tmodel:", [":3:", r"'\t'", "indent with spaces"]),
-    "unbalanced": ("[16, 32]", "[16, 32", [":10:", "expected ',' or ']'"]),
+    "unbalanced": ("[16, 32]", "[16, 32", [":9:", "is ',' or ']' missing?"]),
+    "no colon": ("grid:", "grid", [":6:", "is ':' missing after this key?"]),
+    "no blank": ("name: try", "name:try", [":2:", "is a ':' or the blank after it missing in the line above"]),
+    "odd indent": ("  model:", " model:", [":4:", "a ':' cannot stand here"]),
+    "open quote": ("name: try", "name: 'try", [":1:", "the text that begins here is not closed"]),
+    "tagged": ("  threads_per_rank: 1", "  threads_per_rank: !!int b", ["try.yaml: ", "not what its tag", "'b'"]),
     "two documents": ("grid:", "---\ngrid:", [":6:", "second document"]),
     "number as a key": ("  threads_per_rank: 1", "  3: 4", [":5:", "'3'"]),
 }

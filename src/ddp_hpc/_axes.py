@@ -2,13 +2,15 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Any
+from functools import cache
+from typing import Annotated, Any
 
-from ddp_hpc import catalog
+from pydantic import TypeAdapter, ValidationError
+
 from ddp_hpc._errors import StudyError, given, unknown
 from ddp_hpc._yaml import Document, Key
 from ddp_hpc.spec import Choice, RunSpec
-from ddp_hpc.study import GLOBAL_BATCH, HOMES, SPEC_FIELDS, Rules, Study, listed
+from ddp_hpc.study import GLOBAL_BATCH, HOMES, SPEC_FIELDS, Rules, Study, explain, listed
 
 CHOICES = tuple(name for name, field in RunSpec.model_fields.items() if field.annotation is Choice)
 SETTABLE = (*SPEC_FIELDS, GLOBAL_BATCH)
@@ -56,15 +58,22 @@ def _twice(study: Study, document: Document) -> Iterator[str]:
         yield f"{document.where(('base', name))}: {name} stands under `rules` too; allowed: once"
 
 
-def _unknown_choices(pattern: Mapping[str, Any], place: Key, document: Document) -> Iterator[str]:
-    """A pattern with a model, dataset or exchange that does not exist would silently fit nothing."""
-    for kind in pattern.keys() & set(CHOICES):
-        for value in listed(pattern[kind]):
-            name = value.get("name") if isinstance(value, Mapping) else value
+@cache
+def _field(name: str) -> TypeAdapter[Any]:
+    field = RunSpec.model_fields[name]
+    annotated: Any = Annotated[field.annotation, field]
+    return TypeAdapter(annotated)
+
+
+def _impossible(pattern: Mapping[str, Any], place: Key, document: Document) -> Iterator[str]:
+    """A pattern with a value that its field cannot have would silently fit nothing."""
+    for name in SPEC_FIELDS:
+        for value in listed(pattern.get(name, [])):
             try:
-                catalog.path(kind, str(name))
-            except catalog.CatalogError as error:
-                yield f"{document.where((*place, kind), place)}: {error}"
+                _field(name).validate_python(value, strict=True)
+            except ValidationError as error:
+                problem = {**error.errors()[0], "loc": (name,)}
+                yield explain(problem, document, (*place, name))
 
 
 def _wrong_parts(grid: Mapping[str, Any], key: Key, document: Document) -> Iterator[str]:
@@ -79,7 +88,7 @@ def _wrong_parts(grid: Mapping[str, Any], key: Key, document: Document) -> Itera
                 continue
             yield from _unknown(group, place, document)
             if part in FILTERS:
-                yield from _unknown_choices(group, place, document)
+                yield from _impossible(group, place, document)
             if part == "zip":
                 axes.update(list(group))
                 empty += [(*place, name) for name in group if group[name] == []]

@@ -1,6 +1,7 @@
 """How a wrong study is explained: file and line or key, what was given, what is allowed, where a key belongs."""
 
 import datetime
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -77,7 +78,8 @@ def allowed(problem: Mapping[str, Any]) -> str:
         return ALLOWED[problem["type"]]
     if problem["type"] == "string_pattern_mismatch":
         return "lower-case letters, digits and _, not _ first, at most 64"
-    return str(problem["msg"]).removeprefix("Input should be ").removeprefix("a valid ")
+    text = str(problem["msg"]).removeprefix("Input should be ").removeprefix("a valid ")
+    return text + did_you_mean(problem["input"], re.findall(r"'(\w+)'", text))
 
 
 def given(value: Any) -> str:

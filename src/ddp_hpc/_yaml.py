@@ -7,11 +7,35 @@ from typing import Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
-from ruamel.yaml.constructor import DuplicateKeyError
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.scalarbool import ScalarBoolean
 
 Key = tuple[str | int, ...]
+
+# what the parser says; what it means (after a ; added to it); whether the line to look at is where the thing began
+_IN_WORDS = (
+    (r"'\t'", "; indent with spaces", False),
+    ("duplicate key", "; each key may stand once", False),
+    ("another document", "a second document starts here; allowed: one per file", False),
+    ("could not find expected ':'", "is ':' missing after this key? write `key: value`, with a blank", True),
+    (
+        "mapping values are not allowed",
+        "a ':' cannot stand here: is a ':' or the blank after it missing in the line above, is this line indented "
+        "wrongly, or does a text that holds ': ' lack quotes?",
+        False,
+    ),
+    ("expected ',' or '}'", "is ',' or '}' missing? the mapping that begins here with '{' is not closed", True),
+    ("expected ',' or ']'", "is ',' or ']' missing? the list that begins here with '[' is not closed", True),
+    ("unexpected end of stream", "is a quote missing? the text that begins here is not closed", True),
+    (
+        "expected <block end>",
+        "this line fits none above: indent it as its neighbours; in a list each item begins with '- '",
+        False,
+    ),
+    ("cannot start any token", "; put a text that begins with it in quotes", False),
+    ("undefined alias", "; put a text that begins with * in quotes", False),
+    ("unknown escape character", "; in double quotes \\ begins an escape: use single quotes", False),
+)
 
 
 @dataclass(frozen=True)
@@ -49,6 +73,9 @@ def read_mapping(file: Path, error: type[Exception]) -> Document:
         raise error(_explain(file, problem)) from None
     except YAMLError as problem:  # a character that no YAML file may hold
         raise error(f"{file}: {str(problem).splitlines()[0]}") from None
+    except ValueError as problem:  # `!!int b`
+        value = str(problem).rpartition(": ")[2]
+        raise error(f"{file}: {value} is not what its tag (!!...) says; write it without a tag") from None
     if loaded is None:
         raise error(f"{file}: is empty; allowed: a mapping of keys to values")
     if not isinstance(loaded, CommentedMap):
@@ -60,16 +87,14 @@ def read_mapping(file: Path, error: type[Exception]) -> Document:
 
 
 def _explain(file: Path, problem: MarkedYAMLError) -> str:
-    mark = problem.problem_mark or problem.context_mark
-    line = f":{mark.line + 1}" if mark else ""
     text = (problem.problem or problem.context or "no YAML").splitlines()[0]
-    if r"'\t'" in text:
-        text += "; indent with spaces"
-    elif isinstance(problem, DuplicateKeyError):
-        text += "; each key may stand once"
-    elif "another document" in text:
-        text = "a second document starts here; allowed: one per file"
-    return f"{file}{line}: {text}"
+    mark = problem.problem_mark or problem.context_mark
+    for part, words, began in _IN_WORDS:
+        if part in text:
+            text = f"{text}{words}" if words.startswith("; ") else words
+            mark = problem.context_mark if began and problem.context_mark else mark
+            break
+    return f"{file}{f':{mark.line + 1}' if mark else ''}: {text}"
 
 
 def _plain(node: Any, key: Key, lines: dict[Key, int]) -> Any:

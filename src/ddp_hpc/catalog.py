@@ -39,6 +39,19 @@ _NAMES = {
 }
 
 
+# each of them for people: one, and several
+_WORDS = {
+    "int": ("a whole number", "whole numbers"),
+    "float": ("a number", "numbers"),
+    "str": ("a text", "texts"),
+    "bool": ("true or false", "true or false"),
+    "None": ("null", "null"),
+    "PositiveInt": ("a whole number > 0", "whole numbers > 0"),
+    "PositiveFloat": ("a number > 0", "numbers > 0"),
+    "Fraction": ("a number ≥ 0, < 1", "numbers ≥ 0, < 1"),
+}
+
+
 @dataclass(frozen=True)
 class Kind:
     """One sort of choice: the folder that holds it and the function whose parameters are its options."""
@@ -68,6 +81,16 @@ class Option:
     annotation: str
     default: Any
 
+    @property
+    def allowed(self) -> str:
+        """What may be given, in words, e.g. `a list of whole numbers > 0`."""
+        return _in_words(ast.parse(self.annotation, mode="eval").body)
+
+    @property
+    def plain_default(self) -> Any:
+        """The default as a study file writes it: a list, not a tuple."""
+        return list(self.default) if isinstance(self.default, tuple) else self.default
+
     def check(self, value: Any) -> Any:
         """Return `value` in its canonical type; raise `ValidationError` if it has another type."""
         plain = canonical(value)
@@ -75,6 +98,22 @@ class Option:
             return _adapter(self.annotation).validate_python(plain)
         except ValidationError:
             return _adapter(self.annotation).validate_python(integral(plain))
+
+
+def _in_words(annotation: ast.expr, several: bool = False) -> str:
+    match annotation:
+        case ast.BinOp(left=left, right=right):
+            return f"{_in_words(left, several)} or {_in_words(right, several)}"
+        case ast.Subscript(value=ast.Name(id="tuple"), slice=ast.Tuple(elts=[item, ast.Constant()])):  # the dots
+            return f"{'lists' if several else 'a list'} of {_in_words(item, several=True)}"
+        case ast.Subscript(value=ast.Name(id="tuple"), slice=ast.Tuple(elts=items)):
+            return f"{'lists' if several else 'a list'} of {', '.join(map(_in_words, items))}"
+        case ast.Subscript(value=ast.Name(id="Literal"), slice=values):
+            listed = values.elts if isinstance(values, ast.Tuple) else [values]
+            return ", ".join(str(ast.literal_eval(value)) for value in listed)
+        case ast.Name() | ast.Constant(value=None) if ast.unparse(annotation) in _WORDS:
+            return _WORDS[ast.unparse(annotation)][several]
+    return ast.unparse(annotation)
 
 
 @cache
@@ -140,7 +179,7 @@ def options(kind: str, name: str) -> Mapping[str, Option]:
 
 
 def _option(kind: str, name: str, argument: ast.arg, default: ast.expr | None) -> tuple[str, Option]:
-    where = f"option {argument.arg!r} of {kind} {name!r}"
+    where = f"{path(kind, name)}:{argument.lineno}: option {argument.arg!r} of {kind} {name!r}"
     if argument.annotation is None or default is None:
         raise CatalogError(f"{where} needs an annotation and a default")
     annotation = ast.unparse(argument.annotation)
@@ -184,7 +223,7 @@ def check_options(kind: str, name: str, given: Mapping[str, Any]) -> dict[str, A
         except ValidationError:
             raise CatalogError(
                 f"option {key!r} of {kind} {name!r}: given {given[key]!r}, "
-                f"allowed: {allowed[key].annotation}{_example(allowed[key].default)}"
+                f"allowed: {allowed[key].allowed}{_example(allowed[key].plain_default)}"
             ) from None
         if value != allowed[key].default:
             kept[key] = value
@@ -192,8 +231,7 @@ def check_options(kind: str, name: str, given: Mapping[str, Any]) -> dict[str, A
 
 
 def _example(default: Any) -> str:
-    shown = list(default) if isinstance(default, tuple) else default
-    return "" if default is None else f", e.g. its default {shown!r}"
+    return "" if default is None else f", e.g. its default {default!r}"
 
 
 @cache

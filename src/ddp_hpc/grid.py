@@ -68,7 +68,7 @@ def expand(file: Path) -> Expansion:
             specs |= {one.hash: specs.get(one.hash, one) for one in [spec, *repeats]}
             asked += study.repeats
         notes += [
-            f"{document.where(('grid', number, kind), ('grid', kind))}: {kind}: {pattern} fits no point"
+            f"{document.where(('grid', number, kind), ('grid', kind))}: {kind}: {_flow(pattern)} fits no point"
             for kind, pattern in filters.idle()
         ]
     for (number, samples), batches in odd.items():
@@ -79,7 +79,10 @@ def expand(file: Path) -> Expansion:
     if not specs:
         raise StudyError("\n".join([f"{document.where(('grid',))}: grid: no point is left to run", *notes]))
     if asked > len(specs):
-        notes.append(f"{asked - len(specs)} of {asked} runs are given more than once in the grid; each runs once")
+        twice = asked - len(specs)
+        notes.append(
+            f"{twice} of {asked} runs {'is' if twice == 1 else 'are'} given more than once in the grid; each runs once"
+        )
     return Expansion(study, tuple(specs.values()), tuple(notes))
 
 
@@ -223,8 +226,22 @@ def _explain(problem: Any, document: Document, number: int, point: Point) -> str
 
 def _at(problem: Any, point: Point) -> str:
     """Return at which point fields do not go together; empty where one field is wrong by itself."""
-    ranks = [f"{key}={point[key]}" for key in ("world_size", "batch_size", GLOBAL_BATCH) if key in point]
-    return "" if problem["loc"] or not ranks else f" (e.g. at {', '.join(ranks)})"
+    if problem["loc"]:
+        return ""
+    named = {"world_size", "batch_size", GLOBAL_BATCH, *re.findall(r"\w+", str(problem["ctx"]["error"]))}
+    fields = [f"{name}={_short(value)}" for name, value in point.items() if name in named]
+    return f" (e.g. at {', '.join(fields)})" if fields else ""
+
+
+def _short(value: Any) -> str:
+    """Return a value as a study file writes it, on one line; of a choice its name."""
+    if isinstance(value, Mapping):
+        return str(value.get("name")) if "name" in value else _flow(value)
+    return "null" if value is None else str(value)
+
+
+def _flow(pattern: Any) -> str:
+    return f"{{{', '.join(f'{name}: {_short(value)}' for name, value in pattern.items())}}}"
 
 
 def _places(name: str, number: int, document: Document) -> list[Key]:

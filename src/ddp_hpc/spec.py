@@ -186,7 +186,8 @@ class RunSpec(BaseModel):
             raise ValueError(
                 f"exchange {self.exchange.name!r} allows world_size up to {largest}, given {self.world_size}; "
                 f"allowed for more: {', '.join(n for n in catalog.names('exchange') if n != self.exchange.name)}; "
-                f"give it a grid of its own, or exclude: {{exchange: {self.exchange.name}, world_size: [...]}}"
+                f"give it a grid of its own, or exclude: {{exchange: {self.exchange.name}, "
+                f"world_size: [{self.world_size}, ...]}}"
             )
         wanted = catalog.constants("model", self.model.name).get("INPUT_SHAPE")
         shape = catalog.constants("dataset", self.dataset.name).get("SHAPE")
