@@ -6,6 +6,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
+import pandas as pd
 import pytest
 from factory import Result, made_up, planned, realistic
 
@@ -170,3 +171,13 @@ def test_not_a_number_is_no_number_of_the_page(tmp_path):
     page = page_of(made_up(tmp_path, diverged, grid=GRID[:1], tables=["runs"], figures=[]), tmp_path / "study")
 
     assert "diverged" in text_of(page)
+
+
+def test_every_column_of_the_table_of_runs_is_explained(tmp_path):
+    folder = tmp_path / "study"
+    page = page_of(made_up(tmp_path, grid=GRID[:1], tables=["runs"], figures=[]), folder)
+    frame = pd.read_parquet(folder / "tables" / "runs.parquet")
+    explained = dict(re.findall(r"<td><code>(\w+)</code></td><td>[^<]*</td><td>([^<]*)</td>", page))
+
+    assert list(explained) == list(frame)
+    assert all(explained.values())

@@ -202,3 +202,15 @@ def test_phases_are_medians_over_learning_rates_and_repeats(tmp_path):
     assert (known["batch_size"], known["runs"], known["exchange_exposed_s"]) == (16, 4, 2.5)
     assert np.isnan(known["forward_s"])  # not measured is not zero
     assert (unknown["runs"], np.isnan(unknown["exchange_exposed_s"])) == (0, True)
+
+
+def test_the_time_lost_in_slow_steps_is_the_most_of_either_side_of_the_ratio(tmp_path):
+    def train(spec):
+        slow = {"none": 0.5, "ring": 0.2}[spec.exchange.name]
+        return ended(spec, 10.0, step_s=(1 - slow) * 10.0 / spec.steps_asked)
+
+    frame = table(tmp_path, train)
+
+    assert one(frame, "fixed samples", 2, 16)["slow_steps_share"] == pytest.approx(0.5)
+    no_baseline = one(frame, "strong", 4, 32)
+    assert no_baseline["slow_steps_share"] == pytest.approx(0.2)

@@ -27,8 +27,8 @@ def build(folder, by_batch, **keys):
 def test_the_least_area_wins(tmp_path):
     row = build(tmp_path, {16: constant(5.0, 800), 32: constant(4.0, 400), 64: constant(4.4, 200)})
 
-    assert (row["winner"], row["batch_size"], row["loss_area_loss_s"]) == ("32", 32, 4.0)
-    assert row["second"] == "64"
+    assert (row["winner"], row["batch_size"], row["loss_area_loss_s"]) == ("batch size 32", 32, 4.0)
+    assert row["second"] == "batch size 64"
     assert row["margin_percent"] == pytest.approx(10)
 
 
@@ -53,7 +53,7 @@ def test_a_spoiled_run_never_wins_however_small_its_area(tmp_path, spoiled, beca
     steps = 800  # 25,600 samples in global batches of 32
     row = build(tmp_path, {16: _padded(spoiled, steps), 32: constant(5.0, 400), 64: constant(6.0, 200)})
 
-    assert row["winner"] == "32"
+    assert row["winner"] == "batch size 32"
     assert (row["points"], row["eligible_points"], row["excluded_points"]) == (3, 2, 1)
     assert row["excluded_because"] == because
 
@@ -68,19 +68,19 @@ def _padded(result, steps):
 def test_the_threshold_is_inclusive(tmp_path):
     at, beyond = constant(1.0, 800, min_loss=0.5), constant(2.0, 400)
 
-    assert build(tmp_path, {16: at, 32: beyond, 64: beyond})["winner"] == "16"
+    assert build(tmp_path, {16: at, 32: beyond, 64: beyond})["winner"] == "batch size 16"
 
 
 def test_without_a_threshold_any_complete_run_may_win(tmp_path):
     by_batch = {16: constant(1.0, 800, min_loss=9.0), 32: constant(2.0, 400), 64: constant(3.0, 200)}
 
-    assert build(tmp_path, by_batch, rules={})["winner"] == "16"
+    assert build(tmp_path, by_batch, rules={})["winner"] == "batch size 16"
 
 
 def test_a_run_by_the_clock_has_no_number_of_samples_to_miss(tmp_path):
     by_batch = {16: constant(3.0, 7), 32: constant(2.0, 9), 64: constant(4.0, 11)}
 
-    assert build(tmp_path, by_batch, budget={"seconds": 5.0})["winner"] == "32"
+    assert build(tmp_path, by_batch, budget={"seconds": 5.0})["winner"] == "batch size 32"
 
 
 def test_points_that_see_different_numbers_of_samples_are_not_compared(tmp_path):
@@ -99,7 +99,7 @@ def test_time_lost_in_slow_steps_is_a_column_and_a_warning(tmp_path):
 
     assert list(runs.build(ledger)["slow_steps_share"].round(3)) == [0.0, 0.6, 0.6]
     (warning,) = [text for text in flags(ledger, {}, of_runs(ledger)) if "slower than the median" in text]
-    assert warning.startswith("In 2 of 3 runs more than 33 % of the training time was lost in steps slower")
+    assert warning.startswith("In 2 of 3 runs more than a third of the training time went to steps slower")
 
 
 def test_all_diverged_is_no_winner(tmp_path):
@@ -125,17 +125,17 @@ def test_the_minimum_loss_is_over_the_window(tmp_path):
     t_s = tuple(np.linspace(1, 2, 800))
     by_batch = {16: Result(t_s=t_s, loss=tuple(lucky)), 32: constant(5.0, 400), 64: constant(6.0, 200)}
 
-    assert build(tmp_path / "a", by_batch)["winner"] == "16"
+    assert build(tmp_path / "a", by_batch)["winner"] == "batch size 16"
     row = build(tmp_path / "b", by_batch, rules={"loss_threshold": 0.5, "loss_window": 5})
-    assert (row["winner"], row["excluded_because"]) == ("32", "1 above threshold")
+    assert (row["winner"], row["excluded_because"]) == ("batch size 32", "1 above threshold")
     assert row["min_loss"] == pytest.approx(0.1)
 
 
 def test_equal_areas_cannot_be_told_apart_and_the_first_point_stands(tmp_path):
     row = build(tmp_path, {16: constant(4.0, 800), 32: constant(4.0, 400), 64: constant(4.0, 200)})
 
-    assert (row["winner"], row["margin_percent"]) == ("16", 0)
-    assert row["cannot_be_told_from"] == "32, 64"
+    assert (row["winner"], row["margin_percent"]) == ("batch size 16", 0)
+    assert row["cannot_be_told_from"] == "batch size 32; batch size 64"
     assert row["cannot_be_told_from_count"] == 2
 
 
@@ -153,8 +153,8 @@ def test_repeats_are_combined_by_their_median(tmp_path):
     train = repeated({16: [1.0, 5.0, 5.1], 32: [4.0, 4.1, 4.2], 64: [7.0, 7.1, 7.2]})
     (row,) = winners.build(made_up(tmp_path, train, grid=ONE_GROUP, repeats=3)).to_dict("records")
 
-    assert (row["winner"], row["loss_area_loss_s"], row["repeats"]) == ("32", 4.1, 3)
-    assert row["cannot_be_told_from"] == "16"  # its mean is even lower, and scatters
+    assert (row["winner"], row["loss_area_loss_s"], row["repeats"]) == ("batch size 32", 4.1, 3)
+    assert row["cannot_be_told_from"] == "batch size 16"  # its mean is even lower, and scatters
     assert row["judged_by"] == "3 repeats"
 
 
@@ -163,7 +163,7 @@ def test_a_point_is_out_if_any_repeat_is(tmp_path):
     train = repeated({16: [1.0, 1.0, diverged], 32: [4.0, 4.1, 4.2], 64: [diverged] * 3})
     (row,) = winners.build(made_up(tmp_path, train, grid=ONE_GROUP, repeats=3)).to_dict("records")
 
-    assert row["winner"] == "32"
+    assert row["winner"] == "batch size 32"
     assert row["excluded_because"] == "1 with 1 of 3 repeats diverged, 1 diverged"
     assert (row["runs"], row["excluded_runs"]) == (9, 6)
 
@@ -206,7 +206,7 @@ def test_every_planned_run_is_a_row_with_its_reason(tmp_path):
     assert list(table["status"]) == ["crashed", "missing", "ok"]
     assert table["reason"][0] == "rank 1 on n3: ValueError: boom"
     assert table.loc[:1, "loss_area_loss_s"].isna().all()  # never a zero
-    assert list(table["excluded"]) == ["crashed", "not yet run", ""]
+    assert list(table["excluded"].fillna("may win")) == ["crashed", "not yet run", "may win"]
 
 
 run_rows = st.fixed_dictionaries(
@@ -255,3 +255,13 @@ def test_only_sound_runs_win_and_their_order_changes_nothing(rows, random):
             assert row["min_loss"] in (0.1, 1.8)
             assert row["loss_area_loss_s"] in (1.0, 1.001, 2.0)
     assert (table["eligible_points"] + table["excluded_points"] == table["points"]).all()
+
+
+def test_the_standard_error_stands_beside_the_area(tmp_path):
+    """Of three repeats: their standard deviation over the root of three."""
+    train = repeated({16: [9.0, 9.1, 9.2], 32: [4.0, 4.1, 4.2], 64: [7.0, 7.1, 7.2]})
+    ledger = made_up(tmp_path, train, grid=ONE_GROUP, repeats=3)
+    (row,) = winners.build(ledger).to_dict("records")
+
+    assert row["standard_error_loss_s"] == pytest.approx(0.1 / np.sqrt(3))
+    assert list(areas.build(ledger)["standard_error_loss_s"]) == pytest.approx([0.1 / np.sqrt(3)] * 3)

@@ -12,6 +12,7 @@ import pytest
 from factory import Result, made_up, planned, realistic
 
 from ddp_hpc import catalog, records, tables
+from ddp_hpc.readable import Readable, readable
 from ddp_hpc.records import RecordError
 from ddp_hpc.tables import curves, runs
 from ddp_hpc.tables._curve import thinned
@@ -25,7 +26,16 @@ def pathological(spec):
     return Result("crashed", EVIL) if spec.batch_size == 16 else realistic(spec)
 
 
-@pytest.mark.parametrize("name", catalog.names("table"))
+READ = [name for name in catalog.names("table") if name != "curves"]
+
+
+def test_curves_are_not_for_reading(tmp_path):
+    tables.make("curves", made_up(tmp_path, grid=SMALL), tmp_path / "tables")
+
+    assert sorted(os.listdir(tmp_path / "tables")) == ["curves.csv", "curves.parquet"]
+
+
+@pytest.mark.parametrize("name", READ)
 def test_a_table_has_four_forms_with_coverage_and_rules(tmp_path, name):
     ledger = made_up(tmp_path, pathological, grid=SMALL)
     file = tables.make(name, ledger, tmp_path / "tables")
@@ -115,7 +125,7 @@ def test_thinning_takes_any_curve(loss):
 
 
 def test_markdown_keeps_a_row_a_row():
-    text = markdown(pd.DataFrame({"a": ["x|y\nz"]}), Text("Caption", "tab:a", ["Note."]))
+    text = markdown(Readable(pd.DataFrame({"a": ["x|y\nz"]}), [False], []), Text("Caption", "tab:a", ["Note."]))
 
     assert "| x\\|y z |" in text.splitlines()
 
@@ -124,7 +134,7 @@ def test_markdown_keeps_a_row_a_row():
 @pytest.mark.parametrize("rows", [2, 120])
 def test_latex_compiles_whatever_is_in_the_cells(tmp_path, rows):
     frame = pd.DataFrame({"a_b": [EVIL] * rows, "c": ["[x]"] * rows})
-    table = latex(frame, Text("50 % & more_of it", "tab:x", [f"Coverage: {EVIL}"]))
+    table = latex(Readable(frame, [False, True], []), Text("50 % & more_of it", "tab:x", [f"Coverage: {EVIL}"]))
     packages = "\\usepackage[T1]{fontenc}\\usepackage{booktabs,longtable}"
     document = f"\\documentclass{{article}}{packages}\\begin{{document}}\n{table}\\end{{document}}\n"
     (tmp_path / "x.tex").write_text(document)
@@ -143,3 +153,44 @@ def test_the_rules_are_plain_values(tmp_path):
     file = tables.make("areas", made_up(tmp_path, grid=SMALL), tmp_path / "tables")
 
     json.dumps(records.read_metadata(file)["rules"], allow_nan=False)
+
+
+def test_readers_get_headings_with_units_numbers_to_the_right_and_fewer_columns(tmp_path):
+    ledger = made_up(tmp_path)
+    lines = tables.make("winners", ledger, tmp_path / "tables").with_suffix(".md").read_text().splitlines()
+    head, rule = lines[2].split(" | "), lines[3].split(" | ")
+
+    assert rule[head.index("standard error (loss x s)")] == "---:"
+    assert rule[head.index("winner")] == "---"
+    assert not {"batch size", "learning rate", "winner runs"} & set(head)
+    (left_out,) = [line for line in lines if line.startswith("Left out here")]
+    assert "winner_runs" in left_out
+
+
+@pytest.mark.parametrize(
+    ("repeats", "said", "not_said"),
+    [(1, "block bootstrap", "Welch"), (2, "Two repeats are a weak test", "bootstrap"), (3, "Welch", "weak test")],
+)
+def test_notes_say_how_points_are_told_apart_where_that_applies(tmp_path, repeats, said, not_said):
+    ledger = planned(tmp_path, grid=SMALL, repeats=repeats)
+    text = tables.make("winners", ledger, tmp_path / "tables").with_suffix(".md").read_text()
+
+    assert said in text
+    assert not_said not in text
+    assert "told apart" not in tables.make("scaling", ledger, tmp_path / "tables").with_suffix(".md").read_text()
+
+
+def test_a_serial_fraction_outside_0_to_1_is_blank_for_readers_and_kept_for_programs():
+    frame = pd.DataFrame({"karp_flatt": [1.3, 0.2, -0.1], "speedup": [0.8, 3.0, 5.0]})
+    shown = readable(frame)
+
+    assert list(shown.texts["Karp-Flatt"]) == ["", "0.2", ""]
+    assert any("slower than one rank" in note for note in shown.notes)
+    assert list(frame["karp_flatt"]) == [1.3, 0.2, -0.1]
+
+
+def test_a_winner_is_text_for_who_reads_the_csv(tmp_path):
+    grid = [SMALL[0] | {"learning_rate": [0.1, 0.5], "batch_size": 16}]
+    file = tables.make("winners", made_up(tmp_path, grid=grid), tmp_path / "tables")
+
+    assert pd.read_csv(file.with_suffix(".csv"))["winner"][0] in ("learning rate 0.1", "learning rate 0.5")

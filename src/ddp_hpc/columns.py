@@ -96,6 +96,9 @@ def label(row: Mapping[str, Any], columns: Iterable[str]) -> str:
     return "/".join(parts)
 
 
+DISTURBED = 1 / 3  # of the training time: from this `slow_steps_share` on, times are not to be trusted
+
+
 def slow_steps_share(runs: pd.DataFrame) -> "pd.Series[float]":
     """Return for each run the share of its training time beyond steps x median step; NaN where that is not known.
 

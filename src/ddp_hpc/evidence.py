@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from ddp_hpc import records
-from ddp_hpc.columns import rows_of, search_columns, show, slow_steps_share, varying
+from ddp_hpc.columns import DISTURBED, rows_of, search_columns, show, slow_steps_share, varying
 from ddp_hpc.ledger import Ledger
 
 _PER_RUN = ("command", "startup", "null_columns")  # differ by nature, or are told elsewhere
@@ -21,7 +21,6 @@ _PER_RANK = {
 }
 _CHANGES_TIMES = ("software.", "hosts", "processors", "GPUs", "gradient_path", "source.")
 
-DISTURBED = 1 / 3  # share of the training time, see `columns.slow_steps_share`
 TOO_GOOD = 1.1  # parallel efficiency
 
 
@@ -123,9 +122,9 @@ def _disturbed(runs: pd.DataFrame) -> Iterator[str]:
     count = int((slow_steps_share(counted) > DISTURBED).sum())
     if count:
         yield (
-            f"In {count} of {len(runs)} runs more than {100 * DISTURBED:.0f} % of the training time was lost in steps "
-            "slower than the median: something else used the cores. Do not trust their times and areas "
-            "(slow_steps_share in the table of runs); run them again on a quiet machine, with repeats."
+            f"In {count} of {len(runs)} runs more than a third of the training time went to steps slower than the "
+            "median step (slow_steps_share in the table of runs): something else used the cores. Their times and areas "
+            "are not to be trusted; run them again on a quiet machine, or with repeats."
         )
 
 

@@ -12,18 +12,26 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 from ruamel.yaml import YAML
 
-from ddp_hpc import __version__, catalog
+from ddp_hpc import __version__, catalog, records
 from ddp_hpc.evidence import flags, lacking, of_runs
 from ddp_hpc.ledger import Ledger
 from ddp_hpc.readable import in_words, readable
 from ddp_hpc.statuses import FINISHED
 from ddp_hpc.study import Study
 
-HIDDEN = ("winner_runs", "spec_hash", "code_hash", "ended_at")
+HIDDEN = ("spec_hash", "code_hash", "ended_at")  # in the table of runs
 SIGNIFICANT_DIGITS = 6
 POINTS_PER_REM = 7.0  # letters of 7 points in a figure are then about as large as the text
 # null comes to the page as a word or as NaN (the only value that differs from itself)
 NULL_IS_BLANK = "function (data) { return data === '<NA>' || data !== data ? '' : data; }"
+# what the table of runs holds beside the records, or judges otherwise
+DERIVED = {
+    "status": "how the run ended: ok, diverged, oom_gpu, or why it has no result",
+    "min_loss": "least mean loss over the study's loss_window",
+    "excluded": "why the run may not win; blank if it may",
+    "slow_steps_share": "share of train_s beyond steps x step_s: near 0 on a quiet machine",
+    "attempts": "how often the run was started",
+}
 STATIC_TABLES = {
     "winners": "The point of the search with the least loss area, for each group, and what cannot be told from it",
     "scaling": "Speedup, parallel efficiency and Karp-Flatt's serial fraction, against one rank without exchange",
@@ -37,8 +45,18 @@ class Shown:
 
     caption: str
     columns: list[str]
+    numeric: list[bool]
     rows: list[list[str]]
-    note: str
+    notes: list[str]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the table of runs, for the dictionary."""
+
+    name: str
+    unit: str
+    meaning: str
 
 
 @dataclass(frozen=True)
@@ -73,10 +91,11 @@ def make(ledger: Ledger, study_folder: Path) -> Path:
         statuses=ledger.runs["status"].value_counts().to_dict(),
         lacking=lacking(ledger.runs, FINISHED),
         flags=flags(ledger, tables, evidence),
-        rules=in_words(study.rules),
-        tables={name: _shown(tables[name], words) for name, words in STATIC_TABLES.items() if name in tables},
+        rules=in_words(study.rules, study.repeats),
+        tables={name: _shown(files[name], words) for name, words in STATIC_TABLES.items() if name in tables},
         pictures=[_picture(study_folder / "figures" / f"{name}.svg") for name in study.figure_names],
         runs=_interactive(tables["runs"]) if "runs" in tables else "",
+        dictionary=_dictionary([str(name) for name in tables["runs"]]) if "runs" in tables else [],
         evidence=evidence,
         source=_source(study),
     )
@@ -94,9 +113,19 @@ def _template() -> Template:
     return environment.get_template("report.html.j2")
 
 
-def _shown(frame: pd.DataFrame, caption: str) -> Shown:
-    texts, note = readable(frame, HIDDEN)
-    return Shown(caption, list(texts.columns), texts.to_numpy().tolist(), note)
+def _shown(file: Path, caption: str) -> Shown:
+    shown = readable(pd.read_parquet(file), records.read_metadata(file)["left_out"])
+    return Shown(caption, list(shown.texts.columns), shown.numeric, shown.texts.to_numpy().tolist(), shown.notes)
+
+
+def _dictionary(columns: list[str]) -> list[Column]:
+    """Return unit and meaning of the columns of the table of runs, in its order."""
+    found = []
+    for name in columns:
+        metadata = records.RUN.field(name).metadata if name in records.RUN.names else {}
+        unit, meaning = metadata.get(b"unit", b"").decode(), metadata.get(b"meaning", b"").decode()
+        found.append(Column(name, unit, DERIVED.get(name, meaning)))
+    return found
 
 
 def _picture(file: Path) -> Picture:

@@ -26,10 +26,11 @@ def group_columns(frame: pd.DataFrame, study: Study) -> list[str]:
 
 
 def panels(frame: pd.DataFrame, groups: list[str]) -> list[Panel]:
-    """Return a panel per group of rows, sorted by the ranks last, so that they follow one another."""
+    """Return a panel per group of rows, first without exchange, by the ranks last, so that they follow one another."""
     order = sorted(groups, key=lambda name: name == "world_size")
     differ = set(varying(frame))
-    return [Panel(key, title(key, differ), rows) for key, rows in split(frame, order)]
+    found = [Panel(key, title(key, differ), rows) for key, rows in split(frame, order)]
+    return sorted(found, key=lambda panel: panel.key.get("exchange") != "none")
 
 
 def title(key: Mapping[str, Any], differ: set[str]) -> str:
@@ -68,11 +69,6 @@ def searched_names(frame: pd.DataFrame, study: Study) -> list[str]:
     differ = varying(frame)
     names = [name for name in search_columns(study) if name in differ or f"{name}_options" in differ]
     return [name.replace("_", " ") for name in names if not name.endswith("_options")]
-
-
-def point_words(point: str, names: list[str]) -> str:
-    """Return a point for a title: `32/0.5` is told by the axes, a single value needs its name."""
-    return f"{names[0]} {point}" if len(names) == 1 else point
 
 
 def axis_label(name: str) -> str:

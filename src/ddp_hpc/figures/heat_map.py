@@ -1,5 +1,6 @@
 """Loss area over batch size and learning rate, a panel per group; what cannot win is a mark, never a zero."""
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,11 +14,12 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.patheffects import withStroke
 
-from ddp_hpc.columns import SPEC_COLUMNS, key_of, label, rows_of, search_columns, varying
+from ddp_hpc.columns import DISTURBED, SPEC_COLUMNS, key_of, label, rows_of, search_columns, varying
 from ddp_hpc.figures._panels import Panel, axis_label, group_columns, matching, panels
 from ddp_hpc.figures._style import (
     GREY,
     OVERSUBSCRIBED,
+    SLOW,
     columns_of,
     grid,
     head,
@@ -32,11 +34,14 @@ INPUTS = ("areas", "winners")
 CAPTION = "Loss area over the searched values, for each group; marks for what diverged, is missing or may not win."
 
 COLOURS = "cividis"  # even in grey and to the colour-blind
-FAR = 10  # times the largest area that may win: beyond, all areas have one colour
-WINNER, WHITE = "#D55E00", (1.0, 1.0, 1.0, 1.0)
+FAR = 10  # times the least area: beyond, nothing has a colour where no point may win
+FRAME: dict[str, Any] = {"color": "#e4e4e4", "linewidth": 0.4, "zorder": 0.5}  # of a cell, also where none is planned
+MOST_LETTERS = 95  # size of a number, in points, x its letters / width of its cell, in inches
+WINNER = "#D55E00"
+WHITE, PALE = (1.0, 1.0, 1.0, 1.0), (0.88, 0.88, 0.88, 1.0)  # no area; an area that may not win
 HATCH = "////"
 MOST_TICKS = 12
-ROW_IN = 0.26  # height of a cell with a number and a mark
+ROW_IN, BEST_ROW_IN, MOST_IN = 0.26, 0.42, 1.3  # height of a cell: at least, at best, of all cells at best
 NUMBER_IN = 0.25  # width of a cell that has room for its number
 
 # why a point may not win: its mark and the words of the legend; the first whose word is in the reason counts
@@ -77,20 +82,21 @@ def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Fig
         study: says what is searched.
         coverage: how many of the planned runs there are.
     """
-    areas = tables["areas"]
-    if areas.empty:
+    if tables["areas"].empty:
         return nothing("no runs are planned", coverage)
+    areas = tables["areas"].assign(excluded=tables["areas"]["excluded"].fillna(""))
+    areas["coloured"] = coloured(areas)
     x, y, beside = axes_of(areas, study)
     groups = group_columns(areas, study)
     shown = panels(areas, [name for name in SPEC_COLUMNS if name in groups or name in beside])
     lattice = Lattice(_levels(areas, x), _levels(areas, y), x, y)
     figure, axes = grid(
         len(shown),
-        max(1.9, ROW_IN * len(lattice.up) + 0.7),
+        0.75 + max(ROW_IN * len(lattice.up), min(MOST_IN, BEST_ROW_IN * len(lattice.up))),
         most_columns=2 if areas[x].drop_duplicates().shape[0] > 6 else 4,
     )
     cell_in = 0.7 * figure.get_figwidth() / columns_of(axes) / len(lattice.across)
-    norm, beyond = _norm(areas)
+    norm = _norm(areas)
     handles: dict[str, Any] = {}
     for one, panel in zip(axes, shown, strict=True):
         winners = matching(tables["winners"], {name: panel.key[name] for name in groups})
@@ -100,15 +106,28 @@ def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Fig
     label_outer(axes, *(axis_label(columns[0]) if columns else "" for columns in (x, y)))
     stacked = -(-len(axes) // columns_of(axes))
     if norm is not None:
-        looks: dict[str, Any] = {"pad": 0.01, "aspect": 14 * stacked, "extend": "max" if beyond else "neither"}
+        looks: dict[str, Any] = {"pad": 0.01, "aspect": 14 * stacked}
         bar = figure.colorbar(ScalarMappable(norm, COLOURS), ax=axes, label="loss area (loss x s)", **looks)
         bar.outline.set_visible(False)
         plain_numbers(bar.ax.yaxis)
     if handles:
         columns = max(1, min(len(handles), int(figure.get_figwidth() / 1.7)))
         figure.legend(handles=list(handles.values()), loc="outside upper left", ncols=columns, handlelength=1.2)
-    small_print(figure, coverage, [f"Hatched: {OVERSUBSCRIBED}."] if areas["oversubscribed"].any() else [])
+    small_print(figure, coverage, _notes(areas, norm))
     return figure
+
+
+def _notes(areas: pd.DataFrame, norm: Normalize | None) -> list[str]:
+    notes = []
+    grey = areas["loss_area_loss_s"].notna() & ~areas["coloured"]
+    if norm is not None and grey.any():
+        notes.append("Grey: an area that may not win, or beyond the scale.")
+    if areas["oversubscribed"].any():
+        notes.append(f"Hatched: {OVERSUBSCRIBED}.")
+    slow = int((areas["slow_steps_share"] > DISTURBED).sum())
+    if slow:
+        notes.append(f"In {slow} of {len(areas)} points {SLOW}.")
+    return notes
 
 
 def axes_of(areas: pd.DataFrame, study: Study) -> tuple[list[str], list[str], list[str]]:
@@ -126,21 +145,23 @@ def _levels(areas: pd.DataFrame, columns: list[str]) -> list[tuple[Any, ...]]:
     return [key_of(row, columns) for row in rows_of(ordered)]
 
 
-def _norm(areas: pd.DataFrame) -> tuple[Normalize | None, bool]:
-    """Return the scale of colours, and whether some areas lie above it.
+def coloured(areas: pd.DataFrame) -> "pd.Series[bool]":
+    """Return which areas have a colour: those that may win; where none may, those up to ten times the least.
 
-    It spans the points that may win or would if they had their cores, and others up to ten times as much: a loss that
-    has grown to 1e12, but not to infinity, must not make all others look alike.
+    A loss that has grown to 1e12, but not to infinity, must not make all others look alike.
     """
-    known = areas[areas["loss_area_loss_s"].notna()]
-    if known.empty:
-        return None, False
-    fit = known[known["excluded"].isin(["", "oversubscribed"])]
-    areas_seen, shown = known["loss_area_loss_s"], (known if fit.empty else fit)["loss_area_loss_s"]
-    low, most = float(areas_seen.min()), FAR * float(shown.min() if fit.empty else shown.max())
-    high = float(areas_seen[areas_seen <= most].max())
+    fit = (areas["excluded"] == "") & areas["loss_area_loss_s"].notna()
+    return fit if fit.any() else areas["loss_area_loss_s"] <= FAR * areas["loss_area_loss_s"].min()
+
+
+def _norm(areas: pd.DataFrame) -> Normalize | None:
+    """Return the scale of colours; None if nothing has one."""
+    shown = areas["loss_area_loss_s"][areas["coloured"]]
+    if shown.empty:
+        return None
+    low, high = float(shown.min()), float(shown.max())
     norm = LogNorm if low > 0 and high > 3 * low else Normalize
-    return norm(low, high if high > low else low * 1.01), bool((areas_seen > most).any())
+    return norm(low, high if high > low else low * 1.01)
 
 
 def _panel(
@@ -153,7 +174,9 @@ def _panel(
     cell_in: float,
 ) -> None:
     wins = any(row["wins"] for row in rows)
-    head(axes, panel.title if wins else f"{panel.title}: no winner")
+    head(axes, panel.title, "" if wins else "no winner")
+    for x, y in itertools.product(range(len(lattice.across)), range(len(lattice.up))):
+        axes.plot([x - 0.5, x + 0.5, x + 0.5, x - 0.5, x - 0.5], [y - 0.5, y - 0.5, y + 0.5, y + 0.5, y - 0.5], **FRAME)
     for row in rows:
         x, y = lattice.place(row)
         ink = _cell(axes, row, (x, y), norm, handles)
@@ -161,7 +184,9 @@ def _panel(
         if written:
             marked = bool(row["excluded"]) and row["excluded"] != "oversubscribed"
             text = f"{row['loss_area_loss_s']:.3g}"
-            axes.text(x, y - 0.14 * marked, text, size=5, color=ink, ha="center", va="center")
+            paper = withStroke(linewidth=1.2, foreground="#000000" if ink == "#ffffff" else "#ffffff")
+            size = min(6.0, MOST_LETTERS * cell_in / len(text))
+            axes.text(x, y - 0.14 * marked, text, size=size, color=ink, ha="center", va="center", path_effects=[paper])
         _mark(axes, str(row["excluded"]), (x, y + 0.24 * written), handles, min(4.0, 14 * cell_in))
     axes.set_xlim(-0.5, len(lattice.across) - 0.5)
     axes.set_ylim(-0.5, len(lattice.up) - 0.5)
@@ -177,7 +202,7 @@ def _cell(
     """Draw a point's cell; return the colour of ink that can be read on it."""
     corner, colour = (place[0] - 0.5, place[1] - 0.5), WHITE
     if norm is not None and pd.notna(row["loss_area_loss_s"]):
-        colour = colormaps[COLOURS](norm(row["loss_area_loss_s"]))
+        colour = colormaps[COLOURS](norm(row["loss_area_loss_s"])) if row["coloured"] else PALE
     axes.add_patch(Rectangle(corner, 1, 1, facecolor=colour, edgecolor="#c8c8c8", linewidth=0.4))
     if pd.notna(row["oversubscribed"]) and row["oversubscribed"]:
         axes.add_patch(Rectangle(corner, 1, 1, fill=False, hatch=HATCH, edgecolor="#ffffff", linewidth=0))

@@ -4,20 +4,46 @@ from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 
-from ddp_hpc.columns import rows_of
-from ddp_hpc.figures._panels import Panel, group_columns, matching, panels, point_words, searched_names
-from ddp_hpc.figures._style import OVERSUBSCRIBED, SMALL, grid, head, label_outer, nothing, say, small_print
+from ddp_hpc.columns import DISTURBED, rows_of
+from ddp_hpc.figures._panels import group_columns, matching, panels, searched_names
+from ddp_hpc.figures._style import (
+    OVERSUBSCRIBED,
+    RING,
+    SLOW,
+    SMALL,
+    grid,
+    head,
+    label_outer,
+    legend_above,
+    nothing,
+    say,
+    small_print,
+    width_in,
+    wrapped,
+)
 from ddp_hpc.study import Study
 
 INPUTS = ("areas", "winners")
 CAPTION = "Loss areas of the points that reach the threshold, sorted by minimum loss; the least area wins."
 
-FEWEST_PLACES = 6  # so that few bars are not broad
+FEWEST_PLACES = 3  # so that few bars are not broad
 MOST_LABELS = 40  # bars with their names beneath
-WINNER, ALIKE, OTHER = "#0072B2", "#56B4E9", "#d0d0d0"
+LETTER_IN = 0.048  # width of a letter of small print
+EDGE: dict[str, Any] = {"edgecolor": "#404040", "linewidth": 0.4}
+
+# what a bar is: its colour, and the words of the legend
+LOOKS = {
+    "winner": ("#0072B2", "winner"),
+    "alike": ("#56B4E9", "cannot be told from the winner"),
+    "larger": ("#d0d0d0", "larger than the winner beyond doubt"),
+    "unfit": ("#ffffff", "oversubscribed, may not win"),
+}
 
 
 def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Figure:
@@ -34,34 +60,76 @@ def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Fig
     shown = panels(areas, group_columns(areas, study))
     figure, axes = grid(len(shown), 1.9, most_columns=2)
     names = searched_names(areas, study)
+    drawn = []
     for one, panel in zip(axes, shown, strict=True):
-        _panel(one, panel, rows_of(matching(tables["winners"], panel.key))[0], names)
+        (winner,) = rows_of(matching(tables["winners"], panel.key))
+        bars = _bars(panel.rows, winner)
+        head(one, panel.title, str(winner["winner"]), _left_out(one, panel.rows) if len(bars) else ())
+        _panel(one, bars, winner, names)
+        drawn.append(bars)
     label_outer(axes, f"{' / '.join(names) or 'the only point'}, by minimum loss", "loss area (loss x s)")
-    notes = ["Dark: the winner. Medium: cannot be told from it. Light: larger beyond doubt.", *left_out(areas)]
-    small_print(figure, coverage, notes + ([f"Hollow: {OVERSUBSCRIBED}."] if areas["oversubscribed"].any() else []))
+    every = pd.concat(drawn)
+    looks = [look for key, look in LOOKS.items() if _any(every, key)]
+    seen: list[Artist] = [Patch(facecolor=colour, label=words, **EDGE) for colour, words in looks]
+    slow = every["slow_steps_share"] > DISTURBED
+    if slow.any():
+        seen.append(Line2D([], [], marker="o", linestyle="none", label="ringed: disturbed", **RING))
+    if seen:
+        legend_above(figure, seen)
+    notes = []
+    if every["standard_error_loss_s"].notna().any():
+        source = "the spread of the repeats" if study.repeats > 1 else "the scatter along the curve"
+        notes.append(f"Lines on the bars: the area and one standard error to either side, from {source}.")
+    if slow.any():
+        notes.append(f"Ringed: {SLOW}.")
+    small_print(figure, coverage, notes + ([f"Hollow: {OVERSUBSCRIBED}."] if _any(every, "unfit") else []))
     return figure
 
 
-def left_out(areas: pd.DataFrame) -> list[str]:
-    """Return how many points have no bar, and why."""
-    gone = areas[~areas["excluded"].isin(["", "oversubscribed"])]
-    reasons = ", ".join(f"{count} {reason}" for reason, count in gone["excluded"].value_counts().items())
-    return [f"Not drawn: {len(gone)} of {len(areas)} points ({reasons})."] if len(gone) else []
+def _any(bars: pd.DataFrame, look: str) -> bool:
+    return bool((bars["look"] == look).any())
 
 
-def _panel(axes: Axes, panel: Panel, winner: Mapping[str, Any], names: list[str]) -> None:
-    wins = pd.notna(winner["loss_area_loss_s"])
-    head(axes, f"{panel.title}: {point_words(winner['winner'], names) if wins else winner['winner']}")
-    bars = panel.rows[panel.rows["excluded"].isin(["", "oversubscribed"])].sort_values("min_loss", kind="stable")
+def _bars(areas: pd.DataFrame, winner: Mapping[str, Any]) -> pd.DataFrame:
+    """Return the points that have a bar, in the order of their minimum loss, and as what each is drawn (`look`)."""
+    bars = areas[areas["excluded"].isna() | (areas["excluded"] == "oversubscribed")]
+    bars = bars.sort_values("min_loss", kind="stable").copy()
+    alike = str(winner["cannot_be_told_from"]).split("; ") if pd.notna(winner["loss_area_loss_s"]) else []
+    bars["look"] = "larger"
+    bars.loc[bars["point"].isin(alike), "look"] = "alike"
+    bars.loc[bars["point"] == winner["winner"], "look"] = "winner"
+    bars.loc[bars["excluded"].notna(), "look"] = "unfit"
+    return bars
+
+
+def _left_out(axes: Axes, areas: pd.DataFrame) -> list[str]:
+    """Return how many points of a panel have a bar, and why the others have none."""
+    gone = areas[areas["excluded"].notna() & (areas["excluded"] != "oversubscribed")]["excluded"]
+    if gone.empty:
+        return []
+    reasons = ", ".join(f"{count} {reason}" for reason, count in gone.value_counts().items())
+    words = f"{len(areas) - len(gone)} of {len(areas)} points; left out: {reasons}"
+    return wrapped(words, int(0.85 * width_in(axes) / LETTER_IN))
+
+
+def _panel(axes: Axes, bars: pd.DataFrame, winner: Mapping[str, Any], names: list[str]) -> None:
     if bars.empty:
         say(axes, f"no eligible runs: {winner['excluded_because']}")
         return
-    alike = str(winner["cannot_be_told_from"]).split(", ") if wins else []
-    points = list(bars["point"])
-    looks = [WINNER if point == winner["winner"] else ALIKE if point in alike else OTHER for point in points]
-    fills = ["#ffffff" if excluded else colour for excluded, colour in zip(bars["excluded"], looks, strict=True)]
-    axes.bar(range(len(points)), bars["loss_area_loss_s"], 0.8, color=fills, edgecolor="#404040", linewidth=0.4)
-    axes.set_xlim(-0.7, max(len(points), FEWEST_PLACES) - 0.3)
-    named = [place for place, point in enumerate(points) if len(points) <= MOST_LABELS or point == winner["winner"]]
-    axes.set_xticks(named, [points[place] for place in named], rotation=90, size=SMALL)
+    places, areas, errors = range(len(bars)), bars["loss_area_loss_s"], bars["standard_error_loss_s"]
+    fills = [LOOKS[look][0] for look in bars["look"]]
+    axes.bar(places, areas, 0.8, color=fills, **EDGE)
+    if errors.notna().any():
+        axes.errorbar(places, areas, errors, fmt="none", ecolor="#000000", elinewidth=0.7, capsize=1.5, capthick=0.7)
+    for place, area, share in zip(places, areas, bars["slow_steps_share"], strict=True):
+        if share > DISTURBED:
+            axes.plot(place, area, "o", clip_on=False, zorder=4, **RING)
+    axes.set_ylim(bottom=0)
+    margin = max(0.0, FEWEST_PLACES - len(bars)) / 2 + 0.7
+    axes.set_xlim(-margin, len(bars) - 1 + margin)
+    # one searched value is named by the axis
+    points = [point.removeprefix(f"{names[0]} ") if len(names) == 1 else point for point in bars["point"]]
+    named = [place for place in places if len(points) <= MOST_LABELS or bars["look"].iloc[place] == "winner"]
+    flat = len(named) < 10 and all(len(points[place]) < 5 for place in named)
+    axes.set_xticks(named, [points[place] for place in named], rotation=0 if flat else 90, size=SMALL)
     axes.tick_params(axis="x", length=0)

@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from ddp_hpc.columns import SPEC_COLUMNS, rows_of, split, varying
@@ -17,6 +19,7 @@ from ddp_hpc.figures._style import (
     grid,
     head,
     label_outer,
+    legend_above,
     nothing,
     small_print,
     wrapped,
@@ -30,7 +33,10 @@ CAPTION = (
 
 BARS = ("exchange", "exchange_options", "world_size")  # what stands side by side in a panel
 FEW_BARS = 6
-HEADROOM = 1.25  # of the axis over the highest bar
+MOST = 2.0  # times the highest bar: where bars and mean steps are cut
+ROOM = 1.2  # of the axis over what is drawn, for marks
+DIFFERS = 0.03  # relative difference of mean and median steps that is seen
+MEAN: dict[str, Any] = {"color": "#000000", "linewidth": 1.2, "solid_capstyle": "butt"}
 LETTER_IN = 0.045  # width of a letter of small print
 
 # from bottom to top: column, words, colour, hatch; light and dark take turns, so that it reads in grey
@@ -73,14 +79,20 @@ def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Fig
     for one, (key, rows) in zip(axes, shown, strict=True):
         head(one, title(key, differ | {"batch_size"}))
         bars = rows_of(rows.sort_values(bar_columns, na_position="last"))
+        bars.sort(key=lambda row: row["exchange"] != "none")  # the baseline stands first
         _bars(one, bars, [title({name: row[name] for name in bar_columns}, differ) for row in bars], unit_s, bar_in)
     label_outer(axes, "", f"time per step ({unit})")
     stacked = {column for row in rows_of(known) for column, seconds in stack(row) if seconds > 0}
-    handles = [_patch(part) for part in reversed(PARTS) if part[0] in stacked]
-    figure.legend(handles=handles, loc="outside upper left", ncols=2 if len(shown) == 1 else 4, handlelength=1.2)
-    notes = ["Black line: the mean step, which speedups compare; above the bar of medians: lost in slow steps."]
+    handles: list[Artist] = [_patch(part) for part in reversed(PARTS) if part[0] in stacked]
+    notes = []
+    if any(_apart(row) for row in rows_of(known)):
+        handles.append(Line2D([], [], label="mean step: what the speedup counts", **MEAN))
+        notes.append(
+            "Bars are medians. A mean step above its bar: time lost in slow steps; beyond the axis it is a number."
+        )
+    legend_above(figure, handles)
     if known["oversubscribed"].any():
-        notes.append(f"\u2020 {OVERSUBSCRIBED}; where such a bar is cut off, its mean step is written.")
+        notes.append(f"\u2020 {OVERSUBSCRIBED}; where such a bar is cut, its mean step is written.")
     small_print(figure, coverage, notes)
     return figure
 
@@ -103,25 +115,23 @@ def _patch(part: tuple[str, str, str, str]) -> Patch:
 
 
 def _bars(axes: Axes, rows: list[dict[str, Any]], words: list[str], unit_s: float, bar_in: float) -> None:
-    highest = HEADROOM * max((_height(row, unit_s) for row in rows if not _marked(row)), default=0.0)
+    highest = _highest(rows, unit_s)
     looks = {name: {"color": colour, "hatch": hatch} for name, _, colour, hatch in PARTS}
     for place, row in enumerate(rows):
         bottom = 0.0
         for name, seconds in stack(row):
-            height = seconds / unit_s
+            height = min(seconds / unit_s, highest - bottom)
             axes.bar(place, height, 0.7, bottom, edgecolor="#404040", linewidth=0.3, **looks[name])  # type: ignore[arg-type]
             bottom += height
         step = row["mean_step_s"] / unit_s
-        axes.plot([place - 0.42, place + 0.42], [step, step], color="#000000", linewidth=1.2, solid_capstyle="butt")
-        if _marked(row):
-            cut = bool(highest) and max(step, bottom) > highest
-            mark = f"\u2020 {step:.3g}" if cut else "\u2020"
-            top = highest if cut else max(step, bottom)
-            axes.annotate(mark, (place, top), (0, 1), textcoords="offset points", ha="center", size=SMALL)
+        if _apart(row) and step <= highest:
+            axes.plot([place - 0.42, place + 0.42], [step, step], **MEAN)
+        top = min(highest, max(bottom, step if _apart(row) else 0.0))
+        texts = [f"\u2191{step:.3g}"] if step > highest else []
+        above = "\n".join([*texts, *(["\u2020"] if _marked(row) else [])])
+        axes.annotate(above, (place, top), (0, 2), textcoords="offset points", ha="center", va="bottom", size=SMALL)
     axes.set_xlim(-0.6, len(rows) - 0.4)
-    axes.margins(y=0.12)
-    if highest:  # bars whose times mean nothing must not flatten the others
-        axes.set_ylim(0, highest)
+    axes.set_ylim(0, ROOM * highest)
     letters = int(bar_in / LETTER_IN)
     fits = max(len(word) for text in words for word in text.split()) <= letters
     texts = [_in_lines(text, letters) if fits else text for text in words]
@@ -129,12 +139,21 @@ def _bars(axes: Axes, rows: list[dict[str, Any]], words: list[str], unit_s: floa
     axes.tick_params(axis="x", length=0)
 
 
+def _highest(rows: list[dict[str, Any]], unit_s: float) -> float:
+    """Return where bars are cut: above those whose times mean something, and means up to twice as high."""
+    counted = [row for row in rows if not _marked(row)] or rows
+    bar = max(sum(seconds for _, seconds in stack(row)) for row in counted) / unit_s
+    means = [row["mean_step_s"] / unit_s for row in counted]
+    return max([bar, *(mean for mean in means if mean <= MOST * bar)]) or 1.0
+
+
+def _apart(row: Mapping[str, Any]) -> bool:
+    """Return whether the mean step differs visibly from the median."""
+    return bool(abs(row["mean_step_s"] - row["step_s"]) > DIFFERS * row["step_s"])
+
+
 def _marked(row: Mapping[str, Any]) -> bool:
     return bool(pd.notna(row["oversubscribed"]) and row["oversubscribed"])
-
-
-def _height(row: Mapping[str, Any], unit_s: float) -> float:
-    return float(max(row["mean_step_s"], sum(seconds for _, seconds in stack(row)))) / unit_s
 
 
 def _in_lines(text: str, letters: int) -> str:

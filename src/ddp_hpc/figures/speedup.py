@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ddp_hpc.columns import SPEC_COLUMNS, search_columns, split, varying
+from ddp_hpc.columns import DISTURBED, SPEC_COLUMNS, search_columns, split, varying
 from ddp_hpc.figures._panels import title
 from ddp_hpc.figures._style import (
     COLOURS,
@@ -17,6 +17,9 @@ from ddp_hpc.figures._style import (
     MARKERS,
     OVERSUBSCRIBED,
     PAGE_IN,
+    RING,
+    SLOW,
+    legend_above,
     nothing,
     plain_numbers,
     small_print,
@@ -24,10 +27,14 @@ from ddp_hpc.figures._style import (
 from ddp_hpc.study import Study
 
 INPUTS = ("scaling",)
-CAPTION = "Speedup and parallel efficiency against one rank without exchange; the band spans all points and repeats."
+CAPTION = (
+    "Speedup and parallel efficiency against one rank without exchange: ratios of whole training times, medians; the "
+    "band spans all complete runs."
+)
 
 MOST_LINES = 6
 MOST_LINEAR = 8  # ranks; beyond, both axes are logarithmic
+HEADROOM = 1.08  # of the axis over lines and ideal; bands may be cut
 SAME = 1e-6  # relative difference of speedups that are the same number
 
 
@@ -52,23 +59,34 @@ def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Fig
     if known.empty:
         reasons = scaling["reason"].dropna().value_counts()
         return nothing(f"no eligible runs: {reasons.index[0] if len(reasons) else 'none is planned'}", coverage)
-    kinds = [kind for kind in scaling["kind"].unique() if (known["kind"] == kind).any()]
-    notes = []
+    several = known[known["world_size"] > 1]
+    shown = several if len(several) else known  # a kind with one rank only shows no scaling
+    kinds = [kind for kind in scaling["kind"].unique() if (shown["kind"] == kind).any()]
+    notes = [
+        "Ratios of whole training times, slow steps included. Lines: medians. Bands: all complete runs of a line, cut "
+        "at the axes."
+    ]
     if {"weak", "fixed samples"} <= set(kinds) and _same(known):
         kinds.remove("weak")
         notes.append("Weak scaling (ratio of rates) is the same as fixed samples: all runs saw the same samples.")
     figure = Figure((PAGE_IN if len(kinds) > 1 else 3.5, 3.4), layout="constrained")
+    drawn: list[Line] = []
     axes = figure.subplots(2, len(kinds), squeeze=False, sharex="col", sharey="row")
     most = int(known["world_size"].max())
     for (upper, lower), kind in zip(axes.T, kinds, strict=True):
         upper.set_title(_title(kind))
-        _panel(upper, lower, known[known["kind"] == kind], study, most)
+        drawn += _panel(upper, lower, known[known["kind"] == kind], study, most)
+    _limits(axes[0][0], axes[1][0], drawn, most)
+    handles = {str(line.get_label()): line for upper in axes[0] for line in upper.lines}
+    legend_above(figure, [line for words, line in handles.items() if not words.startswith("_")])
     axes[0][0].set_ylabel("speedup")
     axes[1][0].set_ylabel("parallel efficiency")
     for lower in axes[1]:
         lower.set_xlabel("world size (ranks)")
     if known["oversubscribed"].any():
         notes.append(f"Hollow: {OVERSUBSCRIBED}.")
+    if (known["slow_steps_share"] > DISTURBED).any():
+        notes.append(f"Ringed: {SLOW}.")
     small_print(figure, coverage, notes)
     return figure
 
@@ -116,15 +134,16 @@ def _over_ranks(part: pd.DataFrame) -> pd.DataFrame:
             "least": grouped["speedup_least"].min(),
             "largest": grouped["speedup_largest"].max(),
             "oversubscribed": grouped["oversubscribed"].any(),
+            "slow": grouped["slow_steps_share"].max() > DISTURBED,
         }
     ).reset_index()
     if 1 not in set(rows["world_size"]):  # then it starts at the baseline, whose speedup is 1
-        start = {"world_size": [1], "speedup": [1.0], "least": [1.0], "largest": [1.0], "oversubscribed": [False]}
-        rows = pd.concat([pd.DataFrame(start), rows], ignore_index=True)
+        start = {"world_size": 1, "speedup": 1.0, "least": 1.0, "largest": 1.0, "oversubscribed": False, "slow": False}
+        rows = pd.concat([pd.DataFrame([start]), rows], ignore_index=True)
     return rows.astype(float)
 
 
-def _panel(upper: Axes, lower: Axes, known: pd.DataFrame, study: Study, most: int) -> None:
+def _panel(upper: Axes, lower: Axes, known: pd.DataFrame, study: Study, most: int) -> list[Line]:
     drawn = lines(known, study)
     ranks = sorted({int(rank) for line in drawn for rank in line.rows["world_size"]} | {1})
     ideal = np.linspace(1, ranks[-1], 200)
@@ -133,7 +152,6 @@ def _panel(upper: Axes, lower: Axes, known: pd.DataFrame, study: Study, most: in
     for number, line in enumerate(drawn):
         for axes, over in ((upper, 1.0), (lower, line.rows["world_size"].to_numpy())):
             _curve(axes, line, over, number)
-    upper.legend(loc="upper left", handlelength=2.6, fontsize=5.5)
     for axes in (upper, lower):
         if most > MOST_LINEAR:
             axes.set_xscale("log", base=2)
@@ -143,9 +161,16 @@ def _panel(upper: Axes, lower: Axes, known: pd.DataFrame, study: Study, most: in
     if most > MOST_LINEAR:
         upper.set_yscale("log", base=2)
         plain_numbers(upper.yaxis)
-    else:
-        upper.set_ylim(bottom=0)
-    lower.set_ylim(0, max(1.1, lower.get_ylim()[1]))
+    return drawn
+
+
+def _limits(upper: Axes, lower: Axes, drawn: list[Line], most: int) -> None:
+    """End the axes, which all panels of a row share, by the lines and the ideal: a band may be cut."""
+    fastest = max(float(line.rows["speedup"].max()) for line in drawn)
+    slowest = min(float(line.rows["speedup"].min()) for line in drawn)
+    best = max(float((line.rows["speedup"] / line.rows["world_size"]).max()) for line in drawn)
+    upper.set_ylim(0 if most <= MOST_LINEAR else min(1.0, slowest) / HEADROOM, HEADROOM * max(fastest, most))
+    lower.set_ylim(0, HEADROOM * max(1.0, best))
 
 
 def _curve(axes: Axes, line: Line, over: "float | np.ndarray[tuple[int], np.dtype[np.float64]]", number: int) -> None:
@@ -158,6 +183,8 @@ def _curve(axes: Axes, line: Line, over: "float | np.ndarray[tuple[int], np.dtyp
     axes.plot(ranks, middle, color=colour, linestyle=LINES[number % len(LINES)], linewidth=1.0)
     for rank, value, hollow in zip(ranks, middle, line.rows["oversubscribed"], strict=True):
         axes.plot(rank, value, marker, color=colour, markersize=4.5, markerfacecolor="#ffffff" if hollow else colour)
+    slow = line.rows["slow"].to_numpy(bool)
+    axes.plot(ranks[slow], middle[slow], "o", linestyle="none", **RING)
     axes.plot(
         [], [], marker, color=colour, linestyle=LINES[number % len(LINES)], markersize=4, label=line.words or "measured"
     )

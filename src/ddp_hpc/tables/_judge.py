@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from ddp_hpc.columns import (
+    CHOICES,
     group_columns,
     label,
     ordered,
@@ -93,11 +94,12 @@ def points(runs: pd.DataFrame, groups: list[str], search: list[str], error_of: C
         error_of: gives the standard error of a run's loss area, or None where there is no curve.
 
     Returns:
-        One row per point: its `groups` and `search`, `point` (in short), `repeats`, the medians of
+        One row per point: its `groups` and `search`, `point` (in short, never a bare number), `repeats`, the medians of
         `loss_area_loss_s` and `min_loss` over the repeats that have them, `oversubscribed` (any), `excluded` (empty
         if all repeats may win), `runs` (a list) and `area` (an `Area`, None if excluded).
     """
     shown = ordered(set(varying(runs)) & set(search)) or search
+    alone = shown[0].replace("_", " ") if len(shown) == 1 and shown[0] not in CHOICES else ""
     rows = []
     for key, repeats in split(runs, groups + search):
         excluded = _excluded(list(repeats["excluded"]))
@@ -106,7 +108,7 @@ def points(runs: pd.DataFrame, groups: list[str], search: list[str], error_of: C
         rows.append(
             key
             | {
-                "point": label(key, shown) or "the only one",
+                "point": f"{alone} {label(key, shown)}".strip() or "the only one",
                 "repeats": len(repeats),
                 "loss_area_loss_s": _median(repeats["loss_area_loss_s"]),
                 "min_loss": _median(repeats["min_loss"]),
@@ -168,6 +170,7 @@ def pick_winners(candidates: pd.DataFrame, groups: list[str], search: list[str],
 
 _TYPES = {
     "loss_area_loss_s": FLOAT,
+    "standard_error_loss_s": FLOAT,
     "min_loss": FLOAT,
     "margin_percent": FLOAT,
     "second": TEXT,
@@ -201,9 +204,10 @@ def _winner(fit: pd.DataFrame, search: list[str], area_noise: float) -> dict[str
     alike = [point for point, verdict in verdicts if not verdict.larger]
     return {name: best[name] for name in (*search, "loss_area_loss_s", "min_loss", "repeats")} | {
         "winner": best["point"],
+        "standard_error_loss_s": best["area"].error,
         "margin_percent": 100 * (others[0]["loss_area_loss_s"] / best["loss_area_loss_s"] - 1) if others else None,
         "second": others[0]["point"] if others else None,
-        "cannot_be_told_from": ", ".join(alike),
+        "cannot_be_told_from": "; ".join(alike),
         "cannot_be_told_from_count": len(alike),
         "judged_by": "; ".join(dict.fromkeys(verdict.method for _, verdict in verdicts)) or "no other point",
         "winner_runs": " ".join(best["runs"]),

@@ -1,4 +1,4 @@
-"""The four forms of a table: Parquet (which figures read), CSV, Markdown and LaTeX."""
+"""The forms of a table: Parquet (which figures read) and CSV with all columns; Markdown and LaTeX for reading."""
 
 import importlib
 import json
@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from ddp_hpc import catalog, records
 from ddp_hpc.ledger import Ledger
-from ddp_hpc.readable import in_words, readable
+from ddp_hpc.readable import Readable, in_words, readable
 
 MOST_ROWS = 200  # in Markdown and LaTeX, which are for reading
 LONG = 50  # rows from which on a LaTeX table may break over pages
@@ -29,8 +29,11 @@ class Text:
 def make(name: str, ledger: Ledger, folder: Path) -> Path:
     """Write a table as `<name>.csv`, `.md`, `.tex` and `.parquet` into `folder`, the Parquet file last.
 
-    Coverage, rules, caption and study stand in the Parquet file's metadata (`records.read_metadata`), and the first
-    two as notes under the readable forms.
+    A table may offer `left_out(study)`, columns that are not for reading; `JUDGED = True`, if the rules of the winner
+    belong to its notes; `FOR_READING = False`, if nobody reads it: then there are Parquet and CSV only.
+
+    Coverage, rules, caption, study and the columns left out stand in the Parquet file's metadata
+    (`records.read_metadata`), coverage and rules also as notes under the readable forms.
 
     Returns:
         The Parquet file.
@@ -42,49 +45,57 @@ def make(name: str, ledger: Ledger, folder: Path) -> Path:
     catalog.path("table", name)
     module = importlib.import_module(f"ddp_hpc.tables.{name}")
     frame: pd.DataFrame = module.build(ledger)
-    caption, rules, coverage = str(getattr(module, "CAPTION", name)), ledger.study.rules, ledger.coverage()
+    study, caption, coverage = ledger.study, str(getattr(module, "CAPTION", name)), ledger.coverage()
+    left_out = list(module.left_out(study)) if hasattr(module, "left_out") else []
     folder.mkdir(parents=True, exist_ok=True)
-    shown, constants = readable(frame.head(MOST_ROWS), getattr(module, "HIDDEN", ()))
-    notes = [f"Coverage: {coverage}.", *in_words(rules), *([constants] if constants else [])]
-    if len(frame) > MOST_ROWS:
-        notes.append(f"The first {MOST_ROWS} of {len(frame)} rows; all are in {name}.csv and {name}.parquet.")
-    text = Text(caption, f"tab:{ledger.study.name}-{name}".replace("_", "-"), notes)
     _replace(folder / f"{name}.csv", frame.to_csv(index=False, lineterminator="\n"))
-    _replace(folder / f"{name}.md", markdown(shown, text))
-    _replace(folder / f"{name}.tex", latex(shown, text))
+    if getattr(module, "FOR_READING", True):
+        shown = readable(frame.head(MOST_ROWS), left_out)
+        rules = in_words(study.rules, study.repeats) if getattr(module, "JUDGED", False) else []
+        notes = [f"Coverage: {coverage}.", *rules, *shown.notes]
+        if len(frame) > MOST_ROWS:
+            notes.append(f"The first {MOST_ROWS} of {len(frame)} rows; all are in {name}.csv and {name}.parquet.")
+        text = Text(caption, f"tab:{study.name}-{name}".replace("_", "-"), notes)
+        _replace(folder / f"{name}.md", markdown(shown, text))
+        _replace(folder / f"{name}.tex", latex(shown, text))
     table = pa.Table.from_pandas(frame, preserve_index=False)
-    facts = {"study": ledger.study.name, "caption": caption, "coverage": coverage, "rules": rules.model_dump()}
+    facts = {
+        "study": study.name,
+        "caption": caption,
+        "coverage": coverage,
+        "rules": study.rules.model_dump(),
+        "left_out": left_out,
+    }
     metadata = {f"ddp_hpc.{key}": json.dumps(value) for key, value in facts.items()}
     file = folder / f"{name}.parquet"
     records.write_table(table.replace_schema_metadata({**(table.schema.metadata or {}), **metadata}), file)
     return file
 
 
-def markdown(shown: pd.DataFrame, text: Text) -> str:
+def markdown(shown: Readable, text: Text) -> str:
     """Return a table of texts as Markdown."""
 
     def line(cells: list[str]) -> str:
         return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
 
     rows = [
-        line(list(shown.columns)),
-        line(["---"] * len(shown.columns)),
-        *(line(row) for row in shown.values.tolist()),
+        line(list(shown.texts.columns)),
+        line(["---:" if number else "---" for number in shown.numeric]),
+        *(line(row) for row in shown.texts.values.tolist()),
     ]
     return "\n".join([f"**{text.caption}**", "", *rows, "", *(f"{note}  " for note in text.notes), ""])
 
 
-def latex(shown: pd.DataFrame, text: Text) -> str:
+def latex(shown: Readable, text: Text) -> str:
     """Return a table of texts as LaTeX; it needs the packages booktabs and longtable."""
-    escaped = shown.map(escape)
-    escaped.columns = pd.Index([escape(name) for name in shown.columns])
-    head = " & ".join(escaped.columns) + r" \\"
+    escaped = shown.texts.map(escape)
+    head = " & ".join(escape(name) for name in shown.texts.columns) + r" \\"
     body = [" & ".join(row) + r" \\" for row in escaped.values.tolist()]
-    columns = "l" * len(shown.columns)
+    columns = "".join("r" if number else "l" for number in shown.numeric)
     notes = r" \\ ".join(escape(note) for note in text.notes)
     title = rf"\caption{{{escape(text.caption)}}}\label{{{text.label}}}"
     small = r"\begingroup\footnotesize"
-    if len(shown) > LONG:
+    if len(shown.texts) > LONG:
         begin = [small, rf"\begin{{longtable}}{{{columns}}}", rf"{title} \\"]
         head_lines = [r"\toprule", head, r"\midrule", r"\endhead", r"\bottomrule", r"\endfoot"]
         lines = [*begin, *head_lines, *body, r"\end{longtable}", rf"\noindent {notes}", r"\endgroup"]

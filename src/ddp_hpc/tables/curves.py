@@ -12,6 +12,7 @@ from ddp_hpc.tables._curve import thinned, whole_curve
 from ddp_hpc.tables._frame import FLAG, FLOAT, INT, TEXT, typed, types_of
 
 CAPTION = "Loss curves: loss of the steps over the time since time zero, thinned."
+FOR_READING = False
 MOST_POINTS = 400
 
 

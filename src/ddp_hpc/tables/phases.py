@@ -7,6 +7,7 @@ import pandas as pd
 from ddp_hpc.columns import ordered, split, varying
 from ddp_hpc.ledger import Ledger
 from ddp_hpc.phases import PHASES
+from ddp_hpc.study import Study
 from ddp_hpc.tables._frame import FLAG, FLOAT, INT, typed, types_of
 
 CAPTION = "Phases of a step in seconds: medians over the complete runs; the learning rate and the seed change no work."
@@ -42,3 +43,8 @@ def _row(ended: pd.DataFrame) -> dict[str, Any]:
         "exchange_share": exposed / sum(known) if pd.notna(exposed) and sum(known) > 0 else None,
         "oversubscribed": bool(ended["oversubscribed"].fillna(False).any()) if len(ended) else None,
     }
+
+
+def left_out(study: Study) -> list[str]:
+    """Return the columns that are not for reading."""
+    return ["step_least_s", "step_largest_s", "exchange_busy_s"]

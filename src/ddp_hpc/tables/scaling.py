@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ddp_hpc.columns import SPEC_COLUMNS, key_of, ordered, rows_of, split, varying
+from ddp_hpc.columns import SPEC_COLUMNS, key_of, ordered, rows_of, slow_steps_share, split, varying
 from ddp_hpc.ledger import Ledger
+from ddp_hpc.study import Study
 from ddp_hpc.tables._frame import FLAG, FLOAT, INT, TEXT, typed, types_of
 
 CAPTION = "Scaling: against one rank without exchange."
@@ -36,6 +37,7 @@ _TYPES = {
     "speedup_largest": FLOAT,
     "efficiency": FLOAT,
     "karp_flatt": FLOAT,
+    "slow_steps_share": FLOAT,
     "oversubscribed": FLAG,
     "reason": TEXT,
 }
@@ -65,7 +67,8 @@ KINDS = (
 def build(ledger: Ledger) -> pd.DataFrame:
     """Return one row per planned point and kind of scaling for which the study plans any pair.
 
-    A study without any pair gets rows of one kind, which say what baseline is not planned.
+    A study without any pair gets rows of one kind, which say what baseline is not planned. `slow_steps_share` is the
+    largest of all runs that the speedup is made from, baselines too (`columns.slow_steps_share`).
     """
     runs = _planned(ledger)
     axes = ordered({*varying(runs), "exchange", "world_size", "batch_size", "learning_rate"} - {"seed"})
@@ -79,6 +82,7 @@ def _planned(ledger: Ledger) -> pd.DataFrame:
     runs = ledger.runs.copy()
     specs = [planned.spec for planned in ledger.planned]
     runs["global_batch_size"] = pd.array([spec.global_batch_size for spec in specs], dtype="Int64")
+    runs["slow_steps_share"] = slow_steps_share(runs)
     runs["samples_planned"] = pd.array([spec.samples_asked for spec in specs], dtype="Int64")
     return runs
 
@@ -120,6 +124,7 @@ def _compare(rows: list[dict[str, Any]], baselines: Mapping[int, dict[str, Any]]
         "global_batch_size": first["global_batch_size"],
         "train_s": _median(ended, "train_s"),
         "samples_per_s": _median(ended, "samples_per_s"),
+        "slow_steps_share": _largest(ended, "slow_steps_share"),
         "oversubscribed": any(map(_oversubscribed, ended)) if ended else None,
     }
     pairs = [(row, baselines[row["seed"]]) for row in ended if _complete(baselines.get(row["seed"]))]
@@ -137,13 +142,14 @@ def _compare(rows: list[dict[str, Any]], baselines: Mapping[int, dict[str, Any]]
         "speedup_largest": max(ratios),
         "efficiency": speedup / world_size,
         "karp_flatt": karp_flatt(speedup, world_size),
+        "slow_steps_share": _largest([run for pair in pairs for run in pair], "slow_steps_share"),
         "oversubscribed": any(_oversubscribed(run) for pair in pairs for run in pair),
         "reason": f"only {len(pairs)} of {len(rows)} repeats" if len(pairs) < len(rows) else None,
     }
 
 
 def _complete(row: Mapping[str, Any] | None) -> bool:
-    if row is None or row["status"] != "ok":
+    if row is None or row["status"] != "ok" or pd.isna(row["final_loss"]) or not np.isfinite(row["final_loss"]):
         return False
     return bool(pd.isna(row["samples_asked"]) or row["samples_seen"] == row["samples_asked"])
 
@@ -197,3 +203,12 @@ def _statuses(rows: list[dict[str, Any]]) -> str:
 def _median(rows: list[dict[str, Any]], name: str) -> float | None:
     known = [float(row[name]) for row in rows if not pd.isna(row[name])]
     return float(np.median(known)) if known else None
+
+
+def _largest(rows: list[dict[str, Any]], name: str) -> float | None:
+    return max((float(row[name]) for row in rows if not pd.isna(row[name])), default=None)
+
+
+def left_out(study: Study) -> list[str]:
+    """Return the columns that are not for reading."""
+    return ["samples_per_s", "baseline_train_s", "baseline_samples_per_s"]

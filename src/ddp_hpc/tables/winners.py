@@ -6,14 +6,22 @@ lists the points whose area is not larger beyond doubt (see `_doubt.compare`).
 
 import pandas as pd
 
+from ddp_hpc.columns import search_columns
 from ddp_hpc.ledger import Ledger
+from ddp_hpc.study import Study
 from ddp_hpc.tables._judge import judged_points, pick_winners
 
 CAPTION = "Winners: the point of the search with the least loss area, for each group."
-HIDDEN = ("winner_runs",)
+JUDGED = True
+COUNTS = ("repeats", "cannot_be_told_from_count", "excluded_points", "runs", "excluded_runs", "winner_runs")
 
 
 def build(ledger: Ledger) -> pd.DataFrame:
     """Return one row per group: its winner, the margin to the second, who cannot be told from it, who is excluded."""
     candidates, groups, search = judged_points(ledger)
     return pick_winners(candidates, groups, search, ledger.study.rules.area_noise)
+
+
+def left_out(study: Study) -> list[str]:
+    """Return the columns that are not for reading: `winner` names what is searched."""
+    return [*search_columns(study), *COUNTS]
