@@ -61,7 +61,7 @@ class Sandbox:
     def plan(self, name: str) -> list[dict]:
         done = self.call("ddp-hpc", "plan", name, "--json")
         assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
+        return json.loads(done.stdout)["runs"]
 
     def to_train(self, name: str) -> set[str]:
         """The runs that `plan` would train."""

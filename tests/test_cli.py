@@ -1,7 +1,13 @@
 """What the planning verbs print."""
 
+import argparse
+import json
+
 import pytest
 from sandbox import Sandbox
+
+from ddp_hpc import cli
+from ddp_hpc.durations import duration, rank_time
 
 BASE = "base: {dataset: digits, model: mlp, exchange: none, world_size: 1, batch_size: 16}\nbudget: {steps: 5}\n"
 
@@ -18,7 +24,7 @@ def test_a_pattern_that_fits_nothing_and_points_given_twice_are_told(project):
 
     said = project.call("ddp-hpc", "plan", "notes").stdout
 
-    assert "notes: 1 run: 1 new" in said
+    assert "notes: 1 run: 1 not yet run (1 new)" in said
     assert "note: " in said
     assert "notes.yaml:4: exclude: {learning_rate: 7} fits no point" in said
     assert "1 of 2 runs is given more than once" in said
@@ -43,9 +49,9 @@ def test_a_plan_gives_each_reason_once_with_the_nearest_run(project):
 
     said = project.call("ddp-hpc", "plan", "near").stdout
 
-    assert "near: 6 runs: 2 new, 4 kept" in said
+    assert "near: 6 runs: 4 finished, 2 not yet run (2 new)" in said
     assert "2 new: learning_rate 0.3 (nearest run: 0.1); e.g. learning_rate 0.3, seed 1" in said
-    assert project.call("ddp-hpc", "plan", "near", "--all").stdout.count("kept") == 5
+    assert project.call("ddp-hpc", "plan", "near", "--all").stdout.count("\n  kept ") == 4
 
 
 def test_a_broken_model_file_does_not_hide_the_others(project):
@@ -86,3 +92,69 @@ def test_limits_of_a_dataset_are_known_before_anything_runs(project):
 
     assert done.returncode == 2
     assert "dataset 'digits': train_samples=5000, allowed: 1 to 1437" in done.stderr
+
+
+def test_options_are_listed_in_words_and_as_structure(project):
+    said = project.call("ddp-hpc", "list", "models").stdout
+    rows = {row["model"]: row for row in json.loads(project.call("ddp-hpc", "list", "models", "--json").stdout)}
+
+    assert "widths: a list of whole numbers > 0 (default: [64, 32])" in said
+    assert rows["mlp"]["options"] == [{"name": "widths", "allowed": "a list of whole numbers > 0", "default": [64, 32]}]
+
+
+def test_a_plan_for_programs_has_notes_counts_hours_and_every_run(project):
+    project.study("values", BASE + "grid: {learning_rate: [0.1, 0.3], exclude: {learning_rate: 7}}\n")
+    project.finish("values")
+    for folder in (project.root / "results" / "runs").glob("none-w1-b16-lr0.*"):
+        journal = folder / "attempts" / "1"
+        journal.mkdir(parents=True, exist_ok=True)
+        (journal / "ended.json").write_text('{"status": "ok", "wall_s": 8.0, "train_s": 6.0, "steps": 5}')
+    project.edit("config/studies/values.yaml", "budget: {steps: 5}", "budget: {steps: 3000}")
+
+    plan = json.loads(project.call("ddp-hpc", "plan", "values", "--json").stdout)
+    said = project.call("ddp-hpc", "plan", "values").stdout
+
+    assert plan["study"] == "values"
+    assert "fits no point" in plan["notes"][0]
+    assert plan["counts"] == {"new": 2}
+    assert [run["estimate_s"] for run in plan["runs"]] == [3602.0, 3602.0]  # 2 s to start, 1.2 s for each step
+    assert plan["hours"]["ranks_h"] == pytest.approx(2 * 3602 / 3600)
+    assert "2 runs to train: about 2 h 0 min one after the other, 2.0 rank-hours" in said
+
+
+def test_points_that_a_run_s_name_does_not_tell_apart_are_told_apart(project):
+    project.study("twins", BASE + "grid: {learning_rate: 0.1, optimizer: [sgd, adam]}\n")
+
+    said = project.call("ddp-hpc", "plan", "twins", "--all").stdout
+
+    assert "(optimizer sgd)" in said
+    assert "(optimizer adam)" in said
+
+
+def test_the_words_for_what_was_not_run_are_the_same_everywhere(project):
+    project.study("fresh", BASE + "grid: {learning_rate: [0.7, 0.8]}\n")
+
+    assert "fresh: 2 runs: 2 not yet run (2 new)" in project.call("ddp-hpc", "plan", "fresh").stdout
+    assert "fresh: 0 of 2 runs finished: 2 not yet run" in project.call("ddp-hpc", "status", "fresh").stdout
+
+
+@pytest.mark.parametrize("verb", cli.VERBS)
+def test_every_argument_has_its_help(verb):
+    parser = argparse.ArgumentParser()
+    cli.VERBS[verb][2](parser)
+    assert [action.dest for action in parser._actions if not action.help] == []
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words", "ranks"),
+    [
+        (8.4, "8 s", "8 rank-seconds"),
+        (165, "2 min 45 s", "2.8 rank-minutes"),
+        (3599.6, "1 h 0 min", "60.0 rank-minutes"),
+        (11_400, "3 h 10 min", "3.2 rank-hours"),
+        (4_000_000, "1111 h 6 min", "1,111.1 rank-hours"),
+    ],
+)
+def test_durations_in_words(seconds, words, ranks):
+    assert duration(seconds) == words
+    assert rank_time(seconds) == ranks

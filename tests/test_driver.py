@@ -3,10 +3,13 @@
 import os
 import re
 import signal
+import subprocess
 
 import pytest
 from faulty import FAULTY
 from sandbox import Sandbox, wait_for
+
+from ddp_hpc import progress
 
 HEAD = (
     "base: {dataset: digits, exchange: none, world_size: 1, batch_size: 16, threads_per_rank: 1, learning_rate: 0.1}\n"
@@ -91,6 +94,24 @@ def test_a_record_that_was_replaced_makes_new_tables_whatever_its_date(project):
     assert project.call("ddp-hpc", "run", "kept").returncode == 0
 
     assert table.stat().st_mtime_ns > made
+    again = project.call("ddp-hpc", "run", "kept")
+    assert "nothing to do: 1 of 1 run finished; tables, figures and page are up to date" in again.stdout
+
+
+def test_while_tables_and_figures_are_made_the_steps_are_counted(tmp_path, monkeypatch, capsys):
+    log = tmp_path / "workflow.log"
+    log.write_text("9 of 9 steps (100%) done\n")  # of the first pass: the trainings
+    making = progress.Making([], log)
+    monkeypatch.setattr(progress, "SPARSE_S", 0)
+
+    making.show()
+    with log.open("a") as more:
+        more.write("3 of 14 steps (21%) done\n7 of 14 steps (50%) done\n")
+    making.show()
+
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("making tables, figures and page: 0 done")
+    assert second.startswith("making tables, figures and page: 7 of 14 steps done")
 
 
 def test_plain_snakemake_makes_the_page_from_what_there_is_and_exits_non_zero(project):
@@ -152,13 +173,17 @@ def test_a_second_driver_is_refused_with_a_clear_line(slow):
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_a_driver_that_was_killed_leaves_nothing_behind_and_the_same_command_goes_on(slow, how):
     """A9: only unfinished points run again."""
-    first = slow.start("ddp-hpc", "run", "slow", start_new_session=True)
+    first = slow.start("ddp-hpc", "run", "slow", start_new_session=True, stderr=subprocess.PIPE)
     wait_for(lambda: running(slow))
     os.kill(first.pid, how)
     assert first.wait(60) != 0
     wait_for(lambda: not slow.processes())
     wait_for(lambda: sorted(row["status"] for row in slow.status("slow").values()) == ["cancelled", "missing", "ok"])
     assert trained_in(slow) == 2
+    said = first.communicate()[1]
+    if how == signal.SIGTERM:
+        assert "  1 not yet run\n" in said
+        assert re.search(r"^  1 cancelled: .* \(.*, logs/train/\S+\.log\)$", said, flags=re.MULTILINE)
 
     again = slow.call("env", "QUICK=1", "ddp-hpc", "run", "slow")
 

@@ -7,6 +7,8 @@ import os
 import sys
 from pathlib import Path
 
+from ddp_hpc import arguments as takes
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # a quick start
     from collections.abc import Sequence
@@ -51,64 +53,6 @@ def _parser(called: str) -> argparse.ArgumentParser:
     return parser
 
 
-def _as_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="for programs")
-
-
-def _of_a_study(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("study", help="its name: config/studies/NAME.yaml")
-
-
-def _list_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", nargs="?", metavar="STUDY|models|datasets|exchanges|tables|figures")
-    _as_json(parser)
-
-
-def _status_arguments(parser: argparse.ArgumentParser) -> None:
-    _of_a_study(parser)
-    _as_json(parser)
-
-
-def _plan_arguments(parser: argparse.ArgumentParser) -> None:
-    _status_arguments(parser)
-    parser.add_argument("--all", action="store_true", help="list every run, kept ones too, instead of each reason")
-    parser.add_argument("--write", action="store_true", help="write spec.json files, to `ddp-hpc train RUN` by hand")
-
-
-def _run_arguments(parser: argparse.ArgumentParser) -> None:
-    _of_a_study(parser)
-    parser.add_argument("--profile", default="profiles/default", help="the workflow profile (default: %(default)s)")
-    parser.add_argument("--launcher", help="what starts the ranks, e.g. 'srun --mpi=pmix', instead of the profile's")
-    parser.add_argument("snakemake", nargs="*", metavar="-- ARG", help="further arguments of snakemake, after --")
-
-
-def _data_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("dataset")
-    parser.add_argument("--from", dest="source", metavar="PATH|URL", help="instead of where it was published")
-
-
-def _train_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", help="the name of its folder in results/runs")
-    parser.add_argument("--launcher", default="", help="starts the ranks, e.g. 'mpiexec -n 4'; empty for one rank")
-    parser.add_argument("--time-limit-min", type=float, help="end it, as `timeout`, after so many minutes")
-
-
-def _made_arguments(parser: argparse.ArgumentParser) -> None:
-    _of_a_study(parser)
-    parser.add_argument("name")
-
-
-def _bench_arguments(parser: argparse.ArgumentParser) -> None:
-    sizes = [100, 1000, 5000]
-    parser.add_argument(
-        "--points", type=int, nargs="+", default=sizes, help="sizes of the studies (default: %(default)s)"
-    )
-
-
-def _no_arguments(parser: argparse.ArgumentParser) -> None:
-    """This verb takes none."""
-
-
 class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *ignored: Any) -> None:
         from ddp_hpc import __version__
@@ -133,6 +77,7 @@ def _list(options: argparse.Namespace) -> int:
         rows = listing.studies(project)
     elif options.what in KIND_WORDS:
         rows = listing.choices(KIND_WORDS[options.what])
+        rows = rows if options.json else listing.choice_lines(rows)
     elif options.what in project.studies:
         rows = listing.points(project, options.what)
     else:
@@ -146,14 +91,15 @@ def _list(options: argparse.Namespace) -> int:
 
 def _plan(options: argparse.Namespace) -> int:
     from ddp_hpc import listing, plan
-    from ddp_hpc.printing import write_rows
 
     ledger = _project().ledger(options.study)
     items = plan.plan(ledger)
     if options.write:
         plan.prepare(ledger)
     if options.json:
-        write_rows([listing.planned(item) for item in items], True)
+        import json
+
+        print(json.dumps(listing.plan_values(ledger, items), indent=1))
     else:
         print("\n".join(listing.plan_lines(ledger, items, options.all)))
     return 0
@@ -271,19 +217,19 @@ VERBS = {
     "list": (
         _list,
         "the studies; or the points of one; or models, datasets, exchanges, tables, figures",
-        _list_arguments,
+        takes.listed,
     ),
-    "plan": (_plan, "what would be run, why, and for about how long", _plan_arguments),
-    "run": (_run, "run a study to its page; only what is missing is trained", _run_arguments),
-    "status": (_status, "where every planned run of a study stands", _status_arguments),
-    "data": (_data, "fetch a dataset and check it", _data_arguments),
-    "train": (_train, "train one planned run, here and now", _train_arguments),
-    "table": (_table, "make one table of a study from what there is", _made_arguments),
-    "figure": (_figure, "draw one figure of a study from its tables", _made_arguments),
-    "report": (_report, "write the page of a study from its tables and figures", _of_a_study),
-    "doctor": (_doctor, "what this machine offers, what is missing, and what to do", _as_json),
-    "bench": (_bench, "time planning, and what the workflow adds to each run", _bench_arguments),
-    "schema": (_schema, "the JSON Schema of study files, for editors", _no_arguments),
+    "plan": (_plan, "what would be run, why, and for about how long", takes.plan),
+    "run": (_run, "run a study to its page; only what is missing is trained", takes.run),
+    "status": (_status, "where every planned run of a study stands", takes.status),
+    "data": (_data, "fetch a dataset and check it", takes.data),
+    "train": (_train, "train one planned run, here and now", takes.train),
+    "table": (_table, "make one table of a study from what there is", takes.made),
+    "figure": (_figure, "draw one figure of a study from its tables", takes.made),
+    "report": (_report, "write the page of a study from its tables and figures", takes.of_a_study),
+    "doctor": (_doctor, "what this machine offers, what is missing, and what to do", takes.as_json),
+    "bench": (_bench, "time planning, and what the workflow adds to each run", takes.bench),
+    "schema": (_schema, "the JSON Schema of study files, for editors", takes.none),
 }
 
 

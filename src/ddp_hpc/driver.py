@@ -17,9 +17,10 @@ from ddp_hpc._process import die_with_parent
 from ddp_hpc.durations import duration
 from ddp_hpc.ledger import Ledger, State, state_of
 from ddp_hpc.lock import DriverLock
+from ddp_hpc.printing import counted
 from ddp_hpc.progress import Making, Progress
 from ddp_hpc.project import Project
-from ddp_hpc.statuses import FINISHED
+from ddp_hpc.statuses import FINISHED, in_words
 from ddp_hpc.targets import StudyTargets
 from ddp_hpc.workflow import DRIVER
 
@@ -70,9 +71,10 @@ def _run(project: Project, ledger: Ledger, workflow: "_Workflow") -> int:
     trained = 0
     if targets.missing:
         plan.prepare(ledger)
-        print(f"{ledger.study.name}: {len(targets.missing)} of {len(ledger.planned)} runs to train", flush=True)
+        of_all = f"{len(targets.missing)} of {counted(len(ledger.planned), 'run')}"
+        print(f"{ledger.study.name}: {of_all} to train", flush=True)
         trained = workflow.start("trained", Progress(ledger, targets.missing))
-    making = Making([project.root / output for output in targets.outputs])
+    making = Making([project.root / output for output in targets.outputs], project.root / workflow.log)
     published = workflow.start("all", making, "settled=1") if trained >= 0 else trained
     states = {planned.run: state_of(ledger.store, planned.run) for planned in ledger.planned}
     nothing = not targets.missing and not published and not making.made
@@ -94,9 +96,9 @@ def _run(project: Project, ledger: Ledger, workflow: "_Workflow") -> int:
 def _summary(states: dict[str, State], nothing: bool) -> str:
     counts = Counter(state.status for state in states.values())
     findings = [f"{counts[status]} {status}" for status in FINISHED - {"ok"} if counts[status]]
-    done = f"{sum(counts[status] for status in FINISHED)} of {len(states)} runs finished"
+    done = f"{sum(counts[status] for status in FINISHED)} of {counted(len(states), 'run')} finished"
     also = f" ({', '.join(sorted(findings))}: a finding, not a failure)" if findings else ""
-    return f"{'nothing to do: ' if nothing else ''}{done}{also}"
+    return f"nothing to do: {done}{also}; tables, figures and page are up to date" if nothing else f"{done}{also}"
 
 
 def _failures(ledger: Ledger, lacking: dict[str, State]) -> list[str]:
@@ -107,10 +109,10 @@ def _failures(ledger: Ledger, lacking: dict[str, State]) -> list[str]:
     lines = []
     for (status, reason), runs in groups.items():
         if status == "missing" and not reason:
-            lines.append(f"  {len(runs)} not started")
+            lines.append(f"  {len(runs)} {in_words(status)}")
             continue
         example = f"{'e.g. ' if len(runs) > 1 else ''}{ledger.describe(runs[0])}, logs/train/{runs[0]}.log"
-        lines.append(f"  {len(runs)} {status}: {reason or 'no reason is known'} ({example})")
+        lines.append(f"  {len(runs)} {in_words(status)}: {reason or 'no reason is known'} ({example})")
     most = 20
     more = [f"  ... and {len(lines) - most} more: `ddp-hpc status {ledger.study.name}`"] if len(lines) > most else []
     return [*lines[:most], *more]

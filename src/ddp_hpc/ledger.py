@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ddp_hpc import identity
 from ddp_hpc._process import process_created, read_json
 from ddp_hpc.spec import RunSpec
-from ddp_hpc.statuses import FAILED, FINISHED
+from ddp_hpc.statuses import FAILED, FINISHED, in_words
 from ddp_hpc.store import Store
 from ddp_hpc.study import Study
 
@@ -45,9 +45,17 @@ class Ledger:
 
     def describe(self, run: str) -> str:
         """Return a planned run by the fields that vary in the study, e.g. `world_size 2, learning_rate 0.1`."""
+        return ", ".join(f"{name} {value}" for name, value in self.varying[run].items()) or run
+
+    @cached_property
+    def varying(self) -> dict[str, dict[str, Any]]:
+        """By run: those fields, flat, that are not the same in all planned runs."""
         columns = {planned.run: planned.spec.columns() for planned in self.planned}
-        varying = [name for name in columns[run] if len({row[name] for row in columns.values()}) > 1]
-        return ", ".join(f"{name} {columns[run][name]}" for name in varying) or run
+        values: dict[str, set[Any]] = {}
+        for row in columns.values():
+            for name, value in row.items():
+                values.setdefault(name, set()).add(value)
+        return {run: {name: row[name] for name in row if len(values[name]) > 1} for run, row in columns.items()}
 
     @cached_property
     def runs(self) -> "pd.DataFrame":
@@ -109,9 +117,7 @@ class Ledger:
         text = f"{len(states) - len(lacking)} of {len(states)} runs"
         if lacking.empty:
             return text
-        counts = ", ".join(
-            f"{count} {'not yet run' if name == 'missing' else name}" for name, count in lacking.value_counts().items()
-        )
+        counts = ", ".join(f"{count} {in_words(str(name))}" for name, count in lacking.value_counts().items())
         return f"{text}, {len(lacking)} missing: {counts}"
 
 

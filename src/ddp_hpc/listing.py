@@ -1,15 +1,18 @@
 """The rows and lines that the planning verbs show."""
 
+import json
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from ddp_hpc import catalog
-from ddp_hpc.durations import duration
+from ddp_hpc.durations import duration, rank_time
 from ddp_hpc.ledger import Ledger, state_of
 from ddp_hpc.plan import Item
+from ddp_hpc.printing import counted
 from ddp_hpc.project import Project
-from ddp_hpc.statuses import FAILED, FINISHED, STATUSES
+from ddp_hpc.statuses import FAILED, FINISHED, STATUSES, in_words
 from ddp_hpc.study import StudyError
 
 MOST_LINES = 40
@@ -34,7 +37,7 @@ def studies(project: Project) -> list[dict[str, Any]]:
 
 def choices(kind: str) -> list[dict[str, Any]]:
     """Return a row per choice of a kind: its options, and its first line of documentation; or what is wrong with it."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name in catalog.names(kind):
         try:
             options = catalog.options(kind, name).values()
@@ -42,24 +45,45 @@ def choices(kind: str) -> list[dict[str, Any]]:
         except catalog.CatalogError as error:
             rows.append({kind: name, "options": None, "what": f"WRONG: {error}"})
             continue
-        listed = ", ".join(f"{option.name}: {option.annotation} = {option.default}" for option in options)
-        rows.append({kind: name, "options": listed or None, "what": what})
+        listed = [
+            {"name": option.name, "allowed": option.allowed, "default": option.plain_default} for option in options
+        ]
+        rows.append({kind: name, "options": listed, "what": what})
     return rows
+
+
+def choice_lines(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows of `choices` with their options as text."""
+
+    def shown(option: dict[str, Any]) -> str:
+        default = option["default"]
+        as_yaml = default if isinstance(default, str) else json.dumps(default)
+        return f"{option['name']}: {option['allowed']} (default: {as_yaml})"
+
+    return [row | {"options": ", ".join(map(shown, row["options"] or ())) or None} for row in rows]
 
 
 def points(project: Project, name: str) -> list[dict[str, Any]]:
     """Return a row per planned run of a study: the fields that vary, and its name."""
     ledger = project.ledger(name)
-    columns = [planned.spec.columns() for planned in ledger.planned]
-    varying = [field for field in columns[0] if len({row[field] for row in columns}) > 1]
-    return [
-        {field: row[field] for field in varying} | {"run": planned.run}
-        for row, planned in zip(columns, ledger.planned, strict=True)
-    ]
+    return [fields | {"run": run} for run, fields in ledger.varying.items()]
 
 
-def planned(item: Item) -> dict[str, Any]:
-    """Return an item of the plan as plain values."""
+def plan_values(ledger: Ledger, items: Sequence[Item]) -> dict[str, Any]:
+    """Return the plan as plain values: study, notes, counts of actions, hours, and every run."""
+    cost = _cost(items)
+    times = {name: value for name, value in asdict(cost).items() if name.endswith("_s")}
+    return {
+        "study": ledger.study.name,
+        "notes": list(ledger.notes),
+        "counts": Counter(item.action for item in items),
+        "to_train": cost.to_train,
+        "hours": {"of_runs": cost.known} | {f"{name[:-2]}_h": value and value / 3600 for name, value in times.items()},
+        "runs": [_planned(item) for item in items],
+    }
+
+
+def _planned(item: Item) -> dict[str, Any]:
     estimate = item.estimate
     return {
         "run": item.planned.run,
@@ -75,17 +99,24 @@ def planned(item: Item) -> dict[str, Any]:
 def plan_lines(ledger: Ledger, items: Sequence[Item], everything: bool) -> list[str]:
     """Return the plan as lines: the counts, why (each reason once, or each run), how long, notes on the grid."""
     counts = Counter(item.action for item in items)
-    listed = ", ".join(
-        f"{counts[action]} {action}" for action in ("new", "changed", *FAILED, "running", "kept") if counts[action]
-    )
-    runs = "1 run" if len(items) == 1 else f"{len(items)} runs"
-    lines = [f"{ledger.study.name}: {runs}: {listed}"]
-    shown = [item for item in items if everything or item.action != "kept"]
+    waiting = [f"{counts[action]} {action}" for action in ("new", "changed") if counts[action]]
+    listed = [
+        *([f"{counts['kept']} finished"] if counts["kept"] else []),
+        *([f"{counts['new'] + counts['changed']} {in_words('missing')} ({', '.join(waiting)})"] if waiting else []),
+        *(f"{counts[action]} {action}" for action in (*FAILED, "running") if counts[action]),
+    ]
+    lines = [f"{ledger.study.name}: {counted(len(items), 'run')}: {', '.join(listed)}"]
     if everything:
-        lines += [f"  {item.action:8} {item.planned.run}  {item.reason}" for item in shown]
+        lines += [f"  {item.action:8} {_named(ledger, item.planned.run)}  {item.reason}" for item in items]
     else:
-        lines += _by_reason(ledger, shown)
-    return [*lines, *_hours([item for item in items if item.will_run]), *(f"note: {note}" for note in ledger.notes)]
+        lines += _by_reason(ledger, [item for item in items if item.action != "kept"])
+    return [*lines, *_how_long(items), *(f"note: {note}" for note in ledger.notes)]
+
+
+def _named(ledger: Ledger, run: str) -> str:
+    """Return the name of a run and what tells it from the others of its study."""
+    point = ledger.describe(run)
+    return run if point == run else f"{run} ({point})"
 
 
 def _by_reason(ledger: Ledger, items: Sequence[Item]) -> list[str]:
@@ -102,19 +133,39 @@ def _by_reason(ledger: Ledger, items: Sequence[Item]) -> list[str]:
     return lines
 
 
-def _hours(items: Sequence[Item]) -> list[str]:
-    if not items:
-        return ["nothing is to be trained"]
-    to_train = f"{len(items)} run{'s' if len(items) > 1 else ''} to train"
-    known = [(item.estimate, item.planned.spec.world_size) for item in items if item.estimate]
+@dataclass(frozen=True)
+class _Cost:
+    """What the runs to train will take, as far as it is known: seconds one after the other, and times their ranks."""
+
+    to_train: int
+    known: int
+    low_s: float | None = None
+    middle_s: float | None = None
+    high_s: float | None = None
+    ranks_s: float | None = None
+
+
+def _cost(items: Sequence[Item]) -> _Cost:
+    waiting = [item for item in items if item.will_run]
+    known = [(item.estimate, item.planned.spec.world_size) for item in waiting if item.estimate]
     if not known:
+        return _Cost(len(waiting), 0)
+    low, middle, high = (sum(getattr(one, name) for one, _ in known) for name in ("low_s", "middle_s", "high_s"))
+    return _Cost(len(waiting), len(known), low, middle, high, sum(one.middle_s * ranks for one, ranks in known))
+
+
+def _how_long(items: Sequence[Item]) -> list[str]:
+    cost = _cost(items)
+    if not cost.to_train:
+        return ["nothing is to be trained"]
+    to_train = f"{counted(cost.to_train, 'run')} to train"
+    if cost.low_s is None or cost.middle_s is None or cost.high_s is None or cost.ranks_s is None:
         return [f"{to_train}; how long is not known: no run like them has finished"]
-    low, middle, high = (
-        duration(sum(getattr(estimate, name) for estimate, _ in known)) for name in ("low_s", "middle_s", "high_s")
-    )
-    ranks = duration(sum(estimate.middle_s * ranks for estimate, ranks in known))
-    unknown = f"; {len(items) - len(known)} have none like them" if len(known) < len(items) else ""
-    return [f"{to_train}, about {middle} one after the other ({low} to {high}; times ranks: {ranks}){unknown}"]
+    low, middle, high = (duration(seconds) for seconds in (cost.low_s, cost.middle_s, cost.high_s))
+    spread = "" if low == high else f" ({low} to {high})"
+    unknown = cost.to_train - cost.known
+    more = f"; not counted: {unknown} like which none has finished" if unknown else ""
+    return [f"{to_train}: about {middle} one after the other{spread}, {rank_time(cost.ranks_s)}{more}"]
 
 
 def states(ledger: Ledger) -> list[dict[str, Any]]:
@@ -129,11 +180,11 @@ def states(ledger: Ledger) -> list[dict[str, Any]]:
 def state_lines(ledger: Ledger, rows: Sequence[dict[str, Any]]) -> list[str]:
     """Return the status of a study as lines: the counts, then every run that is not a plain result."""
     counts = Counter(row["status"] for row in rows)
-    listed = ", ".join(f"{counts[status]} {status}" for status in STATUSES if counts[status])
+    listed = ", ".join(f"{counts[status]} {in_words(status)}" for status in STATUSES if counts[status])
     finished = sum(counts[status] for status in FINISHED)
-    lines = [f"{ledger.study.name}: {finished} of {len(rows)} runs finished: {listed}"]
+    lines = [f"{ledger.study.name}: {finished} of {counted(len(rows), 'run')} finished: {listed}"]
     shown = [row for row in rows if row["status"] not in ("ok", "missing")]
     for row in shown:
         again = f" ({row['attempts']} attempts)" if row["status"] in FAILED and row["attempts"] > 1 else ""
-        lines.append(f"  {row['status']:13} {row['run']}{again}  {row['reason'] or ''}".rstrip())
+        lines.append(f"  {row['status']:13} {_named(ledger, row['run'])}{again}  {row['reason'] or ''}".rstrip())
     return lines

@@ -1,4 +1,4 @@
-"""Rows on the terminal: aligned columns for people, JSON for programs."""
+"""Rows on the terminal: aligned columns for people, JSON for programs; counts."""
 
 import json
 from collections.abc import Sequence
@@ -15,6 +15,11 @@ def write_rows(rows: Sequence[dict[str, Any]], as_json: bool) -> None:
     widths = [max(len(line[index]) for line in cells) for index in range(len(columns))]
     for line in cells:
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def counted(number: int, noun: str) -> str:
+    """Return e.g. `1 run`, `2 runs`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _cell(value: Any) -> str:

@@ -1,5 +1,6 @@
 """How far a study is: one line that updates on a terminal, sparse lines in a log."""
 
+import re
 import shutil
 import sys
 import time
@@ -8,6 +9,7 @@ from pathlib import Path
 
 from ddp_hpc.durations import duration
 from ddp_hpc.ledger import Ledger, Planned, state_of
+from ddp_hpc.printing import counted
 from ddp_hpc.statuses import FAILED
 
 SPARSE_S = 15.0
@@ -42,8 +44,10 @@ class Line:
 class Making:
     """Counts the tables, figures and page that have been made since it was started."""
 
-    def __init__(self, outputs: Sequence[Path]) -> None:
+    def __init__(self, outputs: Sequence[Path], log: Path) -> None:
         self.outputs = outputs
+        self.log = log  # of the workflow, which counts its steps there
+        self.before = log.stat().st_size if log.exists() else 0
         self.began = time.time()
         self.line = Line()
         self.made = 0
@@ -51,12 +55,19 @@ class Making:
     def show(self) -> None:
         """Show how many have been made so far."""
         self.made = sum(file.exists() and file.stat().st_mtime > self.began for file in self.outputs)
-        self.line.write(f"making tables, figures and page: {self.made} done, {duration(time.time() - self.began)}")
+        self.line.write(f"making tables, figures and page: {self._steps()}, {duration(time.time() - self.began)}")
 
     def end(self) -> None:
         """Count for the last time, and leave the line."""
         self.show()
         self.line.end()
+
+    def _steps(self) -> str:
+        """Return how many steps the workflow has done since it was started; how many there are, it says after one."""
+        with open(self.log, "rb") as log:
+            log.seek(self.before)
+            said = re.findall(rb"^(\d+ of \d+) steps", log.read(), flags=re.MULTILINE)
+        return f"{said[-1].decode()} steps done" if said else f"{self.made} done"
 
 
 class Progress:
@@ -79,7 +90,7 @@ class Progress:
         left = f", about {duration(elapsed / done * len(self.waiting))} left" if done and self.waiting else ""
         failed = f", {self.failed} failed" if self.failed else ""
         now = f"; now {self.ledger.describe(running[0])}" if running else ""
-        self.line.write(f"{ended} of {self.total} runs trained{failed}, {duration(elapsed)}{left}{now}")
+        self.line.write(f"{ended} of {counted(self.total, 'run')} trained{failed}, {duration(elapsed)}{left}{now}")
 
     def end(self) -> None:
         """Leave the line."""

@@ -19,3 +19,8 @@ STATUSES = {
 }
 FINISHED = frozenset(status for status, (kind, _, _) in STATUSES.items() if kind in ("result", "finding"))
 FAILED = frozenset(status for status, (kind, _, _) in STATUSES.items() if kind == "failure")
+
+
+def in_words(status: str) -> str:
+    """Return a status as people read it: what is `missing` is not lost, it was never run."""
+    return "not yet run" if status == "missing" else status

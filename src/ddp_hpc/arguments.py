@@ -1,0 +1,89 @@
+"""What each verb of the command line takes, and its help."""
+
+from __future__ import annotations
+
+import argparse
+
+BENCH_POINTS = [100, 1000, 5000]
+
+
+def as_json(parser: argparse.ArgumentParser) -> None:
+    """Rows as JSON."""
+    parser.add_argument("--json", action="store_true", help="write JSON, for programs")
+
+
+def of_a_study(parser: argparse.ArgumentParser) -> None:
+    """A study, by name."""
+    parser.add_argument("study", help="its name: config/studies/NAME.yaml")
+
+
+def listed(parser: argparse.ArgumentParser) -> None:
+    """Of `list`."""
+    parser.add_argument(
+        "what",
+        nargs="?",
+        metavar="STUDY|models|datasets|exchanges|tables|figures",
+        help="a study: its points; a kind of choices: their names and options; nothing: the studies",
+    )
+    as_json(parser)
+
+
+def status(parser: argparse.ArgumentParser) -> None:
+    """Of `status`."""
+    of_a_study(parser)
+    as_json(parser)
+
+
+def plan(parser: argparse.ArgumentParser) -> None:
+    """Of `plan`."""
+    status(parser)
+    parser.add_argument("--all", action="store_true", help="list every run, kept ones too, instead of each reason")
+    parser.add_argument("--write", action="store_true", help="write spec.json files, to `ddp-hpc train RUN` by hand")
+
+
+def run(parser: argparse.ArgumentParser) -> None:
+    """Of `run`."""
+    of_a_study(parser)
+    parser.add_argument("--profile", default="profiles/default", help="the workflow profile (default: %(default)s)")
+    parser.add_argument(
+        "--launcher",
+        help="what starts the ranks, instead of the profile's: without -n, which each run adds with its own number of "
+        "ranks; e.g. 'mpiexec', 'srun --mpi=pmix'",
+    )
+    parser.add_argument("snakemake", nargs="*", metavar="-- ARG", help="further arguments of snakemake, after --")
+
+
+def data(parser: argparse.ArgumentParser) -> None:
+    """Of `data`."""
+    parser.add_argument("dataset", help="a file in data/; `ddp-hpc list datasets` shows them")
+    parser.add_argument("--from", dest="source", metavar="PATH|URL", help="instead of where it was published")
+
+
+def train(parser: argparse.ArgumentParser) -> None:
+    """Of `train`."""
+    parser.add_argument("run", help="the name of its folder in results/runs")
+    parser.add_argument(
+        "--launcher",
+        default="",
+        help="what starts the ranks, whole: with -n and the run's number of ranks, e.g. 'mpiexec -n 4'; "
+        "empty for one rank",
+    )
+    parser.add_argument("--time-limit-min", type=float, help="end it, as `timeout`, after so many minutes")
+
+
+def made(parser: argparse.ArgumentParser) -> None:
+    """Of `table` and `figure`."""
+    of_a_study(parser)
+    parser.add_argument("name", help="of the table or figure; `ddp-hpc list tables`, `list figures` show them")
+
+
+def bench(parser: argparse.ArgumentParser) -> None:
+    """Of `bench`."""
+    sizes = " ".join(map(str, BENCH_POINTS))
+    parser.add_argument(
+        "--points", type=int, nargs="+", default=BENCH_POINTS, help=f"sizes of the studies (default: {sizes})"
+    )
+
+
+def none(parser: argparse.ArgumentParser) -> None:
+    """This verb takes none."""
