@@ -1,120 +1,32 @@
 """Figures say what is missing, mark what may not win, and never fail for want of something to draw."""
 
-import importlib
 import itertools
 import os
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
-from dataclasses import replace
-from functools import cache
 
 import numpy as np
 import pandas as pd
 import pytest
-from factory import Result, made_up, planned, realistic
-from matplotlib.backends.backend_agg import FigureCanvasAgg
+from drawn import SITUATIONS, draw, situations, words
+from factory import planned
 
 from ddp_hpc import catalog, figures, tables
-from ddp_hpc.figures._style import OVERSUBSCRIBED, RING, SLOW, style
-from ddp_hpc.figures.heat_map import PALE, WHITE
+from ddp_hpc.figures._style import OVERSUBSCRIBED
 
 FIGURES = catalog.names("figure")
-NAN = float("nan")
-
-
-def grid(world_size, exchange="ring", batch_size=(16, 32), learning_rate=(0.1, 2.0), **more):
-    lists = {"batch_size": list(batch_size), "learning_rate": list(learning_rate)}
-    return {"exchange": exchange, "world_size": world_size, **lists, **more}
-
-
-def diverged(spec):
-    return Result("diverged", "loss is nan at step 3 (rank 0)", (0.1, 0.2, 0.3), (2.3, 9.0, NAN))
-
-
-def mixed(spec):
-    """Some of everything: two points missing, one failed, one out of memory, one cut short, one above the threshold."""
-    result = realistic(spec)
-    special = {
-        (1, 16, 0.1): Result("missing"),
-        (2, 16, 0.1): Result("crashed", "rank 1: ValueError: boom"),
-        (2, 32, 0.1): Result("oom_gpu", "CUDA out of memory", (0.1,), (2.3,)),
-        (2, 32, 2.0): replace(result, t_s=result.t_s[:-5], loss=result.loss[:-5]),
-        (4, 16, 2.0): diverged(spec),
-        (4, 32, 0.1): replace(result, columns={"min_loss": 0.9}),
-    }
-    return special.get((spec.world_size, spec.batch_size, spec.learning_rate), result)
-
-
-TWO_MODELS = {"model": ["mlp", {"name": "mlp", "widths": [32, 16]}], "threads_per_rank": [None]}
-RATES = [round(0.02 * number, 3) for number in range(1, 51)]
-SITUATIONS = {
-    "usual": {"grid": [grid(1, "none"), grid([1, 2, 4])], "budget": {"samples_seen": 6400}},
-    "mixed": {"train": mixed, "grid": [grid(1, "none"), grid([2, 4, 16])], "budget": {"samples_seen": 6144}},
-    "diverged": {"train": diverged},
-    "nothing": {"train": lambda spec: Result("missing")},
-    "all failed": {"train": lambda spec: Result("timeout", "10 minutes are over")},
-    "one run": {"grid": [grid(1, "none", [16], [0.1])]},
-    "one step": {"train": lambda spec: Result(t_s=(0.1,), loss=(0.2,)), "budget": {"seconds": 0.1}},
-    "repeats": {"grid": [grid(1, "none"), grid([2, 4])], "repeats": 3, "budget": {"samples_seen": 3200}},
-    "by the clock": {"grid": [grid(1, "none"), grid([2, 4])], "budget": {"seconds": 3.0}},
-    "no baseline": {"grid": [grid([2, 4])]},
-    "fifty rates": {"grid": [grid([1, 2], learning_rate=RATES, batch_size=[64])], "budget": {"samples_seen": 6400}},
-    "216 points": {
-        "grid": [grid([1, 2, 4, 8], "ring", [2**k for k in range(4, 10)], [k / 10 for k in range(1, 10)])],
-        "budget": {"samples_seen": 8192},
-    },
-    "many axes": {
-        "base": {"dataset": "digits"},
-        "grid": [grid(1, "none", **TWO_MODELS), grid([1, 2, 32], ["ring", "mpi_allreduce"], **TWO_MODELS)],
-        "budget": {"samples_seen": 6144},
-    },
-    "other search": {
-        "grid": [grid(2, momentum=[0.0, 0.9], optimizer="sgd", weight_decay=[0.0, 0.01])],
-        "search": ["momentum", "weight_decay", "learning_rate"],
-        "budget": {"samples_seen": 3200},
-    },
-    "nothing searched": {"grid": [grid(1, "none", [16], [0.1]), grid([2, 4], "ring", [16], [0.1])], "search": []},
-}
 
 
 @pytest.fixture(scope="module")
 def situation(tmp_path_factory):
-    """Return a function from the name of a situation to its ledger and tables, each made once."""
-
-    @cache
-    def of(name):
-        keys = dict(SITUATIONS[name])
-        ledger = made_up(tmp_path_factory.mktemp("study"), keys.pop("train", realistic), **keys)
-        modules = {table: importlib.import_module(f"ddp_hpc.tables.{table}") for table in catalog.names("table")}
-        return ledger, {table: module.build(ledger) for table, module in modules.items()}
-
-    return of
-
-
-def draw(situation, name, figure):
-    ledger, frames = situation
-    inputs = catalog.constants("figure", name)["INPUTS"]
-    with style():
-        drawn = importlib.import_module(f"ddp_hpc.figures.{name}").draw(
-            {table: frames[table] for table in inputs}, ledger.study, ledger.coverage()
-        )
-        FigureCanvasAgg(drawn)
-        drawn.draw_without_rendering()
-    return drawn
-
-
-def words(figure):
-    """Return all texts of a figure."""
-    texts = [*figure.texts, *(text for axes in figure.axes for text in [*axes.texts, axes.title])]
-    legends = [*figure.legends, *(axes.get_legend() for axes in figure.axes if axes.get_legend())]
-    return "\n".join(text.get_text() for text in [*texts, *(text for legend in legends for text in legend.get_texts())])
+    return situations(lambda name: tmp_path_factory.mktemp("study"))
 
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("name", FIGURES)
 @pytest.mark.parametrize("which", SITUATIONS)
-def test_a_figure_is_drawn_whatever_there_is_and_no_titles_overlap(situation, which, name):
+def test_a_figure_is_drawn_whatever_there_is_and_no_words_overlap(situation, which, name):
     figure = draw(situation(which), name, which)
 
     assert figure.axes
@@ -125,6 +37,9 @@ def test_a_figure_is_drawn_whatever_there_is_and_no_titles_overlap(situation, wh
     small = [text.get_window_extent() for text in figure.texts]
     panels = [axes.get_tightbbox() for axes in figure.axes]
     assert not [(note, panel) for note in small for panel in panels if note.overlaps(panel)]
+    legends = [legend.get_window_extent() for legend in figure.legends]
+    assert all(box.x0 - 1 <= legend.x0 and legend.x1 <= box.x1 + 1 for legend in legends)
+    assert not [(legend, panel) for legend in legends for panel in panels if legend.overlaps(panel)]
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -280,97 +195,3 @@ def test_an_empty_table_is_no_exception(situation):
         figure = draw((ledger, empty), name, "empty")
         assert isinstance(words(figure), str)
         assert pd.Series([words(figure)]).str.contains("no eligible runs|no runs").all()
-
-
-def disturbed(spec):
-    """Two ranks lose two thirds of their time in slow steps."""
-    result = realistic(spec)
-    shares = {2: {"train_s": 3 * result.t_s[-1]}}
-    return replace(result, columns=shares.get(spec.world_size, {}))
-
-
-@pytest.fixture(scope="module")
-def disturbance(tmp_path_factory):
-    budget = {"samples_seen": 6400}
-    grids = [grid(1, "none"), grid([2, 4])]
-    ledger = made_up(tmp_path_factory.mktemp("disturbed"), disturbed, grid=grids, budget=budget, rules={})
-    tables_of = ("areas", "winners", "scaling", "phases")
-    return ledger, {name: importlib.import_module(f"ddp_hpc.tables.{name}").build(ledger) for name in tables_of}
-
-
-def ringed(figure):
-    rings = [line for axes in figure.axes for line in axes.lines if line.get_markersize() == RING["markersize"]]
-    return [float(x) for line in rings for x in line.get_xdata()]
-
-
-def test_disturbed_points_are_ringed_and_told(disturbance):
-    speedup, areas = draw(disturbance, "speedup", ""), draw(disturbance, "loss_areas", "")
-
-    assert set(ringed(speedup)) == {2.0}
-    table = disturbance[1]["areas"]
-    assert len(ringed(areas)) == (table["excluded"].isna() & (table["slow_steps_share"] > 0.5)).sum() == 3
-    for figure in (speedup, areas, draw(disturbance, "heat_map", "")):
-        assert SLOW in words(figure).replace("\n", " ")
-
-
-def test_the_mean_step_is_a_line_or_a_number_where_it_differs(disturbance, situation):
-    """Three times the median is beyond the axis, which the medians set."""
-    _, frames = disturbance
-    means = frames["phases"].query("world_size == 2")["mean_step_s"]
-
-    text = words(draw(disturbance, "phases", ""))
-    assert all(f"\u2191{1e3 * mean:.3g}" in text for mean in means)
-    assert "what the speedup counts" in text
-    assert "what the speedup counts" not in words(draw(situation("one run"), "phases", ""))
-
-
-def test_bands_do_not_set_the_axes(situation):
-    ledger, frames = situation("repeats")
-    wild = frames["scaling"].assign(speedup_largest=73.0)
-    upper, *_ = draw((ledger, frames | {"scaling": wild}), "speedup", "").axes
-
-    assert upper.get_ylim()[1] < 5
-
-
-def test_only_points_that_may_win_have_a_colour(situation):
-    _, frames = situation("mixed")
-    figure = draw(situation("mixed"), "heat_map", "mixed")
-    faces = [patch.get_facecolor() for axes in figure.axes for patch in axes.patches if patch.get_fill()]
-    areas = frames["areas"]
-
-    assert sum(face not in (WHITE, PALE) for face in faces) == areas["excluded"].isna().sum() == 1
-    assert sum(face == PALE for face in faces) == (areas["excluded"].notna() & areas["loss_area_loss_s"].notna()).sum()
-
-
-def test_every_shade_of_a_bar_is_explained_and_what_has_no_bar_is_counted(situation):
-    text = words(draw(situation("mixed"), "loss_areas", "mixed"))
-
-    assert "1 of 4 points; left out: 2 above threshold, 1 diverged" in text
-    shades = {tuple(patch.get_facecolor()) for patch in draw(situation("usual"), "loss_areas", "usual").axes[1].patches}
-    legends = draw(situation("usual"), "loss_areas", "usual").legends
-    assert shades <= {tuple(handle.get_facecolor()) for legend in legends for handle in legend.legend_handles}
-
-
-def test_a_slow_loser_does_not_stretch_the_time_axis(tmp_path):
-    def train(spec):
-        result = realistic(spec)
-        factor = 50 if spec.learning_rate == 0.1 else 1
-        return replace(result, t_s=tuple(factor * np.array(result.t_s)))
-
-    grids = [grid(4, "ring", [32], [0.1, 0.5])]
-    ledger = made_up(tmp_path, train, grid=grids, budget={"samples_seen": 6400}, rules={})
-    frames = {name: importlib.import_module(f"ddp_hpc.tables.{name}").build(ledger) for name in ("curves", "winners")}
-    figure = draw((ledger, frames), "loss_curves", "")
-    winner = frames["curves"].query("learning_rate == 0.5")["t_s"].max()
-
-    assert figure.axes[0].get_xlim()[1] < 2.1 * winner
-    assert "1 curves go on beyond" in words(figure)
-
-
-def test_winners_of_many_groups_are_drawn_together_too(situation):
-    figure = draw(situation("many axes"), "loss_curves", "many axes")
-    _, frames = situation("many axes")
-    won = int(frames["winners"]["loss_area_loss_s"].notna().sum())
-
-    assert figure.axes[0].get_title() == "winners"
-    assert sum(len(legend.get_texts()) for legend in figure.legends) == won > 0

@@ -69,6 +69,8 @@ def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Fig
     if {"weak", "fixed samples"} <= set(kinds) and _same(known):
         kinds.remove("weak")
         notes.append("Weak scaling (ratio of rates) is the same as fixed samples: all runs saw the same samples.")
+    if "weak" in kinds:
+        notes.append("Weak: ratios of samples per second of training.")
     figure = Figure((PAGE_IN if len(kinds) > 1 else 3.5, 3.4), layout="constrained")
     drawn: list[Line] = []
     axes = figure.subplots(2, len(kinds), squeeze=False, sharex="col", sharey="row")

@@ -1,0 +1,105 @@
+"""Studies of all kinds for the tests of figures, and what a figure says."""
+
+import importlib
+from dataclasses import replace
+from functools import cache
+
+from factory import Result, made_up, realistic
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+from ddp_hpc import catalog
+from ddp_hpc.figures._style import style
+
+NAN = float("nan")
+
+
+def grid(world_size, exchange="ring", batch_size=(16, 32), learning_rate=(0.1, 2.0), **more):
+    lists = {"batch_size": list(batch_size), "learning_rate": list(learning_rate)}
+    return {"exchange": exchange, "world_size": world_size, **lists, **more}
+
+
+def diverged(spec):
+    return Result("diverged", "loss is nan at step 3 (rank 0)", (0.1, 0.2, 0.3), (2.3, 9.0, NAN))
+
+
+def mixed(spec):
+    """Some of everything: two points missing, one failed, one out of memory, one cut short, one above the threshold."""
+    result = realistic(spec)
+    special = {
+        (1, 16, 0.1): Result("missing"),
+        (2, 16, 0.1): Result("crashed", "rank 1: ValueError: boom"),
+        (2, 32, 0.1): Result("oom_gpu", "CUDA out of memory", (0.1,), (2.3,)),
+        (2, 32, 2.0): replace(result, t_s=result.t_s[:-5], loss=result.loss[:-5]),
+        (4, 16, 2.0): diverged(spec),
+        (4, 32, 0.1): replace(result, columns={"min_loss": 0.9}),
+    }
+    return special.get((spec.world_size, spec.batch_size, spec.learning_rate), result)
+
+
+TWO_MODELS = {"model": ["mlp", {"name": "mlp", "widths": [32, 16]}], "threads_per_rank": [None]}
+RATES = [round(0.02 * number, 3) for number in range(1, 51)]
+SITUATIONS = {
+    "usual": {"grid": [grid(1, "none"), grid([1, 2, 4])], "budget": {"samples_seen": 6400}},
+    "mixed": {"train": mixed, "grid": [grid(1, "none"), grid([2, 4, 16])], "budget": {"samples_seen": 6144}},
+    "diverged": {"train": diverged},
+    "nothing": {"train": lambda spec: Result("missing")},
+    "all failed": {"train": lambda spec: Result("timeout", "10 minutes are over")},
+    "one run": {"grid": [grid(1, "none", [16], [0.1])]},
+    "one step": {"train": lambda spec: Result(t_s=(0.1,), loss=(0.2,)), "budget": {"seconds": 0.1}},
+    "repeats": {"grid": [grid(1, "none"), grid([2, 4])], "repeats": 3, "budget": {"samples_seen": 3200}},
+    "by the clock": {"grid": [grid(1, "none"), grid([2, 4])], "budget": {"seconds": 3.0}},
+    "no baseline": {"grid": [grid([2, 4])]},
+    "fifty rates": {"grid": [grid([1, 2], learning_rate=RATES, batch_size=[64])], "budget": {"samples_seen": 6400}},
+    "216 points": {
+        "grid": [grid([1, 2, 4, 8], "ring", [2**k for k in range(4, 10)], [k / 10 for k in range(1, 10)])],
+        "budget": {"samples_seen": 8192},
+    },
+    "many axes": {
+        "base": {"dataset": "digits"},
+        "grid": [grid(1, "none", **TWO_MODELS), grid([1, 2, 32], ["ring", "mpi_allreduce"], **TWO_MODELS)],
+        "budget": {"samples_seen": 6144},
+    },
+    "other search": {
+        "grid": [grid(2, momentum=[0.0, 0.9], optimizer="sgd", weight_decay=[0.0, 0.01])],
+        "search": ["momentum", "weight_decay", "learning_rate"],
+        "budget": {"samples_seen": 3200},
+    },
+    "nothing searched": {"grid": [grid(1, "none", [16], [0.1]), grid([2, 4], "ring", [16], [0.1])], "search": []},
+}
+
+
+def tables_of(ledger):
+    """Return all tables of a study."""
+    modules = {table: importlib.import_module(f"ddp_hpc.tables.{table}") for table in catalog.names("table")}
+    return {table: module.build(ledger) for table, module in modules.items()}
+
+
+def situations(folder_of):
+    """Return a function from the name of a situation to its ledger and tables, each made once in `folder_of(name)`."""
+
+    @cache
+    def of(name):
+        keys = dict(SITUATIONS[name])
+        ledger = made_up(folder_of(name), keys.pop("train", realistic), **keys)
+        return ledger, tables_of(ledger)
+
+    return of
+
+
+def draw(situation, name, figure):
+    ledger, frames = situation
+    inputs = catalog.constants("figure", name)["INPUTS"]
+    with style():
+        drawn = importlib.import_module(f"ddp_hpc.figures.{name}").draw(
+            {table: frames[table] for table in inputs}, ledger.study, ledger.coverage()
+        )
+        FigureCanvasAgg(drawn)
+        drawn.draw_without_rendering()
+    return drawn
+
+
+def words(figure):
+    """Return all texts of a figure."""
+    texts = [*figure.texts, *(text for axes in figure.axes for text in [*axes.texts, axes.title])]
+    legends = [*figure.legends, *(axes.get_legend() for axes in figure.axes if axes.get_legend())]
+    return "\n".join(text.get_text() for text in [*texts, *(text for legend in legends for text in legend.get_texts())])
