@@ -14,7 +14,7 @@ from factory import Result, made_up, planned, realistic
 from ddp_hpc import catalog, records, tables
 from ddp_hpc.readable import Readable, readable
 from ddp_hpc.records import RecordError
-from ddp_hpc.tables import curves, runs
+from ddp_hpc.tables import curves, evaluations, runs
 from ddp_hpc.tables._curve import thinned
 from ddp_hpc.tables._write import Text, latex, markdown
 
@@ -26,13 +26,33 @@ def pathological(spec):
     return Result("crashed", EVIL) if spec.batch_size == 16 else realistic(spec)
 
 
-READ = [name for name in catalog.names("table") if name != "curves"]
+LONG = ["curves", "evaluations"]
+READ = [name for name in catalog.names("table") if name not in LONG]
 
 
-def test_curves_are_not_for_reading(tmp_path):
-    tables.make("curves", made_up(tmp_path, grid=SMALL), tmp_path / "tables")
+@pytest.mark.parametrize("name", LONG)
+def test_what_is_for_programs_has_two_forms(tmp_path, name):
+    tables.make(name, made_up(tmp_path, grid=SMALL), tmp_path / "tables")
 
-    assert sorted(os.listdir(tmp_path / "tables")) == ["curves.csv", "curves.parquet"]
+    assert sorted(os.listdir(tmp_path / "tables")) == [f"{name}.csv", f"{name}.parquet"]
+
+
+def test_every_evaluation_of_every_run_is_a_row(tmp_path):
+    ledger = made_up(tmp_path, grid=SMALL)
+    for number, run in enumerate(ledger.planned):
+        last = 10 * number + 20
+        columns = {"step": [10, last], "t_s": [0.5, 1.5], "samples_seen": [160, 320], "metric": [0.3, 0.9 + number]}
+        records.write("evaluations", columns | {"loss": [1.0, None]}, ledger.store.file(run.run, "evaluations"))
+    frame = evaluations.build(ledger)
+
+    assert list(frame["batch_size"]) == [16, 16, 64, 64]
+    assert list(frame["step"]) == [10, 20, 10, 30]
+    assert list(frame["test_metric"]) == [0.3, 0.9, 0.3, 1.9]
+    assert list(frame["test_loss"].isna()) == [False, True, False, True]
+
+
+def test_runs_that_were_not_evaluated_have_no_row(tmp_path):
+    assert evaluations.build(made_up(tmp_path, grid=SMALL)).empty
 
 
 @pytest.mark.parametrize("name", READ)
