@@ -2,12 +2,15 @@
 
 import argparse
 import json
+import os
 
 import pytest
 from sandbox import Sandbox
 
-from ddp_hpc import cli
+from ddp_hpc import cli, progress
+from ddp_hpc._process import process_created
 from ddp_hpc.durations import duration, rank_time
+from ddp_hpc.project import Project
 
 BASE = "base: {dataset: digits, model: mlp, exchange: none, world_size: 1, batch_size: 16}\nbudget: {steps: 5}\n"
 
@@ -129,6 +132,38 @@ def test_points_that_a_run_s_name_does_not_tell_apart_are_told_apart(project):
 
     assert "(optimizer sgd)" in said
     assert "(optimizer adam)" in said
+
+
+def test_a_reason_shows_options_and_budgets_in_words(project):
+    project.study("wide", BASE + "grid: {learning_rate: 0.9}\n")
+    project.finish("wide")
+    project.edit("config/studies/wide.yaml", "model: mlp", "model: {name: mlp, widths: [8]}")
+    project.edit("config/studies/wide.yaml", "budget: {steps: 5}", "budget: {steps: 6}")
+
+    said = project.call("ddp-hpc", "plan", "wide").stdout
+
+    assert "model mlp (widths [8]) (nearest run: mlp); budget steps 6 (nearest run: steps 5)" in said
+
+
+def test_progress_tells_runs_apart_on_little_space(project, monkeypatch, capsys):
+    project.study("short", BASE + "grid: {learning_rate: [11, 12], optimizer: [sgd, adam], seed: [1, 2]}\n")
+    ledger = Project.here(project.root).ledger("short")
+    monkeypatch.setattr(progress, "SPARSE_S", 0)
+    last = ledger.planned[-1].run
+    journal = ledger.store.folder(last) / "attempts" / "1"
+    shown = progress.Progress(ledger, ledger.planned)
+    journal.mkdir(parents=True)
+    mine = {
+        "at": "now",
+        "host": os.uname().nodename,
+        "pid": os.getpid(),
+        "process_created": process_created(os.getpid()),
+    }
+    (journal / "started.json").write_text(json.dumps(mine))
+
+    shown.show()
+
+    assert "0 of 8 runs trained, 0 s; now rate 12.0, adam, seed 2" in capsys.readouterr().out
 
 
 def test_the_words_for_what_was_not_run_are_the_same_everywhere(project):

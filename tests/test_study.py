@@ -240,7 +240,7 @@ def test_a_float_is_a_float_however_it_is_spelled(tmp_path, spelled):
 
 
 def test_yaml_is_of_version_1_2(tmp_path):
-    text = GOOD.replace("name: try", "name: try\ndescription: no").replace("[16, 32]", "[010, 1e1, 0o12]")
+    text = GOOD.replace("name: try", "name: try\ndescription: no").replace("[16, 32]", "[010, 1e1, 0o12, 1_0]")
     found = grid.expand(write(tmp_path, text))
     assert found.study.description == "no"
     assert {spec.batch_size for spec in found.specs} == {10}

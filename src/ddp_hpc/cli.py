@@ -228,7 +228,7 @@ VERBS = {
     "figure": (_figure, "draw one figure of a study from its tables", takes.made),
     "report": (_report, "write the page of a study from its tables and figures", takes.of_a_study),
     "doctor": (_doctor, "what this machine offers, what is missing, and what to do", takes.as_json),
-    "bench": (_bench, "time planning, and what the workflow adds to each run", takes.bench),
+    "bench": (_bench, "time planning, and what the workflow adds to each run: one to three minutes", takes.bench),
     "schema": (_schema, "the JSON Schema of study files, for editors", takes.none),
 }
 

@@ -202,8 +202,11 @@ def _change(name: str, now: dict[str, str], before: dict[str, str]) -> str:
 
 
 def _shown(name: str, value: str) -> str:
-    default = RunSpec.model_fields[name].default
-    return value.strip('"') or str("null" if default is None else default)
+    found = json.loads(value) if value else RunSpec.model_fields[name].default
+    if isinstance(found, dict):  # a choice with its options, or a budget
+        rest = ", ".join(f"{key} {item}" for key, item in found.items() if key != "name")
+        return f"{found['name']} ({rest})" if "name" in found else rest
+    return "null" if found is None else str(found)
 
 
 def _estimate(spec: RunSpec, nearest: Sequence[Finished]) -> Estimate | None:

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from ddp_hpc.durations import duration
 from ddp_hpc.ledger import Ledger, Planned, state_of
@@ -70,6 +71,17 @@ class Making:
         return f"{said[-1].decode()} steps done" if said else f"{self.made} done"
 
 
+SHORT = {"world_size": "ranks", "batch_size": "batch", "learning_rate": "rate", "threads_per_rank": "threads"}
+
+
+def _short(fields: dict[str, Any]) -> str:
+    """Return the fields of a run on little space, e.g. `ring, ranks 2, rate 0.1`: a word speaks for itself."""
+    return ", ".join(
+        value if isinstance(value, str) and value.isidentifier() else f"{SHORT.get(name, name)} {value}"
+        for name, value in fields.items()
+    )
+
+
 class Progress:
     """Counts the runs that were missing when the study was started."""
 
@@ -89,7 +101,7 @@ class Progress:
         ended = done - self.failed
         left = f", about {duration(elapsed / done * len(self.waiting))} left" if done and self.waiting else ""
         failed = f", {self.failed} failed" if self.failed else ""
-        now = f"; now {self.ledger.describe(running[0])}" if running else ""
+        now = f"; now {_short(self.ledger.varying[running[0]])}" if running else ""
         self.line.write(f"{ended} of {counted(self.total, 'run')} trained{failed}, {duration(elapsed)}{left}{now}")
 
     def end(self) -> None:
