@@ -7,6 +7,7 @@ import time
 
 import psutil
 import pytest
+from sandbox import wait_for
 
 from ddp_hpc import _probes, doctor
 from ddp_hpc._probes import Said
@@ -108,7 +109,14 @@ def test_a_command_that_hangs_is_ended_with_its_children(tmp_path):
     said = _probes.run([sys.executable, "-c", program], timeout_s=1)
     assert (said.code, said.err) == (None, "no answer within 1 s")
     for pid in map(int, pids.read_text().split()):
-        assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+        wait_for(lambda pid=pid: _has_ended(pid), seconds=10)  # the system kills when it comes to it
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 @pytest.mark.parametrize(
