@@ -98,3 +98,11 @@ def state(project: Sandbox, run: str):
 
 def record(project: Sandbox, run: str) -> dict:
     return records.read("run", project.root / "results" / "runs" / run / "run.parquet").to_pylist()[0]
+
+
+def starts_twice(project: Sandbox) -> str:
+    """Return a launcher that starts its command twice, as one that does not belong to the MPI library does."""
+    script = project.root / "twice"
+    script.write_text('#!/bin/sh\n"$@" & first=$!; "$@"; code=$?; wait $first; exit $code\n')
+    script.chmod(0o755)
+    return str(script)

@@ -6,7 +6,7 @@ Those that only Slurm can give (queued, preempted, node_fail, rejected) are the 
 import signal
 
 import pytest
-from faulty import FAULTY, plan_one, record, state, train
+from faulty import FAULTY, plan_one, record, starts_twice, state, train
 from sandbox import Sandbox, wait_for
 
 from ddp_hpc import records
@@ -82,11 +82,8 @@ def test_a_process_that_a_rank_leaves_behind_does_not_make_a_timeout_of_a_result
 
 def test_a_run_that_the_launcher_starts_twice_is_a_failed_launch(project):
     run = plan_one(project, "twice", "none", 1)
-    twice = project.root / "twice"
-    twice.write_text('#!/bin/sh\n"$@" & first=$!; "$@"; code=$?; wait $first; exit $code\n')
-    twice.chmod(0o755)
 
-    done, _ = train(project, run, 1, launcher=str(twice))
+    done, _ = train(project, run, 1, launcher=starts_twice(project))
 
     assert done.returncode == 1
     assert state(project, run).status == "launch_failed"
@@ -196,11 +193,8 @@ def test_a_launcher_that_is_not_there_is_a_failed_launch(project):
 def test_ranks_that_do_not_find_each_other_never_train(project):
     """A6: the launcher starts two processes, each believes it is rank 0 of 1."""
     run = plan_one(project, "singletons", "none", 2)
-    twice = project.root / "twice"
-    twice.write_text('#!/bin/sh\n"$@" & first=$!; "$@"; code=$?; wait $first; exit $code\n')
-    twice.chmod(0o755)
 
-    done, _ = train(project, run, 2, launcher=str(twice))
+    done, _ = train(project, run, 2, launcher=starts_twice(project))
 
     assert done.returncode == 1
     assert state(project, run).status == "launch_failed"

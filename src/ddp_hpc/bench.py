@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ddp_hpc import catalog, plan
+from ddp_hpc._process import path_with_own_scripts
 from ddp_hpc.project import Project
 from ddp_hpc.targets import StudyTargets
 
@@ -135,9 +136,8 @@ def _finish(copy: Project) -> None:
 
 
 def _environment(**more: str) -> dict[str, str]:
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    return inherited | {"PATH": path} | more
+    return inherited | {"PATH": path_with_own_scripts()} | more
 
 
 def _seconds(command: Sequence[str], folder: Path, environment: dict[str, str]) -> float:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ddp_hpc import plan
-from ddp_hpc._process import die_with_parent
+from ddp_hpc._process import die_with_parent, path_with_own_scripts
 from ddp_hpc.durations import duration
 from ddp_hpc.ledger import Ledger, State, state_of
 from ddp_hpc.lock import DriverLock
@@ -140,9 +140,7 @@ class _Workflow:
         command += ["--config", *self.config, *config]
         file = self.project.root / self.log
         file.parent.mkdir(parents=True, exist_ok=True)
-        # the scripts of our own environment first: ddp-hpc, and an MPI that came with it
-        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-        environment = os.environ | {"PATH": path, DRIVER: str(os.getpid())}
+        environment = os.environ | {"PATH": path_with_own_scripts(), DRIVER: str(os.getpid())}
         with open(file, "ab") as log:
             process = subprocess.Popen(
                 command,

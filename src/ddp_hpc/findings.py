@@ -5,22 +5,22 @@ from pathlib import Path
 from typing import Any
 
 from ddp_hpc import records, spec
-from ddp_hpc._process import read_json
 
 
-def write(folder: Path, attempt: Path, planned: dict[str, Any], status: str, reason: str | None, wall_s: float) -> None:
+def write(
+    folder: Path, planned: dict[str, Any], report: dict[str, Any], status: str, reason: str | None, wall_s: float
+) -> None:
     """Write run, steps and evaluations of a finding: the curve up to there, as far as the failing rank knew it.
 
     Args:
         folder: of the run.
-        attempt: its journal, with the report of the rank that failed.
         planned: the content of `spec.json`.
+        report: what the rank that failed left in the journal.
         status: `oom_gpu`.
         reason: the rank's error.
         wall_s: seconds from the launch to the end.
     """
     one = spec.load(planned["spec"])
-    report = next(iter(sorted(map(read_json, attempt.glob("rank-*.json")), key=lambda item: item.get("at", 0))), {})
     curve = report.get("curve") or {}
     losses, times = curve.get("rank_loss", []), curve.get("t_s", [])
     alone = one.world_size == 1  # only then is the rank's loss the loss

@@ -70,7 +70,7 @@ def closure(roots: list[Path], left_out: tuple[str, ...] = ()) -> dict[str, str]
         if name in found:
             continue
         found[name] = file_hash(file)
-        found |= {other.relative_to(catalog.PACKAGE).as_posix(): _content_hash(other) for other in _beside(file)}
+        found |= {other.relative_to(catalog.PACKAGE).as_posix(): content_hash(other) for other in _beside(file)}
         reached = {*_imports(file), *_packages(file)}
         waiting += [module for module in reached if _module(module).split(".")[0] not in left_out]
     return dict(sorted(found.items()))
@@ -94,7 +94,8 @@ def _beside(file: Path) -> list[Path]:
 
 
 @cache
-def _content_hash(file: Path) -> str:
+def content_hash(file: Path) -> str:
+    """Return the hash of a file's bytes, for what has no syntax tree."""
     return hashlib.sha256(file.read_bytes()).hexdigest()[:DIGITS]
 
 

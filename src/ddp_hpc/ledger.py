@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class State:
-    """Where a run stands: a status of `records.STATUSES`, its reason, and how many attempts were made."""
+    """Where a run stands: a status of `statuses.STATUSES`, its reason, and how many attempts were made."""
 
     status: str
     reason: str | None = None

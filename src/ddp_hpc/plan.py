@@ -133,17 +133,27 @@ def _nearest(waiting: Sequence[Planned], finished: Sequence[Finished]) -> list[l
     def encode(fields: tuple[str, ...]) -> list[int]:
         return [codes[column].setdefault(value, len(codes[column])) for column, value in enumerate(fields)]
 
-    old = np.array([encode(run.fields) for run in finished], dtype=np.int32)
-    names = [_names(run.fields) for run in finished]
-    nearest = []
+    alike: dict[tuple[str, ...], list[Finished]] = {}
+    for run in finished:
+        alike.setdefault(_names(run.fields), []).append(run)
+    tables = {
+        names: (np.array([encode(run.fields) for run in runs]), np.array([_logarithms(run.fields) for run in runs]))
+        for names, runs in alike.items()
+    }
+    nearest: list[list[Finished]] = []
     for planned in waiting:
         fields = _fields(planned.spec.canonical)
-        alike = np.array([name == _names(fields) for name in names])
-        different = (old != np.array(encode(fields), dtype=np.int32)).sum(axis=1)
-        different[~alike] = len(FIELDS) + 1
-        order = np.flatnonzero(alike & (different == different.min()))
-        found = sorted((finished[int(index)] for index in order), key=lambda run: _distance(fields, run.fields))
-        nearest.append(found[:MOST_NEIGHBOURS])
+        names = _names(fields)
+        if names not in tables:
+            nearest.append([])
+            continue
+        old_codes, old_logarithms = tables[names]
+        different = old_codes != np.array(encode(fields))
+        apart = np.abs(old_logarithms - np.array(_logarithms(fields)))  # in orders of magnitude; NaN: no two numbers
+        distance = np.where(different, np.nan_to_num(apart, nan=1.0), 0.0).sum(axis=1)
+        count = different.sum(axis=1)
+        order = [index for index in np.lexsort((distance, count))[:MOST_NEIGHBOURS] if count[index] == count.min()]
+        nearest.append([alike[names][index] for index in order])
     return nearest
 
 
@@ -156,16 +166,16 @@ def _names(fields: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _distance(one: tuple[str, ...], other: tuple[str, ...]) -> float:
-    """Return how far apart the numbers of two specs are, in orders of magnitude."""
-    total = 0.0
-    for mine, theirs in zip(one, other, strict=True):
-        if mine != theirs:
-            try:
-                total += abs(math.log(float(mine) / float(theirs)))
-            except (ValueError, ZeroDivisionError):
-                total += 1.0
-    return total
+def _logarithms(fields: tuple[str, ...]) -> list[float]:
+    """Return the logarithm of each field that is a positive number, NaN for the others."""
+    return [math.log(value) if (value := _number(text)) > 0 else math.nan for text in fields]
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def _item(planned: Planned, state: State, nearest: list[Finished]) -> Item:

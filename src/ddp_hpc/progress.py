@@ -14,6 +14,7 @@ from ddp_hpc.printing import counted
 from ddp_hpc.statuses import FAILED
 
 SPARSE_S = 15.0
+LOOKING_COST = 100  # looking takes at most one part in so many of a core
 
 
 class Line:
@@ -90,12 +91,16 @@ class Progress:
         self.waiting = {planned.run: len(ledger.store.attempts(planned.run)) for planned in missing}
         self.total = len(missing)
         self.failed = 0
-        self.began = time.monotonic()
+        self.began = self.next_look = time.monotonic()
         self.line = Line()
 
     def show(self) -> None:
-        """Show where the study stands, if that is news."""
+        """Show where the study stands, if that is news and looking does not take a core from the trainings."""
+        looked = time.monotonic()
+        if looked < self.next_look:
+            return
         running = self._look()
+        self.next_look = time.monotonic() + LOOKING_COST * (time.monotonic() - looked)
         done = self.total - len(self.waiting)
         elapsed = time.monotonic() - self.began
         ended = done - self.failed

@@ -74,13 +74,15 @@ def supervise(folder: Path, launcher: Sequence[str], data_dir: Path, time_limit_
     write_json(attempt / "launch.json", launch)
     kills_before = _oom_kills()
     try:
-        outcome = _launch(command, attempt, planned, time_limit_s)
+        outcome = _launch(launcher, command, attempt, planned, time_limit_s)
     except Ended as ended:
         outcome = Outcome("cancelled", str(ended))
     if outcome.status == "crashed" and _oom_kills() > kills_before:
         outcome = Outcome("oom_host", f"{outcome.reason}; the kernel killed a process for memory meanwhile")
     if outcome.status == "oom_gpu":
-        _write_finding(folder, attempt, planned, outcome, began)
+        from ddp_hpc import findings
+
+        findings.write(folder, planned, _first_report(attempt), outcome.status, outcome.reason, time.time() - began)
     elif outcome.status in ("ok", "diverged"):
         for kind in KINDS:
             os.replace(attempt / f"{kind}.parquet", folder / f"{kind}.parquet")
@@ -114,12 +116,19 @@ def _start_journal(attempt: Path, launcher: Sequence[str], began: float) -> None
     write_json(attempt / "started.json", journal)
 
 
-def _launch(command: Sequence[str], attempt: Path, planned: dict[str, Any], time_limit_s: float | None) -> Outcome:
+def _launch(
+    launcher: Sequence[str],
+    command: Sequence[str],
+    attempt: Path,
+    planned: dict[str, Any],
+    time_limit_s: float | None,
+) -> Outcome:
     world_size, threads = int(planned["world_size"]), planned["spec"].get("threads_per_rank")
     previous = {number: signal.signal(number, _raise_ended) for number in _SIGNALS}
     die_with_parent(signal.SIGTERM)
     try:
-        process = _start(command, attempt, launch_environment(world_size, threads))
+        environment = launch_environment(world_size, threads)
+        process = _start_launcher(command, environment) if launcher else _fork_rank(attempt, environment)
     except OSError as error:
         return Outcome(
             "launch_failed",
@@ -140,12 +149,13 @@ def _launch(command: Sequence[str], attempt: Path, planned: dict[str, Any], time
     return _judge(process.wait() or 0, attempt, tail, late)
 
 
-def _start(command: Sequence[str], attempt: Path, environment: dict[str, str]) -> Process:
-    """Start the launcher in a session of its own or, without one, the only rank."""
-    if command[0] == sys.executable:
-        from ddp_hpc import shepherd
+def _fork_rank(attempt: Path, environment: dict[str, str]) -> Process:
+    from ddp_hpc import shepherd
 
-        return Fork(lambda: shepherd.main(attempt), environment)
+    return Fork(lambda: shepherd.main(attempt), environment)
+
+
+def _start_launcher(command: Sequence[str], environment: dict[str, str]) -> Process:
     return subprocess.Popen(
         command,
         stderr=subprocess.PIPE,
@@ -245,15 +255,13 @@ def _end_all(process: Process) -> None:
 
 def _judge(code: int, attempt: Path, tail: Sequence[str], late: bool) -> Outcome:
     """Return the outcome from what the ranks said, else from the launcher's exit code and last words."""
-    reports = sorted((read_json(file) for file in attempt.glob("rank-*.json")), key=lambda report: report.get("at", 0))
-    if reports and not late:
-        # a rank that was killed because another failed reports later; an exception says more than a signal
-        first = next((report for report in reports if report.get("error")), reports[0])
+    first = _first_report(attempt)
+    if first and not late:
         error = f"{first['error']}: " if first.get("error") else ""
         reason = f"rank {first['rank']} on {first['host']}: {error}{first['message']}"
         status = {"oom_gpu": "oom_gpu", "oom_host": "oom_host", "launch": "launch_failed"}.get(first["kind"], "crashed")
         return Outcome(status, reason, {"steps": first.get("steps")})
-    if _complete(attempt) and not reports:  # whatever then kept the launcher, the training was done
+    if _complete(attempt) and not first:  # whatever then kept the launcher, the training was done
         summary = read_json(attempt / "summary.json")
         numbers = {key: summary.get(key) for key in ("steps", "train_s", "startup_s")}
         return Outcome(summary["status"], summary.get("reason"), numbers)
@@ -264,6 +272,15 @@ def _judge(code: int, attempt: Path, tail: Sequence[str], late: bool) -> Outcome
     return Outcome("launch_failed", f"the launcher {how}, and no rank left a record or a reason: {said}")
 
 
+def _first_report(attempt: Path) -> dict[str, Any]:
+    """Return the report of the rank that failed first, empty if none did.
+
+    A rank that was ended because another had failed reports later, and an exception says more than a signal.
+    """
+    reports = sorted((read_json(file) for file in attempt.glob("rank-*.json")), key=lambda report: report.get("at", 0))
+    return next((report for report in reports if report.get("error")), reports[0] if reports else {})
+
+
 def _oom_kills() -> int:
     """Return how many processes the kernel has killed for memory in our control group; 0 where it does not say."""
     try:
@@ -271,13 +288,6 @@ def _oom_kills() -> int:
     except OSError:
         return 0
     return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
-
-
-def _write_finding(folder: Path, attempt: Path, planned: dict[str, Any], outcome: Outcome, began: float) -> None:
-    """Write the record of a run whose GPU memory did not suffice: the ranks could not."""
-    from ddp_hpc import findings
-
-    findings.write(folder, attempt, planned, outcome.status, outcome.reason, time.time() - began)
 
 
 def _now() -> str:

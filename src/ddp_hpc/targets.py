@@ -10,7 +10,6 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from ddp_hpc import catalog, identity
@@ -53,7 +52,7 @@ class StudyTargets:
     @property
     def outputs(self) -> list[str]:
         """All tables and figures, and the page."""
-        tables = [f"{self.folder}/tables/{name}.parquet" for name in self.tables]
+        tables = [self._table(name) for name in self.tables]
         figures = [f"{self.folder}/figures/{name}.svg" for name in self.ledger.study.figure_names]
         return [*tables, *figures, f"{self.folder}/report/index.html"]
 
@@ -66,7 +65,10 @@ class StudyTargets:
 
     def inputs_of_figure(self, name: str) -> list[str]:
         """Return the tables that a figure reads, as the workflow names them."""
-        return [f"{self.folder}/tables/{table}.parquet" for table in figure_tables(name)]
+        return [self._table(table) for table in figure_tables(name)]
+
+    def _table(self, name: str) -> str:
+        return f"{self.folder}/tables/{name}.parquet"
 
     @property
     def awaited(self) -> list[str]:
@@ -76,8 +78,7 @@ class StudyTargets:
     def stamp(self, kind: str, name: str) -> str:
         """Return the stamp of a table, a figure or the page (kind `report`)."""
         parts = {"table": self._table_parts, "figure": self._figure_parts, "report": self._report_parts}[kind](name)
-        digest = hashlib.sha256(canonical_json(parts).encode()).hexdigest()[: identity.DIGITS]
-        return f"{self.folder}/.made/{kind}-{name}.{digest}"
+        return f"{self.folder}/.made/{kind}-{name}.{_digest(parts)}"
 
     def _table_parts(self, name: str) -> Any:
         return [
@@ -94,7 +95,7 @@ class StudyTargets:
         ]
 
     def _report_parts(self, name: str) -> Any:
-        templates = {file.name: _content(file) for file in sorted(TEMPLATES.glob("*")) if file.is_file()}
+        templates = {file.name: identity.content_hash(file) for file in sorted(TEMPLATES.glob("*")) if file.is_file()}
         study = self.ledger.study.model_dump(
             mode="json", include={"name", "description", "citation", "rules", "search"}
         )
@@ -105,21 +106,23 @@ class StudyTargets:
         return self.ledger.study.model_dump(mode="json", include={"name", "rules", "search"})
 
     @cached_property
-    def _evidence(self) -> Any:
-        """The planned runs and, in the second pass, why some are not there: a new reason makes new tables."""
+    def _evidence(self) -> str:
+        """A hash of the planned runs and, in the second pass, of why some are not there: a reason is worth a table."""
         lacking = [planned.run for planned in self.missing]
         states = {run: state_of(self.ledger.store, run) for run in lacking} if self.settled else {}
-        return {
-            "runs": {run: self._version(run) for run in [planned.run for planned in self.ledger.planned]},
-            "missing": {run: [state.status, state.reason] for run, state in sorted(states.items())},
-        }
+        return _digest(
+            {
+                "runs": {planned.run: self._version(planned.run) for planned in self.ledger.planned},
+                "missing": {run: [state.status, state.reason] for run, state in states.items()},
+            }
+        )
 
     def _version(self, run: str) -> list[int]:
         """Return size and date of a record: another one in its place makes other tables."""
-        file = self.ledger.store.file(run)
-        if not file.exists():
+        try:
+            status = self.ledger.store.file(run).stat()
+        except FileNotFoundError:
             return []
-        status = file.stat()
         return [status.st_size, status.st_mtime_ns]
 
 
@@ -178,5 +181,5 @@ def figure_tables(name: str) -> tuple[str, ...]:
     return tuple(catalog.constants("figure", name).get("INPUTS", ()))
 
 
-def _content(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()[: identity.DIGITS]
+def _digest(parts: Any) -> str:
+    return hashlib.sha256(canonical_json(parts).encode()).hexdigest()[: identity.DIGITS]
