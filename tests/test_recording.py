@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from ddp_hpc import curves as measured
 from ddp_hpc import recording, spec
-from ddp_hpc.phases import PHASES
+from ddp_hpc.phases import PARTS, PHASES
 from ddp_hpc.placement import Placement
 from ddp_hpc.train import WARM_UP_STEPS, Outcome
 
@@ -28,14 +29,17 @@ def part(rank, losses, data_s, exchange_s, arrived_ns, hosts=1):
         cores=2,
         oversubscribed=False,
     )
-    return recording.RankPart(
+    return measured.RankPart(
         losses=np.array([9.0] * WARM_UP_STEPS + losses),
         phases_s=phases_s,
+        parts_s=np.zeros((steps, len(PARTS))),
+        overlapped_s=np.zeros(steps),
         arrived_ns=np.array([-1] * WARM_UP_STEPS + arrived_ns),
         placement=place,
         peak_memory_bytes=100 * (rank + 1),
         startup={"import_s": 1.0 + rank},
         facts={},
+        reported={},
     )
 
 
@@ -47,23 +51,23 @@ def two_ranks(losses=(1.0, 3.0), **fields):
 
 
 def test_a_step_ends_when_the_slowest_rank_ends_it():
-    curve = recording.curves(two_ranks())
+    curve = measured.curves(two_ranks())
     assert curve.t_s == pytest.approx([4.0, 6.0])  # rank 0: 4, 6; rank 1: 4, 5.7
     assert curve.losses == pytest.approx([2.0, 1.5])
 
 
 def test_waiting_lasts_until_the_last_rank_arrives_and_never_longer_than_the_exchange():
-    curve = recording.curves(two_ranks())
+    curve = measured.curves(two_ranks())
     assert curve.wait_s[curve.counted] == pytest.approx(np.array([[2.0, 0.0], [0.5, 0.0]]))
-    columns = recording.step_columns(curve, overlaps=False)
+    columns = recording.step_columns(curve)
     assert columns["move_s"][-4:] == pytest.approx([1.0, 1.0, 0.5, 0.2])
     late = [part(0, [1.0], [1.0], [0.3], [0]), part(1, [1.0], [1.0], [0.3], [900_000_000])]
-    assert recording.curves(late).wait_s[-1] == pytest.approx([0.3, 0.0])
+    assert measured.curves(late).wait_s[-1] == pytest.approx([0.3, 0.0])
 
 
 def test_waiting_is_null_where_clocks_cannot_be_compared():
-    curve = recording.curves(two_ranks(hosts=2))
-    columns = recording.step_columns(curve, overlaps=False)
+    curve = measured.curves(two_ranks(hosts=2))
+    columns = recording.step_columns(curve)
     assert np.isnan(columns["wait_s"]).all()
     assert np.isnan(columns["move_s"]).all()
     assert columns["exchange_exposed_s"][-4:] == pytest.approx([3.0, 1.0, 1.0, 0.2])
@@ -74,7 +78,7 @@ def test_a_diverged_curve_ends_with_its_first_broken_step():
         part(0, [1.0, np.inf, 3.0], [1.0] * 3, [0.0] * 3, [0] * 3),
         part(1, [2.0, 2.0, np.nan], [1.0] * 3, [0.0] * 3, [0] * 3),
     ]
-    curve = recording.curves(parts)
+    curve = measured.curves(parts)
     assert len(curve.losses) == 2
     assert recording.reason_of(curve) == "loss is inf at step 2 (rank 0)"
 
@@ -95,7 +99,7 @@ def make_row(parts, **outcome):
     filled = Outcome(time_zero=110.0, ended=120.0, evaluations=[(2, 0.9, 0.3)], metric_name="accuracy", device="cpu")
     for name, value in outcome.items():
         setattr(filled, name, value)
-    return recording.run_columns(launch, given, filled, parts, recording.curves(parts), overlaps=False)
+    return recording.run_columns(launch, given, filled, parts, measured.curves(parts))
 
 
 def test_the_row_of_a_run_by_hand():
@@ -127,4 +131,4 @@ def test_what_a_failed_rank_leaves_ends_before_the_first_broken_loss():
 
     outcome = Outcome(timers=Clock())
     outcome.losses.extend([9.0] * WARM_UP_STEPS + [1.0, 2.0, float("nan")])
-    assert recording.finite_curve(outcome) == ([1.5, 3.0], [1.0, 2.0])
+    assert measured.finite_curve(outcome) == ([1.5, 3.0], [1.0, 2.0])

@@ -9,7 +9,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from ddp_hpc._errors import StudyError, given, unknown
 from ddp_hpc._yaml import Document, Key
-from ddp_hpc.spec import Choice, RunSpec
+from ddp_hpc.choice import Choice
+from ddp_hpc.spec import RunSpec
 from ddp_hpc.study import GLOBAL_BATCH, HOMES, SPEC_FIELDS, Rules, Study, explain, listed
 
 CHOICES = tuple(name for name, field in RunSpec.model_fields.items() if field.annotation is Choice)

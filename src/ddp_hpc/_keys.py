@@ -12,7 +12,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from ddp_hpc._axes import CHOICES
-from ddp_hpc.spec import Budget, RunSpec
+from ddp_hpc.budget import Budget
+from ddp_hpc.spec import RunSpec
 from ddp_hpc.study import GLOBAL_BATCH, Rules, Study
 
 MODELS: Mapping[str, type[BaseModel]] = {"study": Study, "spec": RunSpec, "budget": Budget, "rules": Rules}

@@ -252,6 +252,11 @@ def constants(kind: str, name: str) -> Mapping[str, Any]:
     return found
 
 
+def devices(exchange: str) -> tuple[str, ...]:
+    """Return on which devices an exchange works: DEVICES of its file, else all."""
+    return tuple(constants("exchange", exchange).get("DEVICES", ("cpu", "cuda")))
+
+
 def summary(kind: str, name: str) -> str:
     """Return the first line of a choice's docstring."""
     return (ast.get_docstring(_tree(path(kind, name))) or "").split("\n", 1)[0]

@@ -14,7 +14,8 @@ from ddp_hpc import catalog
 from ddp_hpc._axes import CHOICES, FILTERS, check_keys, is_option
 from ddp_hpc._errors import StudyError
 from ddp_hpc._yaml import Document, Key
-from ddp_hpc.spec import NotDivisibleError, RunSpec
+from ddp_hpc.budget import NotDivisibleError
+from ddp_hpc.spec import RunSpec
 from ddp_hpc.study import GLOBAL_BATCH, Study, explain, listed, read
 
 MOST_ERRORS = 10

@@ -20,7 +20,18 @@ MEASUREMENT_VERSION = 1
 DIGITS = 10  # hexadecimal: 40 bits, a collision among 10,000 runs has a chance of 5e-5
 
 # modules that are not code of a run: their effect on results counts through MEASUREMENT_VERSION
-_NOT_COUNTED = ("catalog", "identity", "profiling", "records", "spec", "statuses", "study")
+_NOT_COUNTED = (
+    "budget",
+    "catalog",
+    "choice",
+    "identity",
+    "profiling",
+    "records",
+    "scalars",
+    "spec",
+    "statuses",
+    "study",
+)
 
 
 def run_id(spec: RunSpec) -> str:

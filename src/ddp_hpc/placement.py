@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from mpi4py import MPI
 
+from ddp_hpc import catalog
 from ddp_hpc.spec import RunSpec
 
 if TYPE_CHECKING:
@@ -101,6 +102,28 @@ def choose_device(spec: RunSpec, placement: Placement, comm: MPI.Intracomm) -> "
     if found:
         torch.cuda.set_device(device)
     return device
+
+
+def check_exchange(spec: RunSpec, placement: Placement, device: "torch.device") -> None:
+    """Refuse an exchange that cannot work on these hosts or this device, as its file's ONE_NODE and DEVICES say.
+
+    Raises:
+        LaunchError: naming the exchanges that can.
+    """
+    name = spec.exchange.name
+    flags = {other: catalog.constants("exchange", other) for other in catalog.names("exchange")}
+    if flags[name].get("ONE_NODE") and placement.hosts > 1:
+        able = [other for other in flags if not flags[other].get("ONE_NODE") and "MAX_WORLD_SIZE" not in flags[other]]
+        raise LaunchError(
+            f"exchange {name!r} works within one node, its ranks share memory; the {placement.world_size} ranks sit on "
+            f"{placement.hosts} hosts: start them on one, or take one of {', '.join(able)}"
+        )
+    if device.type not in catalog.devices(name):
+        able = [other for other in flags if device.type in catalog.devices(other)]
+        raise LaunchError(
+            f"exchange {name!r} works on {' and '.join(catalog.devices(name))}, and this run is on {device.type}: "
+            f"allowed here: {', '.join(able)}"
+        )
 
 
 def _check_one_gpu_each(places: list[tuple[str, str | None]]) -> None:

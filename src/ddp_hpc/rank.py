@@ -161,7 +161,7 @@ def _curve_of(outcome: "Outcome | None") -> dict[str, Any]:
     """Return the steps of this rank that are known, and their losses up to the first that is not finite."""
     if outcome is None or outcome.timers is None:
         return {"steps": 0, "curve": None}
-    from ddp_hpc.recording import finite_curve
+    from ddp_hpc.curves import finite_curve
 
     t_s, losses = finite_curve(outcome)
     return {"steps": len(losses), "curve": {"t_s": t_s, "rank_loss": losses}}

@@ -1,7 +1,6 @@
 """From what the ranks measured to the records of a run."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -9,93 +8,19 @@ from typing import Any
 import numpy as np
 import torch
 from mpi4py import MPI
-from numpy.typing import NDArray
 
 from ddp_hpc import catalog, identity
 from ddp_hpc._process import write_json
-from ddp_hpc.phases import PHASES
+from ddp_hpc.curves import EXCHANGE, Curves, RankPart, curves
+from ddp_hpc.phases import PARTS, PHASES
 from ddp_hpc.placement import Placement
 from ddp_hpc.profiling import provenance
-from ddp_hpc.sampling import weighted_mean
 from ddp_hpc.schedule import scaled_learning_rate
 from ddp_hpc.spec import RunSpec
 from ddp_hpc.train import WARM_UP_STEPS, Outcome
 
-Floats = NDArray[np.float64]
-EXCHANGE = PHASES.index("exchange_exposed_s")
-
-
-@dataclass(frozen=True, kw_only=True)
-class RankPart:
-    """What one rank measured; its steps start with the warm-up."""
-
-    losses: Floats  # by step
-    phases_s: Floats  # steps x phases
-    arrived_ns: NDArray[np.int64]  # by step, on the host's monotonic clock
-    placement: Placement
-    peak_memory_bytes: int
-    startup: dict[str, float]  # seconds by part
-    facts: dict[str, Any]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Curves:
-    """All ranks' steps; arrays are steps x ranks, the warm-up first."""
-
-    rank_losses: Floats
-    phases_s: Floats  # steps x ranks x phases
-    wait_s: Floats  # NaN where it cannot be known
-
-    @property
-    def counted(self) -> slice:
-        """The steps after the warm-up."""
-        return slice(WARM_UP_STEPS, None)
-
-    @property
-    def step_s(self) -> Floats:
-        """Each rank's steps: the sum of their phases."""
-        return np.asarray(self.phases_s.sum(axis=2))
-
-    @property
-    def rank_t_s(self) -> Floats:
-        """Time zero to each rank's end of each counted step."""
-        return np.cumsum(self.step_s[self.counted], axis=0)
-
-    @property
-    def t_s(self) -> Floats:
-        """Time zero to the slowest rank's end of each counted step."""
-        return np.asarray(self.rank_t_s.max(axis=1))
-
-    @property
-    def losses(self) -> Floats:
-        """Mean over the samples of all ranks, by counted step; every rank's batch has the same size."""
-        return weighted_mean(self.rank_losses[self.counted].T, np.ones(self.rank_losses.shape[1]))
-
-
-def curves(parts: Sequence[RankPart]) -> Curves:
-    """Return the ranks' steps side by side, up to the first one (included) in which some loss is not finite."""
-    losses = np.stack([part.losses for part in parts], axis=1)
-    broken = np.flatnonzero(~np.isfinite(losses[WARM_UP_STEPS:]).all(axis=1))
-    last = WARM_UP_STEPS + int(broken[0]) + 1 if len(broken) else len(losses)
-    phases_s = np.stack([part.phases_s for part in parts], axis=1)[:last]
-    arrived_ns = np.stack([part.arrived_ns for part in parts], axis=1)[:last]
-    if parts[0].placement.on_one_host:
-        wait_s = (arrived_ns.max(axis=1, keepdims=True) - arrived_ns) / 1e9
-        wait_s = np.clip(wait_s, 0, phases_s[:, :, EXCHANGE])
-    else:
-        wait_s = np.full(arrived_ns.shape, np.nan)
-    return Curves(rank_losses=losses[:last], phases_s=phases_s, wait_s=wait_s)
-
-
-def finite_curve(outcome: Outcome) -> tuple[list[float], list[float]]:
-    """Return times (s since time zero) and losses of this rank's steps, as far as both are known and finite."""
-    assert outcome.timers is not None, "train() makes the timers"
-    losses = np.array(outcome.losses[WARM_UP_STEPS:])
-    t_s = np.cumsum(outcome.timers.timings().phases_s[WARM_UP_STEPS:].sum(axis=1))
-    known = min(len(losses), len(t_s))
-    broken = np.flatnonzero(~np.isfinite(losses[:known]))
-    end = int(broken[0]) if len(broken) else known
-    return t_s[:end].tolist(), losses[:end].tolist()
+# columns of the run record that an exchange may report
+REPORTED = ("staleness", "staleness_max")
 
 
 def gather(outcome: Outcome, placement: Placement, startup: dict[str, float], comm: MPI.Intracomm) -> list[RankPart]:
@@ -105,11 +30,14 @@ def gather(outcome: Outcome, placement: Placement, startup: dict[str, float], co
     part = RankPart(
         losses=np.array(outcome.losses),
         phases_s=timings.phases_s,
+        parts_s=timings.parts_s,
+        overlapped_s=timings.overlapped_s,
         arrived_ns=timings.arrived_ns,
         placement=placement,
         peak_memory_bytes=provenance.peak_memory_bytes(device),
         startup=startup,
         facts=provenance.of_rank(device),
+        reported=outcome.reported,
     )
     return comm.gather(part, root=0) or []
 
@@ -130,9 +58,9 @@ def write(
     """
     from ddp_hpc import records  # brings pyarrow, which the start of a run can do without
 
-    curve = curves(parts)
-    overlaps = bool(catalog.constants("exchange", spec.exchange.name).get("OVERLAPS"))
-    run = run_columns(launch, spec, outcome, parts, curve, overlaps)
+    flags = catalog.constants("exchange", spec.exchange.name)
+    curve = curves(parts, flags["SYNCHRONOUS"])
+    run = run_columns(launch, spec, outcome, parts, curve)
     metadata = {
         "provenance": provenance_of(launch, parts, run, mpi_library),
         "run": launch["run"],
@@ -141,12 +69,12 @@ def write(
     }
     summary = {name: run[name] for name in ("status", "reason", "steps", "train_s", "startup_s")}
     records.write("evaluations", evaluation_columns(spec, outcome, curve), folder / "evaluations.parquet", metadata)
-    records.write("steps", step_columns(curve, overlaps), folder / "steps.parquet", metadata)
+    records.write("steps", step_columns(curve), folder / "steps.parquet", metadata)
     records.write("run", {name: [value] for name, value in run.items()}, folder / "run.parquet", metadata)
     write_json(folder / "summary.json", summary)
 
 
-def step_columns(curve: Curves, overlaps: bool) -> dict[str, Any]:
+def step_columns(curve: Curves) -> dict[str, Any]:
     """Return the columns of the steps record: a row per step and rank."""
     steps, ranks = curve.rank_losses.shape
     number = np.arange(1 - WARM_UP_STEPS, steps - WARM_UP_STEPS + 1)
@@ -166,7 +94,8 @@ def step_columns(curve: Curves, overlaps: bool) -> dict[str, Any]:
         **{phase: curve.phases_s[:, :, column] for column, phase in enumerate(PHASES)},
         "wait_s": curve.wait_s,
         "move_s": exposed - curve.wait_s,
-        **({} if overlaps else {"exchange_busy_s": exposed}),
+        "exchange_busy_s": exposed + curve.overlapped_s,
+        **({part: curve.parts_s[:, :, column] for column, part in enumerate(PARTS)} if curve.parts_s.any() else {}),
     }
     return (
         {name: np.repeat(values, ranks) for name, values in by_step.items()}
@@ -194,16 +123,17 @@ def run_columns(
     outcome: Outcome,
     parts: Sequence[RankPart],
     curve: Curves,
-    overlaps: bool,
 ) -> dict[str, Any]:
     """Return the one row of the run record."""
     losses, t_s, counted = curve.losses, curve.t_s, curve.counted
     steps, place = len(losses), parts[0].placement
+    synchronous = catalog.constants("exchange", spec.exchange.name)["SYNCHRONOUS"]
     samples_seen = steps * spec.global_batch_size
+    if not synchronous and not outcome.diverged:  # a budget in seconds: the ranks took different numbers of steps
+        samples_seen = spec.batch_size * sum(len(part.losses) - WARM_UP_STEPS for part in parts)
     finite = losses[np.isfinite(losses)]
     medians = np.median(curve.phases_s[counted].mean(axis=1), axis=0)
     wait_s = float(np.median(curve.wait_s[counted].mean(axis=1)))
-    exposed_s = medians[EXCHANGE]
     moved_s = float(np.median((curve.phases_s[counted][:, :, EXCHANGE] - curve.wait_s[counted]).mean(axis=1)))
     return {
         "run": launch["run"],
@@ -225,11 +155,13 @@ def run_columns(
         "evaluation_s": outcome.evaluation_s,
         "train_s": float(t_s[-1]),
         "samples_per_s": samples_seen / t_s[-1],
-        "step_s": np.median(np.diff(t_s, prepend=0)),
+        "step_s": np.median(np.diff(t_s, prepend=0)) if synchronous else None,
         **dict(zip(PHASES, medians, strict=True)),
         "wait_s": wait_s,
         "move_s": moved_s,
-        "exchange_busy_s": None if overlaps else exposed_s,
+        "exchange_busy_s": np.median((curve.phases_s[..., EXCHANGE] + curve.overlapped_s)[counted].mean(axis=1)),
+        **(dict(zip(PARTS, np.median(curve.parts_s[counted, 0], axis=0), strict=True)) if curve.parts_s.any() else {}),
+        **reports(parts),
         "first_loss": losses[0],
         "min_loss": finite.min() if len(finite) else None,
         "final_loss": losses[-1],
@@ -245,6 +177,16 @@ def run_columns(
         "oversubscribed": place.oversubscribed,
         "ended_at": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+def reports(parts: Sequence[RankPart]) -> dict[str, float | None]:
+    """Return what the ranks' exchanges say of themselves: the mean over the ranks; of a maximum, the largest."""
+    row: dict[str, float | None] = dict.fromkeys(REPORTED)
+    for name in row:
+        values = [value for part in parts if (value := part.reported.get(name)) is not None]
+        if values:
+            row[name] = max(values) if name.endswith("_max") else sum(values) / len(values)
+    return row
 
 
 def reason_of(curve: Curves) -> str:
@@ -264,7 +206,9 @@ def provenance_of(
         "energy_j": "no meter of energy is read",
         "forward_backward_s": "forward and backward were told apart",
     }
-    if not parts[0].placement.on_one_host:
+    if not catalog.constants("exchange", run["exchange"])["SYNCHRONOUS"]:
+        null_columns |= dict.fromkeys(("step_s", "wait_s", "move_s"), "each rank takes its steps by itself")
+    elif not parts[0].placement.on_one_host:
         null_columns |= dict.fromkeys(("wait_s", "move_s"), "the ranks' hosts have no common clock")
     if run["status"] != "ok":
         null_columns |= dict.fromkeys(("loss_area_loss_s", "test_metric"), f"the run is {run['status']}")

@@ -13,9 +13,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ddp_hpc.phases import PHASES
+from ddp_hpc.phases import PARTS, PHASES
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 class RecordError(ValueError):
@@ -54,6 +54,18 @@ _SPEC_FIELDS = [
     _field("threads_per_rank", _INT, "threads", "as asked; null: cores / ranks of the node"),
 ]
 
+_PARTS = dict(
+    zip(
+        PARTS,
+        (
+            "part of exchange_exposed_s: gradients come in at a server; rank 0's in the run record",
+            "part of exchange_exposed_s: their mean at a server",
+            "part of exchange_exposed_s: weights go out from a server",
+        ),
+        strict=True,
+    )
+)
+
 RUN = pa.schema(
     [
         _field("run", _TEXT, "", "identity: readable hint, spec hash, code hash"),
@@ -81,6 +93,9 @@ RUN = pa.schema(
         _field("wait_s", _FLOAT, "s", "median; part of exchange_exposed_s: waiting for the slowest rank"),
         _field("move_s", _FLOAT, "s", "median; part of exchange_exposed_s: the exchange itself"),
         _field("exchange_busy_s", _FLOAT, "s", "median; exchange including what overlaps the backward pass"),
+        *(_field(part, _FLOAT, "s", f"median; {meaning}") for part, meaning in _PARTS.items()),
+        _field("staleness", _FLOAT, "updates", "mean; of other ranks between a gradient's weights and its use"),
+        _field("staleness_max", _FLOAT, "updates", "the largest of any gradient"),
         _field("first_loss", _FLOAT, "", "loss of step 1"),
         _field("min_loss", _FLOAT, "", "least loss of any step"),
         _field("final_loss", _FLOAT, "", "loss of the last step"),
@@ -120,6 +135,7 @@ STEPS = pa.schema(
         _field("wait_s", _FLOAT, "s", "part of exchange_exposed_s: until the slowest rank arrived"),
         _field("move_s", _FLOAT, "s", "part of exchange_exposed_s: the rest of it"),
         _field("exchange_busy_s", _FLOAT, "s", "exchange including what overlaps the backward pass"),
+        *(_field(part, _FLOAT, "s", meaning) for part, meaning in _PARTS.items()),
         _field("warm_up", _BOOL, "", "before time zero; in no rate"),
         _field("sampled", _BOOL, "", "phases of this step were measured with extra synchronisation"),
     ]

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -11,12 +12,22 @@ from torch import Tensor, nn
 ALIGNMENT_BYTES = 64
 
 
+@dataclass(frozen=True)
+class Span:
+    """Where a parameter lies in the flat tensors."""
+
+    parameter: nn.Parameter
+    start: int
+    end: int
+
+
 class Replica:
     """One rank's copy of the model.
 
     `weights` and `gradients` are 1-D and contiguous, in the order of `model.parameters()`, so that one call sends
     them all and a bucket is a slice. The gaps that align the parameters stay zero. A parameter that takes no part
-    in a step has the gradient zero, never None, so all ranks exchange the same lengths.
+    in a step has the gradient zero, never None, so all ranks exchange the same lengths. `spans` says which parameter
+    lies where.
 
     Args:
         model: its parameters are moved; whatever their layout was, they are contiguous afterwards.
@@ -35,22 +46,58 @@ class Replica:
         self.parameters = sum(parameter.numel() for parameter in trained)
 
         aligned = ALIGNMENT_BYTES // dtype.itemsize
-        starts, length = [], 0
+        self.spans: list[Span] = []
+        length = 0
         for parameter in trained:
-            starts.append(length)
+            self.spans.append(Span(parameter, length, length + parameter.numel()))
             length += -(-parameter.numel() // aligned) * aligned
         self.weights = torch.zeros(length, device=device, dtype=dtype)
         self.gradients = torch.zeros_like(self.weights)
-        for start, parameter in zip(starts, trained, strict=True):
-            end = start + parameter.numel()
-            view = self.weights[start:end].view(parameter.shape)
-            view.copy_(parameter.data)
-            parameter.data = view
-            parameter.grad = self.gradients[start:end].view(parameter.shape)
+        for span in self.spans:
+            self.weights[span.start : span.end].view(span.parameter.shape).copy_(span.parameter.data)
+        self._look_at(self.weights, self.gradients)
+        self._forward: nn.Module = self.model
+        self._flat = True
+
+    def _look_at(self, weights: Tensor, gradients: Tensor) -> None:
+        """Make all parameters and their gradients views of these flat tensors."""
+        self.weights, self.gradients = weights, gradients
+        for span in self.spans:
+            shape = span.parameter.shape
+            span.parameter.data = weights[span.start : span.end].view(shape)
+            span.parameter.grad = gradients[span.start : span.end].view(shape)
+
+    def move(self, weights: Tensor | None = None, gradients: Tensor | None = None) -> None:
+        """Keep weights or gradients in other memory from now on, e.g. in what the ranks of a node share.
+
+        Args:
+            weights: like the weights now, overwritten with their values; None: they stay where they are.
+            gradients: like the gradients now, overwritten; None: they stay.
+        """
+        if weights is not None:
+            weights.copy_(self.weights)
+        if gradients is not None:
+            gradients.copy_(self.gradients)
+        self._look_at(self.weights if weights is None else weights, self.gradients if gradients is None else gradients)
+
+    def hand_over(self, module: nn.Module) -> None:
+        """Let `module`, which wraps the model, compute from now on, and keep the gradients where it wants them.
+
+        The weights stay views of the flat tensor; `gradients` is then not in use.
+        """
+        self._forward, self._flat = module, False
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the model's outputs in training."""
+        outputs: Tensor = self._forward(inputs)
+        return outputs
 
     def zero_gradients(self) -> None:
         """Clear the gradients; backward then adds to them in place."""
-        self.gradients.zero_()
+        if self._flat:
+            self.gradients.zero_()
+        else:
+            self.model.zero_grad(set_to_none=True)
 
     def buffers(self) -> list[Tensor]:
         """Return what the model keeps beside its weights, e.g. running means."""

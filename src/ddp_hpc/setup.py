@@ -14,10 +14,9 @@ from torch import Tensor
 
 from ddp_hpc import optimizers, sampling
 from ddp_hpc.data._tasks import TASKS, Dataset, Samples, Task
-from ddp_hpc.exchange._helpers import Exchange
+from ddp_hpc.exchange._helpers import Exchange, Remembers
 from ddp_hpc.profiling import timers as clocks
 from ddp_hpc.replica import Replica, Snapshot
-from ddp_hpc.schedule import learning_rate_rule
 from ddp_hpc.spec import RunSpec
 
 
@@ -34,10 +33,13 @@ class Setup:
     timers: clocks.Timers
     exchange: Exchange
     optimizers: list[optimizers.Optimizer]
+    synchronous: bool  # all ranks take their steps together
 
     def snapshot(self) -> Snapshot:
         """Return a copy of all that a step changes."""
-        states = (tensor for optimizer in self.optimizers for tensor in optimizer.state())
+        states = [tensor for optimizer in self.optimizers for tensor in optimizer.state()]
+        if isinstance(self.exchange, Remembers):
+            states += self.exchange.state()
         return Snapshot([self.replica.weights, *states], self.replica.model, self.device)
 
 
@@ -59,12 +61,7 @@ def assemble(spec: RunSpec, comm: MPI.Intracomm, data_dir: Path, device: torch.d
     broadcast([replica.weights, *replica.buffers()], comm)
     _seed((spec.seed << 20) + comm.rank + 1)
 
-    rate, made = learning_rate_rule(spec), []
-
-    def make_optimizer(weights: Tensor, gradients: Tensor) -> optimizers.Optimizer:
-        made.append(optimizers.make(spec, weights, gradients, rate))
-        return made[-1]
-
+    make_optimizer = optimizers.maker(spec)
     timers = clocks.make(device)
     exchange_file = import_module(f"ddp_hpc.exchange.{spec.exchange.name}")
     exchange = exchange_file.make(replica, comm, timers, make_optimizer, **spec.exchange.options)
@@ -77,7 +74,8 @@ def assemble(spec: RunSpec, comm: MPI.Intracomm, data_dir: Path, device: torch.d
         batch=sampling.make_batches(spec, comm.rank, len(dataset.train), device),
         timers=timers,
         exchange=exchange,
-        optimizers=made,
+        optimizers=make_optimizer.made,
+        synchronous=exchange_file.SYNCHRONOUS,
     )
 
 

@@ -1,115 +1,17 @@
 """The specification of one run: everything that decides its result, and nothing else."""
 
 import hashlib
-import json
-import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_serializer, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from ddp_hpc import catalog
-
-LARGEST = 2**53  # beyond it neighbouring integers are one number to floats, and to many readers of JSON
-
-
-def _real(value: Any) -> Any:
-    """`1` and `1.0` are one value; nan and inf are none."""
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"given {value}, allowed: a finite number")
-    return catalog.canonical(float(value) if type(value) is int and abs(value) < LARGEST else value)
-
-
-_WHOLE, _REAL = BeforeValidator(catalog.integral), BeforeValidator(_real)
-Int = Annotated[int, _WHOLE]
-Float = Annotated[float, _REAL]
-Positive = Annotated[int, Field(gt=0), _WHOLE]  # bounds first, or they are lacking in the schema of `Positive | None`
-
-STRICT = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class Choice(BaseModel):
-    """A name from the catalogue with its options; written `ring`, or `{name: ring, option: value}`."""
-
-    model_config = STRICT
-    name: str
-    options: dict[str, Any] = Field(default_factory=dict)
-
-    @model_serializer(mode="plain")
-    def _plain(self) -> Any:
-        return {"name": self.name, **json.loads(self.options_json)} if self.options else self.name
-
-    def __hash__(self) -> int:
-        return hash((self.name, self.options_json))
-
-    @property
-    def options_json(self) -> str:
-        """The options that differ from their defaults, as canonical JSON (`{}` if none)."""
-        return canonical_json(self.options)
-
-    def __str__(self) -> str:
-        if not self.options:
-            return self.name
-        return f"{self.name}({', '.join(f'{key}={_short(value)}' for key, value in self.options.items())})"
-
-
-def _short(value: Any) -> str:
-    return "-".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
-
-
-def _choice(kind: str) -> BeforeValidator:
-    def check(given: Any) -> Any:
-        if isinstance(given, Choice):
-            return given
-        if isinstance(given, str):
-            given = {"name": given}
-        if not isinstance(given, Mapping) or not isinstance(given.get("name"), str):
-            shown = "null" if given is None else repr(given)
-            allowed = f"{', '.join(catalog.names(kind))}, or {{name: ..., <option>: ...}}"
-            raise ValueError(f"given {shown}, allowed: one of {allowed}")
-        options = {key: value for key, value in given.items() if key != "name"}
-        return Choice(name=given["name"], options=catalog.check_options(kind, given["name"], options))
-
-    return BeforeValidator(check)
-
-
-class NotDivisibleError(ValueError):
-    """A budget of samples that is not a whole number of steps."""
-
-    def __init__(self, asked: int, global_batches: Iterable[int]) -> None:
-        self.asked, self.global_batches = asked, sorted(set(global_batches))
-        unit = math.lcm(*self.global_batches)
-        below = asked - asked % unit
-        batches = "batch" if len(self.global_batches) == 1 else "batches"
-        super().__init__(
-            f"budget: samples_seen={asked} is no multiple of the global {batches} "
-            f"(batch_size x world_size) {', '.join(map(str, self.global_batches))}; "
-            f"allowed: multiples of {unit}, e.g. {below or unit} or {below + unit if below else 2 * unit}"
-        )
-
-
-class Budget(BaseModel):
-    """How long a run trains; exactly one of the three."""
-
-    model_config = STRICT
-    samples_seen: Annotated[int, Field(gt=0, le=LARGEST), _WHOLE] | None = Field(
-        None, description="samples, summed over all ranks"
-    )
-    steps: Annotated[int, Field(gt=0, lt=2**31), _WHOLE] | None = Field(None, description="optimiser steps")
-    seconds: Annotated[float, Field(gt=0), _REAL] | None = Field(None, description="seconds of training from time zero")
-
-    @model_validator(mode="after")
-    def _exactly_one(self) -> Self:
-        given = [name for name in type(self).model_fields if getattr(self, name) is not None]
-        if len(given) != 1:
-            raise ValueError(f"exactly one of samples_seen, steps, seconds; given: {', '.join(given) or 'none'}")
-        return self
-
-    def __str__(self) -> str:
-        return ", ".join(f"{value} {name}" for name, value in self if value is not None)
-
+from ddp_hpc.budget import Budget, NotDivisibleError
+from ddp_hpc.choice import Choice, choice_of
+from ddp_hpc.scalars import STRICT, Float, Int, Positive, canonical_json
 
 Device = Literal["cpu", "cuda"]
 
@@ -123,9 +25,9 @@ class RunSpec(BaseModel):
 
     model_config = STRICT
 
-    model: Annotated[Choice, _choice("model")] = Field(description="a file in models/, with its options")
-    dataset: Annotated[Choice, _choice("dataset")] = Field(description="a file in data/, with its options")
-    exchange: Annotated[Choice, _choice("exchange")] = Field(
+    model: Annotated[Choice, choice_of("model")] = Field(description="a file in models/, with its options")
+    dataset: Annotated[Choice, choice_of("dataset")] = Field(description="a file in data/, with its options")
+    exchange: Annotated[Choice, choice_of("exchange")] = Field(
         description="a file in exchange/, with its options; `none` is the baseline: one rank, no MPI call in the step"
     )
     world_size: Int = Field(gt=0, le=1_000_000, description="ranks; one GPU each where there are GPUs")
@@ -189,11 +91,34 @@ class RunSpec(BaseModel):
                 f"give it a grid of its own, or exclude: {{exchange: {self.exchange.name}, "
                 f"world_size: [{self.world_size}, ...]}}"
             )
+        self._check_exchange(exchange)
         wanted = catalog.constants("model", self.model.name).get("INPUT_SHAPE")
         shape = catalog.constants("dataset", self.dataset.name).get("SHAPE")
         if wanted and shape and not _fits(wanted, shape):
             raise ValueError(
                 f"model {self.model.name!r} takes samples of shape {wanted}, dataset {self.dataset.name!r} has {shape}"
+            )
+
+    def _check_exchange(self, flags: Mapping[str, Any]) -> None:
+        """Check what an exchange's file says of itself: UP_TO_WORLD_SIZE, DEVICES, SYNCHRONOUS."""
+        name = self.exchange.name
+        for option in flags.get("UP_TO_WORLD_SIZE", ()):
+            value = self.exchange.options.get(option)
+            if value is not None and value > self.world_size:
+                raise ValueError(
+                    f"exchange {name!r}: {option}={value} with world_size={self.world_size}, "
+                    f"allowed: 1 to {self.world_size}"
+                )
+        if self.device is not None and self.device not in catalog.devices(name):
+            able = [other for other in catalog.names("exchange") if self.device in catalog.devices(other)]
+            raise ValueError(
+                f"exchange {name!r} works on {' and '.join(catalog.devices(name))}, given device={self.device}; "
+                f"allowed with it: {', '.join(able)}"
+            )
+        if self.evaluate_every_steps and not flags.get("SYNCHRONOUS", True):
+            raise ValueError(
+                f"evaluate_every_steps={self.evaluate_every_steps} with exchange {name!r}: its ranks take their steps "
+                "each by itself, so there is no common step to evaluate after; allowed: null, at the end only"
             )
 
     def _check_samples(self) -> None:
@@ -253,11 +178,6 @@ class RunSpec(BaseModel):
             else:
                 row[name] = value
         return row
-
-
-def canonical_json(value: Any) -> str:
-    """Return JSON with sorted keys and no spaces: equal values give equal text."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
 def _fits(wanted: tuple[int | None, ...], shape: tuple[int, ...]) -> bool:

@@ -9,7 +9,9 @@ from ddp_hpc import catalog
 from ddp_hpc._errors import StudyError as StudyError
 from ddp_hpc._errors import allowed, given, unknown
 from ddp_hpc._yaml import Document, Key, read_mapping
-from ddp_hpc.spec import STRICT, Budget, Float, Int, Positive, RunSpec
+from ddp_hpc.budget import Budget
+from ddp_hpc.scalars import STRICT, Float, Int, Positive
+from ddp_hpc.spec import RunSpec
 
 SPEC_FIELDS = tuple(RunSpec.model_fields)
 GLOBAL_BATCH = "global_batch_size"  # in a study it may stand for batch_size x world_size

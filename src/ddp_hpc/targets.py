@@ -16,7 +16,7 @@ from ddp_hpc import catalog, identity
 from ddp_hpc.fetching import is_fetched
 from ddp_hpc.ledger import Ledger, Planned, state_of
 from ddp_hpc.project import Project
-from ddp_hpc.spec import canonical_json
+from ddp_hpc.scalars import canonical_json
 
 TEMPLATES = catalog.PACKAGE / "templates"
 

@@ -13,7 +13,8 @@ import torch
 from mpi4py import MPI
 from torch import Tensor
 
-from ddp_hpc.placement import Placement, choose_device
+from ddp_hpc.exchange._helpers import Reports, Settles
+from ddp_hpc.placement import Placement, check_exchange, choose_device
 from ddp_hpc.profiling.timers import Timers
 from ddp_hpc.replica import Replica
 from ddp_hpc.setup import Setup, assemble, evaluate
@@ -38,6 +39,7 @@ class Outcome:
     time_zero: float = 0.0  # seconds since the epoch
     ended: float = 0.0  # seconds since the epoch; evaluation at the end comes later
     evaluation_s: float = 0.0
+    reported: dict[str, float | None] = field(default_factory=dict)  # what the exchange says of itself
 
     @property
     def steps(self) -> int:
@@ -64,29 +66,34 @@ def train(
         report: called every few steps with the step, this rank's loss and the seconds since time zero.
 
     Raises:
-        LaunchError: GPUs and ranks do not fit together.
+        LaunchError: GPUs, hosts, ranks and the exchange do not fit together.
     """
     device = choose_device(spec, placement, comm)
+    check_exchange(spec, placement, device)
     torch.set_num_threads(placement.threads)
     setup = assemble(spec, comm, data_dir, device)
     outcome.timers, outcome.metric_name = setup.timers, setup.task.metric
     outcome.parameters, outcome.device = setup.replica.parameters, device.type
 
-    warm_up(setup, outcome)
+    warm_up(setup, outcome, comm)
     comm.Barrier()
     outcome.time_zero, zero = time.time(), time.perf_counter()
     setup.timers.start()
 
+    together = comm if setup.synchronous else MPI.COMM_SELF  # else every rank stops by itself
     unread: list[Tensor] = []
     for step in itertools.count(1):
         unread.append(training_step(setup, step - 1))
         stop = None
         if step == spec.steps_asked or step % AGREE_EVERY_STEPS == 0:
             losses, elapsed_s = read_losses(unread, outcome), time.perf_counter() - zero - outcome.evaluation_s
-            check_warm_up(outcome.losses)
-            stop = agree(comm, losses, time_is_over(spec, elapsed_s))
+            if setup.synchronous:
+                check_warm_up(outcome.losses)
+            stop = agree(together, losses, time_is_over(spec, elapsed_s))
             report(step, losses[-1], elapsed_s)
             setup.timers.resolve()
+        if stop or step == spec.steps_asked:
+            settle(setup)
         setup.timers.end_step()
         if stop or step == spec.steps_asked:
             break
@@ -97,6 +104,8 @@ def train(
 
     setup.timers.resolve()
     outcome.ended = time.time()
+    if isinstance(setup.exchange, Reports):
+        outcome.reported = setup.exchange.report()
     outcome.diverged = stop == "diverged" or agree(comm, [finite_or_nan(setup.replica.weights)], False) is not None
     if not outcome.diverged:
         evaluate_after(step, setup, comm, outcome)
@@ -110,7 +119,7 @@ def training_step(setup: Setup, number: int) -> Tensor:
     chosen = setup.batch(number)
     inputs, targets = data.inputs.index_select(0, chosen), data.targets.index_select(0, chosen)
     timers.mark("data_s")
-    loss = setup.loss(replica.model(inputs), targets)
+    loss = setup.loss(replica.forward(inputs), targets)
     timers.mark("forward_s")
     replica.zero_gradients()
     loss.backward()  # type: ignore[no-untyped-call]
@@ -119,13 +128,23 @@ def training_step(setup: Setup, number: int) -> Tensor:
     return loss.detach()
 
 
-def warm_up(setup: Setup, outcome: Outcome) -> None:
+def settle(setup: Setup) -> None:
+    """Bring all ranks to the same weights, where they can differ; the time counts as exchange."""
+    if isinstance(setup.exchange, Settles):
+        setup.exchange.settle()
+        setup.timers.mark("exchange_exposed_s")
+
+
+def warm_up(setup: Setup, outcome: Outcome, comm: MPI.Intracomm) -> None:
     """Take a few steps, so that nothing is done for the first time later, and put everything back."""
     began, before = time.perf_counter(), setup.snapshot()
+    comm.Barrier()  # no rank moves weights that it may share with one that still copies them
     setup.timers.start()
     losses = []
     for number in range(WARM_UP_STEPS):
         losses.append(training_step(setup, number))
+        if number == WARM_UP_STEPS - 1:
+            settle(setup)
         setup.timers.end_step()
     read_losses(losses, outcome)
     setup.timers.resolve()
@@ -178,7 +197,14 @@ def agree(comm: MPI.Intracomm, losses: list[float], time_over: bool) -> str | No
 
 
 def evaluate_after(step: int, setup: Setup, comm: MPI.Intracomm, outcome: Outcome) -> None:
-    """Add the test set's metric and loss after `step` to the outcome; its time is in no step."""
+    """Add the test set's metric and loss after `step` to the outcome; training does not notice, nor its clock."""
     began = time.perf_counter()
-    outcome.evaluations.append((step, *evaluate(setup, comm)))
+    if isinstance(setup.exchange, Settles):
+        own = setup.replica.weights.clone()
+        setup.exchange.settle()
+        outcome.evaluations.append((step, *evaluate(setup, comm)))
+        comm.Barrier()  # the weights may be shared
+        setup.replica.weights.copy_(own)
+    else:
+        outcome.evaluations.append((step, *evaluate(setup, comm)))
     outcome.evaluation_s += time.perf_counter() - began

@@ -1,4 +1,4 @@
-"""Exchanges against MPI's own answer, on any number of ranks."""
+"""Every exchange of the catalogue against the mean, chosen by what its file says of it, on any number of ranks."""
 
 import itertools
 from importlib import import_module
@@ -16,26 +16,69 @@ from ddp_hpc.setup import broadcast
 LENGTHS = list(itertools.product([0, 1, 2, 7, 153_441], ["float32", "float64"]))
 OVER_64_MB = [(16_777_219, "float32"), (8_388_611, "float64")]  # and no multiple of any number of ranks here
 
+# peers that must be told of what ours do by themselves
+UNUSED = {"torch_ddp": {"find_unused_parameters": True}}
+
 
 class NoTimers:
     def arrived(self):
         pass
 
-    def mark(self, phase):
+    def mark(self, phase, part=None):
+        pass
+
+    def overlapped(self, seconds):
         pass
 
 
-def exact_exchanges(world_size):
-    """The names of all exchanges in the catalogue that must follow one rank with the whole batch."""
-    flags = {name: catalog.constants("exchange", name) for name in catalog.names("exchange")}
-    return [name for name, flag in flags.items() if flag["EXACT"] and flag.get("MAX_WORLD_SIZE", 10**6) >= world_size]
+class Vectors(nn.Module):
+    """Parameters of given shapes; the gradient of each is what it is multiplied with."""
+
+    def __init__(self, *shapes):
+        super().__init__()
+        self.parts = nn.ParameterList(torch.ones(shape) for shape in shapes)
+
+    def forward(self, given):
+        return sum((part * values).sum() for part, values in zip(self.parts, given, strict=True) if values is not None)
 
 
-def make(name, replica, comm):
+def usable(world_size, **flags):
+    """The names of all exchanges that run here, on so many ranks, and whose file says that of them."""
+    names = []
+    for name in catalog.names("exchange"):
+        known = catalog.constants("exchange", name)
+        fits = known.get("MAX_WORLD_SIZE", 10**6) >= world_size and "cpu" in catalog.devices(name)
+        if fits and all(known[flag] == value for flag, value in flags.items()) and installed(name):
+            names.append(name)
+    return names
+
+
+def installed(name):
+    """Whether the peer of that name, if it is one, can be imported."""
+    package = catalog.constants("exchange", name).get("PACKAGE")
+    try:
+        return package is None or bool(import_module(package))
+    except ImportError:
+        return False
+
+
+def make(name, replica, comm, **options):
     """The exchange of that name with plain gradient descent, learning rate 1."""
     module = import_module(f"ddp_hpc.exchange.{name}")
-    sgd = lambda weights, gradients: optimizers.Sgd(weights, gradients, lambda step: 1.0, 0.0, 0.0)
-    return module.make(replica, comm, NoTimers(), sgd)
+    rule = optimizers.Maker("sgd", lambda step: 1.0)
+    return module.make(replica, comm, NoTimers(), rule, **options)
+
+
+def step(replica, exchange, *gradients):
+    """One step whose gradients are these; None: that parameter takes no part."""
+    loss = replica.forward(gradients)
+    replica.zero_gradients()
+    loss.backward()
+    exchange.update()
+
+
+def replica_of(*shapes, dtype=torch.float64):
+    return Replica(Vectors(*shapes), torch.device("cpu"), dtype)
 
 
 @pytest.mark.parametrize(("length", "dtype"), LENGTHS + OVER_64_MB)
@@ -62,36 +105,58 @@ def test_ring_allreduce_refuses_what_mpi_cannot_send_in_one_piece(comm):
         ring.ring_allreduce(np.zeros(8)[::2], comm)
 
 
-@pytest.mark.parametrize("bits", [np.float32, np.float64])
-def test_exchanges_step_along_the_mean_gradient(comm, bits):
-    for name in exact_exchanges(comm.size):
-        torch.manual_seed(0)
-        replica = Replica(nn.Linear(5, 3), torch.device("cpu"), getattr(torch, np.dtype(bits).name))
-        before = replica.weights.numpy().copy()
+@pytest.mark.parametrize("length", [0, 1, 2, 7, 1000, 153_441])  # shorter than the ranks; ragged; real
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_exact_exchanges_step_along_the_mean_gradient(comm, length, dtype):
+    for name in usable(comm.size, EXACT=True, SYNCHRONOUS=True):
+        replica = replica_of(length, (3, 2), dtype=getattr(torch, dtype))
         exchange = make(name, replica, comm)
-        replica.gradients.copy_(torch.arange(len(before)) + 100 * comm.rank)
-        exchange.update()
+        for number in (1, 2):
+            mine = torch.arange(length) % 1000 + 100.0 * comm.rank + number  # whole, so the sum is exact
+            step(replica, exchange, mine, torch.full((3, 2), float(comm.rank)))
         exchange.close()
 
-        mean = np.arange(len(before)) + 100 * (comm.size - 1) / 2
-        np.testing.assert_allclose(replica.weights.numpy(), before - mean, rtol=1e-6 if bits is np.float32 else 1e-14)
+        mean = torch.arange(length) % 1000 + 50.0 * (comm.size - 1)
+        first, second = (part.detach() for part in replica.model.parts)
+        tolerance = {"rtol": 1e-6, "atol": 1e-3} if dtype == "float32" else {"rtol": 1e-13, "atol": 1e-10}
+        np.testing.assert_allclose(first, 1 - 2 * mean - 3, err_msg=name, **tolerance)
+        np.testing.assert_allclose(second, np.full((3, 2), 1 - (comm.size - 1)), err_msg=name, **tolerance)
+
+
+def test_gradients_of_more_than_64_mb_arrive(comm):
+    length = 16_777_219
+    for name in usable(comm.size, EXACT=True, SYNCHRONOUS=True):
+        replica = replica_of(length, dtype=torch.float32)
+        exchange = make(name, replica, comm)
+        step(replica, exchange, torch.full((length,), float(comm.rank)))
+        exchange.close()
+        weights = replica.model.parts[0].detach()
+        assert torch.equal(weights, torch.full((length,), 1 - (comm.size - 1) / 2)), name
 
 
 def test_a_parameter_without_gradient_on_one_rank_counts_as_zeros_there(comm):
-    for name in exact_exchanges(comm.size):
-        torch.manual_seed(0)
-        model = nn.ModuleDict({"used": nn.Linear(3, 2), "sometimes": nn.Linear(3, 2)})
-        replica = Replica(model, torch.device("cpu"), torch.float64)
-        before = [parameter.detach().clone() for parameter in model["sometimes"].parameters()]
-        exchange = make(name, replica, comm)
-        x = torch.ones(1, 3, dtype=torch.float64)
-        outputs = model["used"](x) + (model["sometimes"](x) if comm.rank == 0 else 0)
-        replica.zero_gradients()
-        outputs.sum().backward()  # d/dw = 1 for every weight that takes part
-        exchange.update()
+    for name in usable(comm.size, EXACT=True, SYNCHRONOUS=True):
+        replica = replica_of(4, 5)
+        exchange = make(name, replica, comm, **UNUSED.get(name, {}))
+        for _ in range(2):
+            step(replica, exchange, torch.ones(4), torch.ones(5) if comm.rank == 0 else None)
+        exchange.close()
+        used, sometimes = (part.detach() for part in replica.model.parts)
+        np.testing.assert_allclose(used, np.full(4, -1.0), atol=1e-12, err_msg=name)
+        np.testing.assert_allclose(sometimes, np.full(5, 1 - 2 / comm.size), atol=1e-12, err_msg=name)
 
-        for parameter, old in zip(model["sometimes"].parameters(), before, strict=True):
-            torch.testing.assert_close(parameter.detach(), old - 1 / comm.size, rtol=0, atol=1e-15)
+
+def test_parameters_that_do_not_lie_in_one_piece_are_exchanged_too(comm):
+    for name in usable(comm.size, EXACT=True, SYNCHRONOUS=True):
+        model = Vectors((3, 4), 2)
+        model.parts[0] = nn.Parameter(torch.arange(12.0).view(4, 3).t())
+        replica = Replica(model, torch.device("cpu"), torch.float64)
+        exchange = make(name, replica, comm)
+        given = torch.arange(12.0).view(3, 4) + comm.rank
+        step(replica, exchange, given, torch.zeros(2))
+        exchange.close()
+        expected = torch.arange(12.0).view(4, 3).t() - torch.arange(12.0).view(3, 4) - (comm.size - 1) / 2
+        np.testing.assert_allclose(model.parts[0].detach(), expected, atol=1e-12, err_msg=name)
 
 
 def test_broadcast_gives_all_ranks_the_values_of_rank_0(comm):
@@ -101,25 +166,22 @@ def test_broadcast_gives_all_ranks_the_values_of_rank_0(comm):
 
 
 def test_flags_say_whether_an_exchange_repeats_bit_for_bit(comm):
-    for name in exact_exchanges(comm.size):
+    for name in usable(comm.size, DETERMINISTIC=True, SYNCHRONOUS=True):
         results = []
         for _ in range(3):
-            torch.manual_seed(0)
-            replica = Replica(nn.Linear(1000, 7), torch.device("cpu"), torch.float32)
+            replica = replica_of(1000, 7, dtype=torch.float32)
             exchange = make(name, replica, comm)
             torch.manual_seed(comm.rank)
-            replica.gradients.copy_(torch.randn(len(replica.gradients)))
-            exchange.update()
+            for _ in range(2):
+                step(replica, exchange, torch.randn(1000), torch.randn(7))
+            exchange.close()
             results.append(replica.weights.clone())
-        if catalog.constants("exchange", name)["DETERMINISTIC"]:
-            assert torch.equal(results[0], results[1])
-            assert torch.equal(results[0], results[2])
+        assert torch.equal(results[0], results[1]), name
+        assert torch.equal(results[0], results[2]), name
 
 
 def test_none_makes_no_mpi_call(comm):
-    replica = Replica(nn.Linear(2, 1), torch.device("cpu"), torch.float32)
+    replica = replica_of(3)
     exchange = make("none", replica, comm=None)  # any call would raise
-    replica.gradients.fill_(1.0)
-    before = replica.weights.clone()
-    exchange.update()
-    assert torch.equal(replica.weights, before - 1)
+    step(replica, exchange, torch.ones(3))
+    assert torch.equal(replica.model.parts[0].detach(), torch.zeros(3, dtype=torch.float64))

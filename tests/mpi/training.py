@@ -11,6 +11,7 @@ from mpi4py import MPI
 from torch import nn
 
 from ddp_hpc import catalog, placement, recording, setup, spec, train
+from ddp_hpc import curves as measured
 from ddp_hpc.phases import PHASES
 
 BASE = {
@@ -38,7 +39,7 @@ def run(comm, **fields):
     place, outcome = placement.survey(given, comm), train.Outcome()
     replica = train.train(given, comm, place, Path("unused"), outcome)
     parts = recording.gather(outcome, place, {"import_s": 0.0}, comm)
-    return outcome, replica, recording.curves(parts) if comm.rank == 0 else None
+    return outcome, replica, measured.curves(parts) if comm.rank == 0 else None
 
 
 def exact_exchanges(world_size):
@@ -149,7 +150,7 @@ def test_phases_sum_to_the_step_and_steps_to_the_time(comm):
     outcome, _, curves = run(comm, evaluate_every_steps=5)
     took_s = time.perf_counter() - began
     if comm.rank == 0:
-        columns = recording.step_columns(curves, overlaps=False)
+        columns = recording.step_columns(curves)
         assert np.array_equal(sum(columns[phase] for phase in PHASES), columns["step_s"])
         counted = ~columns["warm_up"]
         assert columns["step"][~counted].tolist() == [-2] * comm.size + [-1] * comm.size + [0] * comm.size

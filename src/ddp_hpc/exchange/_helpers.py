@@ -1,7 +1,7 @@
 """What the exchanges share: their protocols, and gradients as memory that MPI can read."""
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from numpy.typing import NDArray
@@ -21,18 +21,53 @@ class Timers(Protocol):
     def arrived(self) -> None:
         """This rank's gradients are complete: from now on it waits for others, or moves data."""
 
-    def mark(self, phase: str) -> None:
-        """What this rank did since the last mark was `phase`, a name from `phases.PHASES`."""
+    def mark(self, phase: str, part: str | None = None) -> None:
+        """What this rank did since the last mark was `phase` (of `phases.PHASES`), and of that the `part` (`PARTS`)."""
+
+    def overlapped(self, seconds: float) -> None:
+        """An exchange was in flight beside the backward pass of this step, for so long."""
 
 
 class Exchange(Protocol):
     """A way to go from the gradients of all ranks to the next weights."""
 
     def update(self) -> None:
-        """Exchange the gradients, then take the optimiser's step. All ranks must call."""
+        """Exchange the gradients, then take the optimiser's step. All ranks must call, if it is synchronous."""
 
     def close(self) -> None:
         """Give back what is held."""
+
+
+@runtime_checkable
+class Settles(Protocol):
+    """What an exchange has too if its ranks' weights differ, or gradients may be under way, between two steps."""
+
+    def settle(self) -> None:
+        """Apply every gradient that was sent, and give all ranks the weights of the trained model.
+
+        All ranks must call, after any number of steps each; training can go on afterwards. It is called in the last
+        step and before the weights are evaluated.
+        """
+
+
+@runtime_checkable
+class Remembers(Protocol):
+    """What an exchange has too if it keeps something from step to step, e.g. what compression has left out."""
+
+    def state(self) -> list[Tensor]:
+        """Return all that changes from step to step beside weights and optimiser, to save and restore in place."""
+
+
+@runtime_checkable
+class Reports(Protocol):
+    """What an exchange has too if there is more to say of it than its times."""
+
+    def report(self) -> dict[str, float | None]:
+        """Return columns of the run record, e.g. of staleness; this rank's since the last `settle`, or since the start.
+
+        It is called once, on every rank, after the last step and before `close`; ranks' numbers are averaged, or the
+        largest is taken where the column is a maximum.
+        """
 
 
 MakeOptimizer = Callable[[Tensor, Tensor], Optimizer]  # of weights and gradients: all, or the same slice of both

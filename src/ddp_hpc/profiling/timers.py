@@ -13,9 +13,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ddp_hpc.phases import PHASES
+from ddp_hpc.phases import PARTS, PHASES
 
 _COLUMN = {phase: column for column, phase in enumerate(PHASES)}
+_PART = {part: len(PHASES) + column for column, part in enumerate(PARTS)}
+_WIDTH = len(PHASES) + len(PARTS) + 1  # the last: what overlapped
 _REST = _COLUMN["rest_s"]
 
 
@@ -23,12 +25,21 @@ _REST = _COLUMN["rest_s"]
 class Timings:
     """What was measured on one rank, one row per step.
 
-    `phases_s` is steps x phases in the order of `PHASES`. `arrived_ns` is when the rank was ready to exchange, on the
-    monotonic clock that all processes of a host share; -1 where it did not exchange.
+    `phases_s` is steps x phases in the order of `PHASES`, `parts_s` steps x parts in that of `PARTS`; `overlapped_s` is
+    for how long an exchange was in flight beside the backward pass. `arrived_ns` is when the rank was ready to
+    exchange, on the monotonic clock that all processes of a host share; -1 where it did not exchange.
     """
 
     phases_s: NDArray[np.float64]
+    parts_s: NDArray[np.float64]
+    overlapped_s: NDArray[np.float64]
     arrived_ns: NDArray[np.int64]
+
+
+def _timings(durations_s: NDArray[np.float64], arrived_ns: "array[int]") -> Timings:
+    """Return rows of phases, parts and what overlapped, and arrivals, as Timings."""
+    rows, phases = durations_s.reshape(-1, _WIDTH), len(PHASES)
+    return Timings(rows[:, :phases], rows[:, phases:-1], rows[:, -1], np.array(arrived_ns, dtype=np.int64))
 
 
 class Timers(Protocol):
@@ -37,11 +48,14 @@ class Timers(Protocol):
     def start(self) -> None:
         """Begin a step here; what went before belongs to none. Called at time zero and after every pause."""
 
-    def mark(self, phase: str) -> None:
-        """What this rank did since the last mark was `phase`."""
+    def mark(self, phase: str, part: str | None = None) -> None:
+        """What this rank did since the last mark was `phase`, and of that the `part`."""
 
     def arrived(self) -> None:
         """This rank is ready to exchange; on a GPU, call it when the gradients are complete."""
+
+    def overlapped(self, seconds: float) -> None:
+        """An exchange was in flight beside the backward pass of this step, for so long."""
 
     def end_step(self) -> None:
         """End the step, and begin the next: what was done since the last mark is its rest."""
@@ -58,29 +72,35 @@ class HostTimers:
 
     def __init__(self) -> None:
         self._durations_ns, self._arrivals_ns = array("q"), array("q")
-        self._row = [0] * len(PHASES)
+        self._row = [0] * _WIDTH
         self._arrived_ns, self._last_ns = -1, perf_counter_ns()
 
     def start(self) -> None:
         """Begin a step here."""
         self._last_ns = perf_counter_ns()
 
-    def mark(self, phase: str) -> None:
-        """What this rank did since the last mark was `phase`."""
+    def mark(self, phase: str, part: str | None = None) -> None:
+        """What this rank did since the last mark was `phase`, and of that the `part`."""
         now = perf_counter_ns()
         self._row[_COLUMN[phase]] += now - self._last_ns
+        if part:
+            self._row[_PART[part]] += now - self._last_ns
         self._last_ns = now
 
     def arrived(self) -> None:
         """This rank is ready to exchange."""
         self._arrived_ns = perf_counter_ns()
 
+    def overlapped(self, seconds: float) -> None:
+        """An exchange was in flight beside the backward pass of this step, for so long."""
+        self._row[-1] += round(1e9 * seconds)
+
     def end_step(self) -> None:
         """End the step: what was done since the last mark is its rest."""
         self.mark("rest_s")
         self._durations_ns.extend(self._row)
         self._arrivals_ns.append(self._arrived_ns)
-        self._row = [0] * len(PHASES)
+        self._row = [0] * _WIDTH
         self._arrived_ns = -1
 
     def resolve(self) -> None:
@@ -88,8 +108,7 @@ class HostTimers:
 
     def timings(self) -> Timings:
         """Return all steps."""
-        durations_ns = np.array(self._durations_ns, dtype=np.int64).reshape(-1, len(PHASES))
-        return Timings(durations_ns / 1e9, np.array(self._arrivals_ns, dtype=np.int64))
+        return _timings(np.array(self._durations_ns, dtype=np.int64) / 1e9, self._arrivals_ns)
 
 
 class CudaTimers:
@@ -102,10 +121,10 @@ class CudaTimers:
         self._durations_s, self._arrivals_ns = array("d"), array("q")
         self._free: list[torch.cuda.Event] = []
         self._base = self._event()
-        self._pending: list[tuple[int | None, torch.cuda.Event]] = []  # None: not a phase, but a new start
-        self._row = [0.0] * len(PHASES)
-        self._steps_pending: list[int] = []  # their arrival, in order
-        self._arrived_ns = -1
+        self._pending: list[tuple[tuple[int, ...], torch.cuda.Event]] = []  # no column: not a phase, but a new start
+        self._row = [0.0] * _WIDTH
+        self._steps_pending: list[tuple[int, float]] = []  # their arrival and what overlapped, in order
+        self._arrived_ns, self._overlapped_s = -1, 0.0
 
     def _event(self) -> torch.cuda.Event:
         event = self._free.pop() if self._free else torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -114,42 +133,47 @@ class CudaTimers:
 
     def start(self) -> None:
         """Begin a step here."""
-        self._pending.append((None, self._event()))
+        self._pending.append(((), self._event()))
 
-    def mark(self, phase: str) -> None:
-        """What this rank's device did since the last mark was `phase`."""
-        self._pending.append((_COLUMN[phase], self._event()))
+    def mark(self, phase: str, part: str | None = None) -> None:
+        """What this rank's device did since the last mark was `phase`, and of that the `part`."""
+        columns = (_COLUMN[phase], _PART[part]) if part else (_COLUMN[phase],)
+        self._pending.append((columns, self._event()))
 
     def arrived(self) -> None:
         """This rank is ready to exchange: its stream has been synchronised."""
         self._arrived_ns = perf_counter_ns()
 
+    def overlapped(self, seconds: float) -> None:
+        """An exchange was in flight beside the backward pass of this step, for so long."""
+        self._overlapped_s += seconds
+
     def end_step(self) -> None:
         """End the step: what was done since the last mark is its rest."""
         self.mark("rest_s")
-        self._steps_pending.append(self._arrived_ns)
-        self._arrived_ns = -1
+        self._steps_pending.append((self._arrived_ns, self._overlapped_s))
+        self._arrived_ns, self._overlapped_s = -1, 0.0
 
     def resolve(self) -> None:
         """Wait for the last event, and read all of them."""
         if not self._pending:
             return
         self._pending[-1][1].synchronize()
-        for column, event in self._pending:
-            if column is not None:
+        for columns, event in self._pending:
+            for column in columns:
                 self._row[column] += self._base.elapsed_time(event) / 1e3
-            if column == _REST:
+            if columns == (_REST,):
+                arrived_ns, self._row[-1] = self._steps_pending.pop(0)
                 self._durations_s.extend(self._row)
-                self._arrivals_ns.append(self._steps_pending.pop(0))
-                self._row = [0.0] * len(PHASES)
+                self._arrivals_ns.append(arrived_ns)
+                self._row = [0.0] * _WIDTH
             self._free.append(self._base)
             self._base = event
         self._pending.clear()
 
     def timings(self) -> Timings:
         """Return all steps that have been resolved."""
-        durations_s = np.array(self._durations_s, dtype=np.float64).reshape(-1, len(PHASES))
-        return Timings(durations_s, np.array(self._arrivals_ns, dtype=np.int64))
+        return _timings(np.array(self._durations_s, dtype=np.float64), self._arrivals_ns)
 
 
 def make(device: torch.device) -> Timers:

@@ -1,0 +1,105 @@
+"""The ranks' measurements side by side."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddp_hpc.phases import PHASES
+from ddp_hpc.placement import Placement
+from ddp_hpc.sampling import weighted_mean
+from ddp_hpc.train import WARM_UP_STEPS, Outcome
+
+Floats = NDArray[np.float64]
+EXCHANGE = PHASES.index("exchange_exposed_s")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankPart:
+    """What one rank measured; its steps start with the warm-up."""
+
+    losses: Floats  # by step
+    phases_s: Floats  # steps x phases
+    parts_s: Floats  # steps x parts
+    overlapped_s: Floats  # by step
+    arrived_ns: NDArray[np.int64]  # by step, on the host's monotonic clock
+    placement: Placement
+    peak_memory_bytes: int
+    startup: dict[str, float]  # seconds by part
+    facts: dict[str, Any]
+    reported: dict[str, float | None]  # what the exchange says of itself
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curves:
+    """All ranks' steps; arrays are steps x ranks, the warm-up first."""
+
+    rank_losses: Floats
+    phases_s: Floats  # steps x ranks x phases
+    parts_s: Floats  # steps x ranks x parts
+    overlapped_s: Floats
+    wait_s: Floats  # NaN where it cannot be known
+
+    @property
+    def counted(self) -> slice:
+        """The steps after the warm-up."""
+        return slice(WARM_UP_STEPS, None)
+
+    @property
+    def step_s(self) -> Floats:
+        """Each rank's steps: the sum of their phases."""
+        return np.asarray(self.phases_s.sum(axis=2))
+
+    @property
+    def rank_t_s(self) -> Floats:
+        """Time zero to each rank's end of each counted step."""
+        return np.cumsum(self.step_s[self.counted], axis=0)
+
+    @property
+    def t_s(self) -> Floats:
+        """Time zero to the slowest rank's end of each counted step."""
+        return np.asarray(self.rank_t_s.max(axis=1))
+
+    @property
+    def losses(self) -> Floats:
+        """Mean over the samples of all ranks, by counted step; every rank's batch has the same size."""
+        return weighted_mean(self.rank_losses[self.counted].T, np.ones(self.rank_losses.shape[1]))
+
+
+def curves(parts: Sequence[RankPart], synchronous: bool = True) -> Curves:
+    """Return the ranks' steps side by side, up to the first one (included) in which some loss is not finite.
+
+    Asynchronous ranks may have taken different numbers of steps: the curves end with the shortest, and waiting is not
+    known, for nobody waits for the same step.
+    """
+    shortest = min(len(part.losses) for part in parts)
+    losses = np.stack([part.losses[:shortest] for part in parts], axis=1)
+    broken = np.flatnonzero(~np.isfinite(losses[WARM_UP_STEPS:]).all(axis=1))
+    last = WARM_UP_STEPS + int(broken[0]) + 1 if len(broken) else len(losses)
+    phases_s, parts_s = (
+        np.stack([getattr(part, name)[:last] for part in parts], axis=1) for name in ("phases_s", "parts_s")
+    )
+    overlapped_s, arrived_ns = (
+        np.stack([getattr(part, name)[:last] for part in parts], axis=1) for name in ("overlapped_s", "arrived_ns")
+    )
+    if parts[0].placement.on_one_host and synchronous:
+        wait_s = (arrived_ns.max(axis=1, keepdims=True) - arrived_ns) / 1e9
+        wait_s = np.clip(wait_s, 0, phases_s[:, :, EXCHANGE])
+    else:
+        wait_s = np.full(arrived_ns.shape, np.nan)
+    return Curves(
+        rank_losses=losses[:last], phases_s=phases_s, parts_s=parts_s, overlapped_s=overlapped_s, wait_s=wait_s
+    )
+
+
+def finite_curve(outcome: Outcome) -> tuple[list[float], list[float]]:
+    """Return times (s since time zero) and losses of this rank's steps, as far as both are known and finite."""
+    assert outcome.timers is not None, "train() makes the timers"
+    losses = np.array(outcome.losses[WARM_UP_STEPS:])
+    t_s = np.cumsum(outcome.timers.timings().phases_s[WARM_UP_STEPS:].sum(axis=1))
+    known = min(len(losses), len(t_s))
+    broken = np.flatnonzero(~np.isfinite(losses[:known]))
+    end = int(broken[0]) if len(broken) else known
+    return t_s[:end].tolist(), losses[:end].tolist()
