@@ -6,9 +6,10 @@ from importlib import import_module
 import numpy as np
 import pytest
 import torch
+from catalogued import usable
 from torch import nn
 
-from ddp_hpc import catalog, optimizers
+from ddp_hpc import optimizers
 from ddp_hpc.exchange import ring
 from ddp_hpc.replica import Replica
 from ddp_hpc.setup import broadcast
@@ -40,26 +41,6 @@ class Vectors(nn.Module):
 
     def forward(self, given):
         return sum((part * values).sum() for part, values in zip(self.parts, given, strict=True) if values is not None)
-
-
-def usable(world_size, **flags):
-    """The names of all exchanges that run here, on so many ranks, and whose file says that of them."""
-    names = []
-    for name in catalog.names("exchange"):
-        known = catalog.constants("exchange", name)
-        fits = known.get("MAX_WORLD_SIZE", 10**6) >= world_size and "cpu" in catalog.devices(name)
-        if fits and all(known[flag] == value for flag, value in flags.items()) and installed(name):
-            names.append(name)
-    return names
-
-
-def installed(name):
-    """Whether the peer of that name, if it is one, can be imported."""
-    package = catalog.constants("exchange", name).get("PACKAGE")
-    try:
-        return package is None or bool(import_module(package))
-    except ImportError:
-        return False
 
 
 def make(name, replica, comm, **options):

@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from catalogued import usable
 from mpi4py import MPI
 from torch import nn
 
-from ddp_hpc import catalog, placement, recording, setup, spec, train
 from ddp_hpc import curves as measured
+from ddp_hpc import placement, recording, setup, spec, train
 from ddp_hpc.phases import PHASES
 
 BASE = {
@@ -42,22 +43,12 @@ def run(comm, **fields):
     return outcome, replica, measured.curves(parts) if comm.rank == 0 else None
 
 
-def exact_exchanges(world_size):
-    """All exchanges of the catalogue that must follow one rank with the whole batch."""
-    flags = {name: catalog.constants("exchange", name) for name in catalog.names("exchange")}
-    return [
-        name
-        for name, flag in flags.items()
-        if flag["EXACT"] and flag["SYNCHRONOUS"] and flag.get("MAX_WORLD_SIZE", 10**6) >= world_size
-    ]
-
-
 @pytest.mark.parametrize(("dtype", "rule"), list(itertools.product(TOLERANCE, RULES)))
 def test_n_ranks_follow_one_rank_with_the_whole_batch(comm, dtype, rule):
     whole = {"exchange": "none", "batch_size": BASE["batch_size"] * comm.size}
     _, expected, expected_curves = run(MPI.COMM_SELF, dtype=dtype, **rule, **whole)
     assert expected_curves.losses[-1] < 0.9 * expected_curves.losses[0]  # it learns: the weights have moved
-    for name in exact_exchanges(comm.size):
+    for name in usable(comm.size, EXACT=True, SYNCHRONOUS=True):
         _, replica, curves = run(comm, dtype=dtype, exchange=name, **rule)
         np.testing.assert_allclose(replica.weights, expected.weights, rtol=0, atol=10 * TOLERANCE[dtype])
         if comm.rank == 0:
@@ -65,10 +56,29 @@ def test_n_ranks_follow_one_rank_with_the_whole_batch(comm, dtype, rule):
 
 
 def test_a_seed_repeats_bit_for_bit_and_another_does_not(comm):
-    for name in exact_exchanges(comm.size):
+    for name in usable(comm.size, DETERMINISTIC=True, SYNCHRONOUS=True):
         losses = [run(comm, exchange=name, seed=seed)[0].losses for seed in (1, 1, 2)]
         assert losses[0] == losses[1]
         assert losses[0] != losses[2]
+
+
+def test_every_exchange_learns_the_digits_and_leaves_all_ranks_the_same_model(comm):
+    for name in usable(comm.size):
+        outcome, replica, curves = run(comm, exchange=name, learning_rate=0.2, budget={"steps": 150})
+        assert not outcome.diverged, name
+        assert outcome.evaluations[-1][1] > 0.85, name
+        assert all(np.array_equal(replica.weights, other) for other in comm.allgather(replica.weights.numpy())), name
+        if comm.rank == 0:
+            assert len(curves.losses) == 150
+            assert curves.losses[-20:].mean() < 0.3 * curves.losses[0], name
+
+
+def test_evaluating_on_the_way_changes_nothing(comm):
+    for name in usable(comm.size, SYNCHRONOUS=True, DETERMINISTIC=True):
+        without, *_ = run(comm, exchange=name)
+        outcome, *_ = run(comm, exchange=name, evaluate_every_steps=7)
+        assert outcome.losses == without.losses, name
+        assert [step for step, _, _ in outcome.evaluations] == [7, 14, 20]
 
 
 def test_all_ranks_start_from_rank_0s_weights_even_if_they_draw_others(comm, monkeypatch):
@@ -198,7 +208,7 @@ def test_a_parameter_that_only_some_ranks_use_hangs_nobody(comm, monkeypatch):
     from ddp_hpc.models import mlp
 
     monkeypatch.setattr(mlp, "build", lambda shape, outputs, **options: Unused(comm.rank))
-    for name in exact_exchanges(comm.size):
+    for name in usable(comm.size, EXACT=True, SYNCHRONOUS=True):
         outcome, replica, _ = run(comm, exchange=name)
         assert outcome.steps == 20
         assert len({weights.tobytes() for weights in comm.allgather(replica.weights.numpy())}) == 1

@@ -1,0 +1,25 @@
+"""Which exchanges a test is for: those of the catalogue that can run here and say certain things of themselves."""
+
+from importlib import import_module
+
+from ddp_hpc import catalog
+
+
+def usable(world_size, **flags):
+    """The names of all exchanges that run here, on so many ranks, and whose file says that of them."""
+    names = []
+    for name in catalog.names("exchange"):
+        known = catalog.constants("exchange", name)
+        fits = known.get("MAX_WORLD_SIZE", 10**6) >= world_size and "cpu" in catalog.devices(name)
+        if fits and all(known[flag] == value for flag, value in flags.items()) and installed(name):
+            names.append(name)
+    return names
+
+
+def installed(name):
+    """Whether the peer of that name, if it is one, can be imported."""
+    package = catalog.constants("exchange", name).get("PACKAGE")
+    try:
+        return package is None or bool(import_module(package))
+    except ImportError:
+        return False
