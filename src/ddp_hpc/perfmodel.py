@@ -1,0 +1,264 @@
+"""How long an exchange takes, and how much it sends, by the alpha-beta model: for planning, without torch or MPI.
+
+A message of s bytes takes alpha + s / beta (Hockney, Parallel Computing 20(3), 1994), a rank sends and receives one
+message at a time, both at once, and n ranks do not slow one another down. What the fit of `ddp-hpc bench exchange`
+gives are alpha and beta of this model, from times of whole exchanges.
+
+Sources of the formulas: ring, Patarasuk and Yuan, JPDC 69(2), 2009; recursive doubling, and recursive halving with
+doubling (Rabenseifner), Thakur, Rabenseifner and Gropp, IJHPCA 19(1), 2005, sections 4.4 and 4.5.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import inf
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """What lies between two ranks: a network, or for ranks that share memory, that memory.
+
+    Args:
+        bandwidth: beta, in B/s and direction.
+        latency: alpha, in s per message; of memory, per barrier.
+        adding: gamma, at which a rank adds two buffers, in B/s of one of them.
+    """
+
+    bandwidth: float
+    latency: float = 0.0
+    adding: float = inf
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What an exchange costs: what lies one after another on its critical path, and what is sent.
+
+    Args:
+        rounds: messages after one another.
+        path_bytes: bytes of those messages.
+        added_bytes: bytes that are added up after one another.
+        barriers: of ranks that share memory, after one another.
+        memory_bytes: bytes that a rank copies or reads through that memory.
+        sent: bytes that the busiest rank sends, e.g. a server.
+        messages: that the busiest rank sends.
+        sent_by_others: bytes that a rank sends that does not serve.
+    """
+
+    rounds: float = 0.0
+    path_bytes: float = 0.0
+    added_bytes: float = 0.0
+    barriers: float = 0.0
+    memory_bytes: float = 0.0
+    sent: float = 0.0
+    messages: float = 0.0
+    sent_by_others: float = 0.0
+
+    def time(self, link: Link, memory: Link | None = None) -> float:
+        """Return the seconds that it takes.
+
+        Args:
+            link: what messages go through.
+            memory: what ranks of a node share; None: as fast as `link`.
+        """
+        memory = memory or link
+        return (
+            self.rounds * link.latency
+            + self.path_bytes / link.bandwidth
+            + self.added_bytes / link.adding
+            + self.barriers * memory.latency
+            + self.memory_bytes / memory.bandwidth
+        )
+
+
+def _ring(size: float, n: int, *, buckets: int = 1) -> Cost:
+    """Reduce-scatter, then allgather, each n-1 messages of an n-th part."""
+    share = (n - 1) / n * size
+    sent = {"sent": 2 * share, "sent_by_others": 2 * share, "messages": 2 * (n - 1) * buckets}
+    return Cost(rounds=2 * (n - 1) * buckets, path_bytes=2 * share, added_bytes=share, **sent)
+
+
+def _folded(size: float, n: int, cost: Callable[[int, int], Cost]) -> Cost:
+    """Return the cost on the next lower power of two, to which the ranks beyond give their buffers, and wait."""
+    power = n.bit_length() - 1
+    inside = cost(2**power, power)
+    if n == 2**power:
+        return inside
+    return replace(
+        inside,
+        rounds=inside.rounds + 2,
+        path_bytes=inside.path_bytes + 2 * size,
+        added_bytes=inside.added_bytes + size,
+        sent=inside.sent + size,
+        messages=inside.messages + 1,
+    )
+
+
+def _rabenseifner(size: float, n: int) -> Cost:
+    """Halves, quarters, ... are exchanged and added; then the parts are gathered in the opposite order."""
+
+    def inside(p: int, log2: int) -> Cost:
+        share = (p - 1) / p * size
+        sent = {"sent": 2 * share, "sent_by_others": 2 * share, "messages": 2 * log2}
+        return Cost(rounds=2 * log2, path_bytes=2 * share, added_bytes=share, **sent)
+
+    return _folded(size, n, inside)
+
+
+def _recursive_doubling(size: float, n: int) -> Cost:
+    """Whole buffers are exchanged with the rank 1, 2, 4, ... further: few messages, for small buffers."""
+
+    def inside(p: int, log2: int) -> Cost:
+        whole = log2 * size
+        sent = {"sent": whole, "sent_by_others": whole, "messages": log2}
+        return Cost(rounds=log2, path_bytes=whole, added_bytes=whole, **sent)
+
+    return _folded(size, n, inside)
+
+
+def _sharded_server(size: float, n: int, *, servers: int = 1) -> Cost:
+    """Each of k servers gets a k-th of all gradients, one rank after another, and sends a k-th of the model to all."""
+    if not 1 <= servers <= n:
+        raise ValueError(f"servers={servers}, allowed: 1 to the number of ranks, {n}")
+    into = (n - 1) * size / servers  # a server's own part is there already
+    return Cost(
+        rounds=2 * (n - 1),
+        path_bytes=2 * into,
+        added_bytes=into,
+        sent=into + (servers - 1) / servers * size,
+        messages=n - 1 + servers - 1,
+        sent_by_others=size if servers < n else into + (servers - 1) / servers * size,
+    )
+
+
+def _async_server(size: float, n: int) -> Cost:
+    """The server is the bottleneck: gradients come in and models go out at once, one rank after another."""
+    all_ranks = (n - 1) * size
+    return Cost(
+        rounds=n - 1,
+        path_bytes=all_ranks,
+        added_bytes=all_ranks,
+        sent=all_ranks,
+        messages=n - 1,
+        sent_by_others=size,
+    )
+
+
+def _shared_memory(size: float, n: int) -> Cost:
+    """Each rank reads its n-th part of n buffers and writes one, between two barriers. Nothing is sent."""
+    return Cost(barriers=2, memory_bytes=(1 + 1 / n) * size, added_bytes=(n - 1) / n * size)
+
+
+def _hierarchical(size: float, n: int, *, groups: int = 1) -> Cost:
+    """Shared memory in each of m groups, then a ring of one leader each, then a barrier of the group."""
+    if not 1 <= groups <= n:
+        raise ValueError(f"groups={groups}, allowed: 1 to the number of ranks, {n}")
+    largest = -(-n // groups)
+    inside = _shared_memory(size, largest) if largest > 1 else Cost()
+    leaders = _ring(size, groups) if groups > 1 else Cost()
+    return replace(
+        leaders,
+        barriers=inside.barriers + (1 if largest > 1 < groups else 0),
+        memory_bytes=inside.memory_bytes,
+        added_bytes=inside.added_bytes + leaders.added_bytes,
+        sent_by_others=0.0 if largest > 1 else leaders.sent,
+    )
+
+
+def _weight_average(size: float, n: int, *, period: int = 1) -> Cost:
+    """An allreduce of the weights every `period` steps, spread over them."""
+    whole = _rabenseifner(size, n)
+    return Cost(**{name: value / period for name, value in vars(whole).items()})
+
+
+# of each exchange; libraries that choose by themselves stand with what is best for large buffers
+_COSTS: dict[str, Callable[..., Cost]] = {
+    "none": lambda size, n: Cost(),
+    "ring": _ring,
+    "ring_overlapped": _ring,
+    "mpi_allreduce": _rabenseifner,
+    "gloo": _ring,
+    "nccl": _ring,
+    "torch_ddp": _ring,
+    "horovod": _ring,
+    "parameter_server": lambda size, n: _sharded_server(size, n, servers=1),
+    "sharded_server": _sharded_server,
+    "async_server": _async_server,
+    "shared_memory": _shared_memory,
+    "hogwild": lambda size, n: Cost(memory_bytes=size),
+    "hierarchical": _hierarchical,
+    "weight_average": _weight_average,
+}
+EXCHANGES = tuple(_COSTS)
+
+
+def cost(exchange: str, size: float, world_size: int, **options: int) -> Cost:
+    """Return what one exchange of `size` bytes on `world_size` ranks costs; nothing on one rank.
+
+    Args:
+        exchange: a file in exchange/, one of `EXCHANGES`.
+        size: bytes of the gradients, which are as many as of the weights.
+        world_size: ranks.
+        options: `buckets` of ring_overlapped, torch_ddp, gloo, nccl, horovod; `servers` of sharded_server; `groups` of
+            hierarchical, nodes as a rule; `period` of weight_average.
+
+    Raises:
+        ValueError: an exchange without a model, sizes or options that cannot be.
+    """
+    if exchange not in _COSTS:
+        raise ValueError(f"no model of exchange {exchange!r}; allowed: {', '.join(EXCHANGES)}")
+    if size < 0 or world_size < 1:
+        raise ValueError(f"size={size}, world_size={world_size}; allowed: size >= 0 and world_size >= 1")
+    return _COSTS[exchange](size, world_size, **options) if world_size > 1 else Cost()
+
+
+def exchange_time(
+    exchange: str, size: float, world_size: int, link: Link, memory: Link | None = None, **options: int
+) -> float:
+    """Return the seconds of one exchange: see `cost` and `Cost.time`. MPI is taken to choose the best it can."""
+    if exchange == "mpi_allreduce" and world_size > 1:
+        return allreduce_time(size, world_size=world_size, link=link)
+    return cost(exchange, size, world_size, **options).time(link, memory)
+
+
+def ring_allreduce_time(size: float, *, world_size: int, link: Link) -> float:
+    """Return the seconds of a ring on s = `size` bytes: 2(n-1) alpha + 2(n-1)/n s/beta + (n-1)/n s/gamma."""
+    return cost("ring", size, world_size).time(link)
+
+
+def allreduce_time(size: float, *, world_size: int, link: Link) -> float:
+    """Return the seconds of the best of ring, Rabenseifner's algorithm and recursive doubling."""
+    if world_size == 1:
+        return 0.0
+    return min(one(size, world_size).time(link) for one in (_ring, _rabenseifner, _recursive_doubling))
+
+
+def bytes_sent(exchange: str, size: float, world_size: int, *, busiest: bool = True, **options: int) -> float:
+    """Return the bytes that a rank sends in one exchange.
+
+    Args:
+        exchange, size, world_size, options: as of `cost`.
+        busiest: of the rank that sends most, such as a server; else of one that does not serve.
+    """
+    found = cost(exchange, size, world_size, **options)
+    return found.sent if busiest else found.sent_by_others
+
+
+def messages_sent(exchange: str, size: float, world_size: int, **options: int) -> float:
+    """Return how many messages the busiest rank sends in one exchange."""
+    return cost(exchange, size, world_size, **options).messages
+
+
+def exposed_time(exchange_s: float, backward_s: float, buckets: int) -> float:
+    """Return for how long an exchange outlasts the backward pass beside which it goes on, in s.
+
+    The backward pass finishes `buckets` equal buckets one after another, and each is exchanged when it is finished
+    and the one before is through: at least the last one is exposed.
+    """
+    return max(exchange_s / buckets, exchange_s - backward_s * (1 - 1 / buckets))
+
+
+def bus_bandwidth(size: float, seconds: float, world_size: int) -> float | None:
+    """Return size / seconds x 2(n-1)/n in B/s, comparable with the link whatever n is; None for one rank.
+
+    Source: nccl-tests, doc/PERFORMANCE.md, for allreduce.
+    """
+    return size / seconds * 2 * (world_size - 1) / world_size if world_size > 1 else None

@@ -1,0 +1,259 @@
+"""The model against published figures, and against exchanges played message by message, with real numbers to add up."""
+
+import subprocess
+import sys
+
+import pytest
+
+from ddp_hpc import catalog, perfmodel
+from ddp_hpc.perfmodel import (
+    Link,
+    allreduce_time,
+    bus_bandwidth,
+    bytes_sent,
+    cost,
+    exchange_time,
+    exposed_time,
+    messages_sent,
+    ring_allreduce_time,
+)
+
+LINK = Link(latency=3e-6, bandwidth=2e9, adding=5e9)
+RANKS = [1, 2, 3, 4, 5, 7, 8, 12]
+ITEM = 4
+
+
+class Network:
+    """n ranks, each with a buffer of whole numbers; a rank sends one message at a time, and receives one."""
+
+    def __init__(self, n, length):
+        self.n = n
+        self.data = [[(rank + 1) * (place + 3) for place in range(length)] for rank in range(n)]
+        self.sums = [sum(column) for column in zip(*self.data, strict=True)]
+        self.ready = [0.0] * n  # when a rank has done what it does
+        self.out_free, self.in_free = [0.0] * n, [0.0] * n
+        self.sent, self.messages = [0] * n, [0] * n
+
+    def send(self, source, target, values, since):
+        """Return when `values` are there."""
+        start = max(since, self.out_free[source], self.in_free[target])
+        end = start + LINK.latency + len(values) * ITEM / LINK.bandwidth
+        self.out_free[source] = self.in_free[target] = end
+        self.sent[source] += len(values) * ITEM
+        self.messages[source] += 1
+        return end
+
+    def together(self, transfers, add):
+        """All of these at once: source, target and slice; then every target adds, or overwrites."""
+        moved = [(source, target, part, self.data[source][part]) for source, target, part in transfers]
+        ends = [self.send(source, target, values, self.ready[source]) for source, target, _, values in moved]
+        for (_, target, part, values), end in zip(moved, ends, strict=True):
+            if add:
+                self.data[target][part] = [a + b for a, b in zip(self.data[target][part], values, strict=True)]
+                self.ready[target] = max(self.ready[target], end) + len(values) * ITEM / LINK.adding
+            else:
+                self.data[target][part] = values
+                self.ready[target] = max(self.ready[target], end)
+
+    @property
+    def time(self):
+        return max(self.ready)
+
+
+def parts(length, n):
+    return [slice(length * place // n, length * (place + 1) // n) for place in range(n)]
+
+
+def play_ring(net, length):
+    n, chunks = net.n, parts(length, net.n)
+    for step in range(n - 1):
+        net.together([(rank, (rank + 1) % n, chunks[(rank - step) % n]) for rank in range(n)], add=True)
+    for step in range(n - 1):
+        net.together([(rank, (rank + 1) % n, chunks[(rank + 1 - step) % n]) for rank in range(n)], add=False)
+
+
+def play_servers(net, length, servers):
+    """The first ranks serve; in every round each server gets from another rank, then sends to another."""
+    n, shards = net.n, parts(length, servers)
+    for shift in range(1, n):
+        pairs = [((server + shift) % n, server) for server in range(servers)]
+        net.together([(rank, server, shards[server]) for rank, server in pairs], add=True)
+    for shift in range(1, n):
+        pairs = [((server + shift) % n, server) for server in range(servers)]
+        net.together([(server, rank, shards[server]) for rank, server in pairs], add=False)
+
+
+def play_rabenseifner(net, length):
+    """Of 2^k ranks."""
+    held, distance = [slice(0, length)] * net.n, net.n // 2
+    while distance:
+        halves = []
+        for rank, part in enumerate(held):
+            middle = (part.start + part.stop) // 2
+            low, high = slice(part.start, middle), slice(middle, part.stop)
+            halves.append((high, low) if rank & distance else (low, high))  # kept, given away
+        net.together([(rank, rank ^ distance, halves[rank][1]) for rank in range(net.n)], add=True)
+        held = [kept for kept, _ in halves]
+        distance //= 2
+    distance = 1
+    while distance < net.n:
+        net.together([(rank, rank ^ distance, held[rank]) for rank in range(net.n)], add=False)
+        both = [(held[rank], held[rank ^ distance]) for rank in range(net.n)]
+        held = [slice(min(a.start, b.start), max(a.stop, b.stop)) for a, b in both]
+        distance *= 2
+
+
+def played(play, n, length, *more):
+    net = Network(n, length)
+    play(net, length, *more)
+    assert all(buffer == net.sums for buffer in net.data), "each rank has the sum"
+    return net
+
+
+@pytest.mark.parametrize("n", RANKS)
+def test_a_ring_played_message_by_message_costs_what_the_model_says(n):
+    length = 840 * n
+    net = played(play_ring, n, length)
+
+    assert net.time == pytest.approx(ring_allreduce_time(ITEM * length, world_size=n, link=LINK))
+    assert net.sent == pytest.approx([bytes_sent("ring", ITEM * length, n)] * n)
+    assert set(net.messages) == {messages_sent("ring", ITEM * length, n)}
+
+
+@pytest.mark.parametrize("n", RANKS)
+def test_a_server_sends_to_all_and_the_others_to_it(n):
+    net = played(play_servers, n, 840, 1)
+    size = ITEM * 840
+
+    # one rank after another is received and added while the next is received: adding hides, but for the last
+    hidden = (n - 2) * size / LINK.adding if n > 1 else 0.0
+    assert net.time - 1e-12 <= exchange_time("parameter_server", size, n, LINK) <= net.time + hidden + 1e-12
+    assert net.sent[0] == bytes_sent("parameter_server", size, n) == (n - 1) * size
+    assert net.messages[0] == messages_sent("parameter_server", size, n)
+    assert all(sent == bytes_sent("parameter_server", size, n, busiest=False) for sent in net.sent[1:])
+
+
+@pytest.mark.parametrize(
+    ("n", "servers"), [(n, k) for n in RANKS[1:] for k in {1, 2, n - 1, n} if k <= n and 840 % k == 0]
+)
+def test_shards_spread_the_load_over_the_servers(n, servers):
+    net = played(play_servers, n, 840, servers)
+    size = ITEM * 840
+    model = cost("sharded_server", size, n, servers=servers)
+
+    assert max(net.sent) == pytest.approx(model.sent)
+    assert max(net.messages) == model.messages
+    assert net.sent[-1] == pytest.approx(model.sent_by_others)
+    assert sum(net.sent) == pytest.approx(2 * (n - 1) * size)  # however it is shared out
+    free = Link(latency=LINK.latency, bandwidth=LINK.bandwidth)
+    assert model.time(free) - 1e-12 <= net.time <= model.time(LINK) + 1e-12
+
+
+@pytest.mark.parametrize("n", [2, 4, 8, 16])
+def test_halving_and_doubling_send_as_little_as_a_ring_in_fewer_messages(n):
+    length = 16 * 35
+    net, size = played(play_rabenseifner, n, length), ITEM * length
+    model = cost("mpi_allreduce", size, n)
+
+    assert net.time == pytest.approx(model.time(LINK))
+    assert net.sent == pytest.approx([bytes_sent("ring", size, n)] * n)
+    assert set(net.messages) == {model.messages}
+    assert model.messages <= messages_sent("ring", size, n)
+
+
+def test_300_million_parameters_over_infiniband_take_about_400_ms():
+    """The blog post's example: 1.2 GB of gradients, 6 GB/s, 40 GPUs."""
+    predicted_s = ring_allreduce_time(1.2e9, world_size=40, link=Link(bandwidth=6e9))
+    assert predicted_s == pytest.approx(0.4, rel=0.05)
+
+
+def test_each_of_40_gpus_sends_about_twice_the_gradients():
+    """The same post: 1.2 GB of gradients, 2.4 GB sent by each GPU."""
+    assert bytes_sent("ring", 1.2e9, 40) == pytest.approx(2.4e9, rel=0.03)
+
+
+def test_small_buffers_want_few_messages_large_ones_few_bytes():
+    """Thakur, Rabenseifner and Gropp (2005), section 4.4: log2(n) (alpha + s/beta + s/gamma) for short ones."""
+    small, large = 8.0, 1e8
+    doubling = 4 * (LINK.latency + small / LINK.bandwidth + small / LINK.adding)
+
+    assert allreduce_time(small, world_size=16, link=LINK) == pytest.approx(doubling)
+    assert allreduce_time(large, world_size=16, link=LINK) == pytest.approx(
+        8 * LINK.latency + 2 * 15 / 16 * large / LINK.bandwidth + 15 / 16 * large / LINK.adding
+    )
+
+
+@pytest.mark.parametrize("n", [3, 5, 6, 7, 12])
+def test_ranks_beyond_a_power_of_two_cost_two_more_whole_messages(n):
+    """The same paper, section 4.5; a ring does not mind."""
+    power = 2 ** (n.bit_length() - 1)
+    more = cost("mpi_allreduce", 1e6, n).time(LINK) - cost("mpi_allreduce", 1e6, power).time(LINK)
+
+    assert more == pytest.approx(2 * LINK.latency + 2 * 1e6 / LINK.bandwidth + 1e6 / LINK.adding)
+    assert allreduce_time(1e8, world_size=n, link=LINK) == ring_allreduce_time(1e8, world_size=n, link=LINK)
+
+
+@pytest.mark.parametrize("exchange", perfmodel.EXCHANGES)
+def test_one_rank_sends_nothing_and_time_grows_with_size(exchange):
+    assert exchange_time(exchange, 1e6, 1, LINK) == bytes_sent(exchange, 1e6, 1) == 0
+    times = [exchange_time(exchange, size, 4, LINK) for size in (0, 1e3, 1e6, 1e9)]
+    assert times == sorted(times)
+    assert times[-1] > times[0] or exchange == "none"
+
+
+def test_every_exchange_of_the_catalogue_has_a_model():
+    assert set(catalog.names("exchange")) <= set(perfmodel.EXCHANGES)
+
+
+@pytest.mark.parametrize("backward_s", [0.0, 0.3, 1.0, 5.0])
+@pytest.mark.parametrize("buckets", [1, 2, 7])
+def test_what_outlasts_the_backward_pass_bucket_by_bucket(backward_s, buckets):
+    free_at = 0.0
+    for bucket in range(1, buckets + 1):
+        free_at = max(free_at, backward_s * bucket / buckets) + 1.0 / buckets
+
+    assert exposed_time(1.0, backward_s, buckets) == pytest.approx(free_at - backward_s)
+
+
+def test_two_levels_send_as_much_as_a_ring_of_the_leaders():
+    memory = Link(latency=1e-6, bandwidth=2e10)
+    whole = exchange_time("hierarchical", 1e6, 32, LINK, memory, groups=4)
+
+    assert bytes_sent("hierarchical", 1e6, 32, groups=4) == bytes_sent("ring", 1e6, 4)
+    assert bytes_sent("hierarchical", 1e6, 32, groups=4, busiest=False) == 0
+    assert whole > ring_allreduce_time(1e6, world_size=4, link=LINK)
+    assert exchange_time("hierarchical", 1e6, 4, LINK, memory, groups=4) == ring_allreduce_time(
+        1e6, world_size=4, link=LINK
+    )
+
+
+def test_weights_averaged_every_tenth_step_cost_a_tenth():
+    every, tenth = (bytes_sent("weight_average", 1e6, 8, period=period) for period in (1, 10))
+    assert every == pytest.approx(10 * tenth)
+
+
+def test_bus_bandwidth_of_a_ring_is_that_of_its_link_whatever_the_ranks():
+    """nccl-tests: the factor 2(n-1)/n makes results comparable with the hardware."""
+    link = Link(bandwidth=7e9)
+    for n in (2, 3, 40):
+        assert bus_bandwidth(1e9, ring_allreduce_time(1e9, world_size=n, link=link), n) == pytest.approx(7e9)
+    assert bus_bandwidth(1e9, 1.0, 1) is None
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda: cost("rin", 1, 2), "no model of exchange 'rin'; allowed: none, ring"),
+        (lambda: cost("ring", -1, 2), "size=-1, world_size=2"),
+        (lambda: cost("sharded_server", 1, 2, servers=3), "servers=3, allowed: 1 to the number of ranks, 2"),
+        (lambda: cost("hierarchical", 1, 2, groups=0), "groups=0, allowed: 1 to the number of ranks, 2"),
+    ],
+)
+def test_what_cannot_be_is_told(call, told):
+    with pytest.raises(ValueError, match=told.replace("(", r"\(")):
+        call()
+
+
+def test_planning_with_the_model_starts_neither_torch_nor_mpi():
+    code = "import sys, ddp_hpc.perfmodel; print(*(sys.modules.keys() & {'torch', 'mpi4py', 'numpy', 'scipy'}))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "\n"
