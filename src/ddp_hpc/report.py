@@ -35,6 +35,7 @@ DERIVED = {
 STATIC_TABLES = {
     "winners": "The point of the search with the least loss area, for each group, and what cannot be told from it",
     "scaling": "Speedup, parallel efficiency and Karp-Flatt's serial fraction, against one rank without exchange",
+    "exchanges": "Training time per step of each exchange, and against the reference in the same round",
     "phases": "Where the time of a step goes, in seconds: medians over the complete runs",
 }
 

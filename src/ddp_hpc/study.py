@@ -1,5 +1,6 @@
 """The study file: its keys, their types and defaults."""
 
+import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -57,6 +58,10 @@ class Rules(BaseModel):
         lt=1,
         description="relative difference of loss areas taken for noise where runs are not repeated",
     )
+    reference_exchange: Annotated[str, _known("exchange")] = Field(
+        "torch_ddp",
+        description="the exchange that all others are compared with, with its default options if it has them",
+    )
 
     def training(self) -> dict[str, Any]:
         """Return those rules that are fields of a spec."""
@@ -86,8 +91,12 @@ class Study(BaseModel):
     repeats: Int = Field(1, gt=0, le=1000, description="how often each point runs; repeat i has seed + i")
     budget: Budget | None = Field(None, description="exactly one of samples_seen, steps, seconds, for all points")
     rules: Rules = Field(default_factory=Rules, description="scaling of the learning rate, and who may win")
-    tables: list[Annotated[str, _known("table")]] | None = Field(None, description="which tables; null: all")
-    figures: list[Annotated[str, _known("figure")]] | None = Field(None, description="which figures; null: all")
+    tables: list[Annotated[str, _known("table")]] | None = Field(
+        None, description="which tables; null: all; the one of exchanges only where there are several beside `none`"
+    )
+    figures: list[Annotated[str, _known("figure")]] | None = Field(
+        None, description="which figures; null: all; the one of exchanges only where there are several beside `none`"
+    )
 
     @field_validator("search")
     @classmethod
@@ -105,12 +114,27 @@ class Study(BaseModel):
     @property
     def table_names(self) -> list[str]:
         """The tables to make."""
-        return catalog.names("table") if self.tables is None else list(self.tables)
+        return self._that_fit("table") if self.tables is None else list(self.tables)
 
     @property
     def figure_names(self) -> list[str]:
         """The figures to draw."""
-        return catalog.names("figure") if self.figures is None else list(self.figures)
+        return self._that_fit("figure") if self.figures is None else list(self.figures)
+
+    def _that_fit(self, kind: str) -> list[str]:
+        """Return all tables or figures, those that compare exchanges only where there is something to compare."""
+        apart = [name for name in catalog.names(kind) if catalog.constants(kind, name).get("COMPARES_EXCHANGES")]
+        return [name for name in catalog.names(kind) if name not in apart or self._several_exchanges]
+
+    @property
+    def _several_exchanges(self) -> bool:
+        """Whether the grid has more than one way to exchange gradients beside `none`, or several options of one."""
+        zips = [group for grid in self.grid for group in listed(grid.get("zip", []))]
+        parts = [self.base, *self.grid, *zips]
+        if any(name.startswith("exchange.") and len(listed(part[name])) > 1 for part in parts for name in part):
+            return True
+        named = [value for part in parts if "exchange" in part for value in listed(part["exchange"])]
+        return len({json.dumps(value, sort_keys=True) for value in named if value != "none"}) > 1
 
 
 KEYS = tuple(Study.model_fields)

@@ -7,6 +7,7 @@ exist, is made, and is newer than the table.
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -42,6 +43,21 @@ class StudyTargets:
     def missing(self) -> list[Planned]:
         """The planned runs that have not ended as result or finding."""
         return [planned for planned in self.ledger.planned if not self.ledger.store.finished(planned.run)]
+
+    @property
+    def in_rounds(self) -> list[Planned]:
+        """The planned runs, the first repeat of every point in the order of the grid, then all second repeats, ...
+
+        So what slows the machine for a while meets all points alike, and repeats of one point are far apart. Runs
+        that differ in their seed alone are repeats, whether `repeats` or an axis asks for them.
+        """
+        taken: Counter[tuple[Any, ...]] = Counter()
+        rounds = {}
+        for planned in sorted(self.ledger.planned, key=lambda planned: planned.spec.seed):
+            point = tuple(value for name, value in planned.spec.columns().items() if name != "seed")
+            rounds[planned.run] = taken[point]
+            taken[point] += 1
+        return sorted(self.ledger.planned, key=lambda planned: rounds[planned.run])
 
     @property
     def tables(self) -> list[str]:
@@ -145,8 +161,9 @@ class Targets:
 
     @cached_property
     def priority(self) -> dict[str, int]:
-        """By run: the higher, the earlier it is trained. The order is that of the studies."""
-        return {run: len(self.planned) - place for place, run in enumerate(self.planned)}
+        """By run: the higher, the earlier it is trained. Study after study, each in rounds of repeats."""
+        order = dict.fromkeys(planned.run for study in self.studies.values() for planned in study.in_rounds)
+        return {run: len(order) - place for place, run in enumerate(order)}
 
     @property
     def missing(self) -> list[str]:

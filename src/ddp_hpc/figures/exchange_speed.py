@@ -1,0 +1,150 @@
+"""How fast each exchange is: the time of a step with its range, and its ratio to the reference beside it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from ddp_hpc.columns import DISTURBED, SPEC_COLUMNS, rows_of, show_choice, split, varying
+from ddp_hpc.figures._panels import title
+from ddp_hpc.figures._style import (
+    COLOURS,
+    GREY,
+    OVERSUBSCRIBED,
+    PAGE_IN,
+    RING,
+    SLOW,
+    SMALL,
+    head,
+    label_outer,
+    legend_above,
+    nothing,
+    plain_numbers,
+    small_print,
+    wrapped,
+)
+from ddp_hpc.study import Study
+
+INPUTS = ("exchanges",)
+CAPTION = (
+    "Training time per step of each exchange, median and range over the rounds, and how many times as fast as the "
+    "reference it is in the same round; a panel for each model, batch size and world size."
+)
+COMPARES_EXCHANGES = True
+
+BARS = ("exchange", "exchange_options")  # what stands below one another in a panel
+ROW_IN, AROUND_IN = 0.19, 0.75  # height of a bar, and of what is around the bars of a panel
+MOST_RATIO = 30.0  # of the longest bar to the shortest, up to which bars start at 0
+LETTERS = 24  # of an exchange with its options, in a line
+ROOM = 1.42  # of the axis over the longest bar, for what is written beside
+BAR: dict[str, Any] = {"height": 0.62, "linewidth": 0.7}
+
+
+def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Figure:
+    """Return bars of milliseconds or microseconds per step, the fastest exchange on top.
+
+    Args:
+        tables: `exchanges`.
+        study: the study.
+        coverage: how many of the planned runs there are.
+    """
+    exchanges = tables["exchanges"]
+    known = exchanges[exchanges["runs"] > 0]
+    if known.empty:
+        return nothing("no eligible runs: none has ended well", coverage)
+    panel_columns = [name for name in SPEC_COLUMNS if name in exchanges and name not in BARS]
+    shown = list(split(known, panel_columns))
+    figure, axes = _panels([len(rows) for _, rows in shown])
+    unit, us = ("us", 1.0) if known["step_us"].median() < 1e3 else ("ms", 1e3)
+    differ = set(varying(known))
+    for one, (key, rows) in zip(axes, shown, strict=True):
+        head(one, title(key, differ))
+        _bars(one, rows_of(rows.sort_values("step_us")), us, study.rules.reference_exchange)
+    label_outer(axes, f"training time per step ({unit})", "")
+    reference = study.rules.reference_exchange
+    notes = []
+    if known["times_as_fast"].notna().any():
+        handles = [
+            Line2D([], [], color=GREY, linestyle="--", label=f"{reference}, the reference"),
+            Line2D([], [], color="#000000", linewidth=0.8, marker="|", label="least and largest of the rounds"),
+        ]
+        legend_above(figure, handles)
+        notes.append(
+            f"Bars: medians over the rounds. Beside them: times as fast as {reference} in the same round, the median, "
+            "and in parentheses the least and the largest."
+        )
+    if known["oversubscribed"].any():
+        notes.append(f"Hollow: {OVERSUBSCRIBED}.")
+    if (known["slow_steps_share"] > DISTURBED).any():
+        notes.append(f"Ringed: {SLOW}.")
+    small_print(figure, coverage, notes)
+    return figure
+
+
+def _panels(bars: list[int]) -> tuple[Figure, list[Axes]]:
+    """Return two panels beside one another, each row of panels as high as its bars need."""
+    columns = min(2, len(bars))
+    rows = [max(bars[first : first + columns]) for first in range(0, len(bars), columns)]
+    heights = [AROUND_IN + ROW_IN * most for most in rows]
+    figure = Figure((PAGE_IN, sum(heights)), layout="constrained")
+    axes = figure.subplots(len(rows), columns, squeeze=False, height_ratios=heights).ravel().tolist()
+    for unused in axes[len(bars) :]:
+        unused.remove()
+    return figure, axes[: len(bars)]
+
+
+def _bars(axes: Axes, rows: list[dict[str, Any]], us: float, reference: str) -> None:
+    longest = max(row["step_largest_us"] for row in rows) / us
+    shortest = min(row["step_least_us"] for row in rows) / us
+    wide = longest > MOST_RATIO * shortest
+    if wide:
+        axes.set_xscale("log")
+    left = shortest / 2 if wide else 0.0
+    for place, row in enumerate(rows):
+        step, least, largest = (row[name] / us for name in ("step_us", "step_least_us", "step_largest_us"))
+        colour = _colour(row, reference)
+        face = "#ffffff" if _marked(row) else colour
+        axes.barh(place, step - left, left=left, color=face, edgecolor=colour, **BAR)
+        axes.plot([least, largest], [place, place], color="#000000", linewidth=0.8, marker="|", markersize=4)
+        if row["slow_steps_share"] > DISTURBED:
+            axes.plot(step, place, "o", clip_on=False, zorder=4, **RING)
+        axes.annotate(
+            _beside(row, us, reference), (largest, place), (5, 0), textcoords="offset points", va="center", size=SMALL
+        )
+    for row in rows:
+        if row["exchange"] == reference and pd.notna(row["times_as_fast"]):
+            axes.axvline(row["step_us"] / us, color=GREY, linestyle="--", linewidth=0.8, zorder=0)
+            break
+    axes.set_xlim(left, left * (longest / left) ** ROOM if wide else ROOM * longest)
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    names = ["\n".join(wrapped(_name(row), LETTERS)) for row in rows]
+    axes.set_yticks(range(len(rows)), names, size=SMALL if any("\n" in name for name in names) else None)
+    axes.tick_params(axis="y", length=0)
+    plain_numbers(axes.xaxis)
+
+
+def _name(row: Mapping[str, Any]) -> str:
+    return "no exchange" if row["exchange"] == "none" else show_choice(row["exchange"], row["exchange_options"])
+
+
+def _colour(row: Mapping[str, Any], reference: str) -> str:
+    return GREY if row["exchange"] == reference else "#c8c8c8" if row["exchange"] == "none" else COLOURS[3]
+
+
+def _beside(row: Mapping[str, Any], us: float, reference: str) -> str:
+    """Return the time and, where there is a reference, the ratio with its range."""
+    time = f"{row['step_us'] / us:.3g}"
+    ratio = row["times_as_fast"]
+    if pd.isna(ratio):
+        return time
+    if row["exchange"] == reference and row["times_as_fast_least"] == row["times_as_fast_largest"] == 1:
+        return f"{time}   the reference"
+    spread = f" ({row['times_as_fast_least']:.2f}\u2013{row['times_as_fast_largest']:.2f})" if row["pairs"] > 1 else ""
+    return f"{time}   {ratio:.2f}\u00d7{spread}"
+
+
+def _marked(row: Mapping[str, Any]) -> bool:
+    return bool(pd.notna(row["oversubscribed"]) and row["oversubscribed"])

@@ -1,0 +1,135 @@
+"""How fast each exchange is: the time of a step, side by side and against a reference, for each model and world size.
+
+The time of a step is the training time over the steps: that is there for asynchronous exchanges too, and nothing that
+a slow step costs is left out. Runs of one round, which have the same seed and lie near one another in time, are
+compared with one another; the median over the rounds counts, with the least and the largest beside it.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ddp_hpc.columns import SPEC_COLUMNS, key_of, ordered, rows_of, slow_steps_share, split, varying
+from ddp_hpc.ledger import Ledger
+from ddp_hpc.statuses import in_words
+from ddp_hpc.study import Study
+from ddp_hpc.tables._frame import FLAG, FLOAT, INT, TEXT, typed, types_of
+
+CAPTION = "Exchanges: training time per step, and against the reference in the same round; medians over the rounds."
+COMPARES_EXCHANGES = True
+
+_SAME_WORK = {"learning_rate", "seed", "budget"}  # they change no step's work
+_EXCHANGE = ("exchange", "exchange_options")
+_TYPES = {
+    "runs": INT,
+    "step_us": FLOAT,
+    "step_least_us": FLOAT,
+    "step_largest_us": FLOAT,
+    "samples_per_s": FLOAT,
+    "reference": TEXT,
+    "pairs": INT,
+    "times_as_fast": FLOAT,
+    "times_as_fast_least": FLOAT,
+    "times_as_fast_largest": FLOAT,
+    "weak_efficiency": FLOAT,
+    "slow_steps_share": FLOAT,
+    "oversubscribed": FLAG,
+    "reason": TEXT,
+}
+Pairs = dict[tuple[Any, ...], dict[str, Any]]
+
+
+def build(ledger: Ledger) -> pd.DataFrame:
+    """Return one row per exchange, with its options, of each model, batch size and world size that the study plans.
+
+    `times_as_fast` is the reference's step over this one's, by pairs of runs that differ in the exchange alone (and in
+    the budget); `weak_efficiency` that of one rank with exchange none and the same batch per rank. Both are null where
+    there is no such run, the first with its `reason`. Of a reference with several options that with its defaults
+    counts, else the first. `slow_steps_share` is the largest of the row's runs (`columns.slow_steps_share`).
+    """
+    runs = ledger.runs.copy()
+    runs["slow_steps_share"] = slow_steps_share(runs)
+    runs["mean_step_us"] = 1e6 * (runs["train_s"] / runs["steps"]).astype("float64")
+    axes = ordered({*varying(runs), "model", "batch_size", "world_size", *_EXCHANGE} - _SAME_WORK)
+    reference = ledger.study.rules.reference_exchange
+    is_reference = _reference(runs, reference)
+    is_alone = (runs["exchange"] == "none") & (runs["world_size"] == 1)
+    pairs = _by_key(runs[is_reference], _EXCHANGE)
+    alone = _by_key(runs[is_alone], (*_EXCHANGE, "world_size"))
+    types = types_of(axes) | _TYPES
+    return typed((key | _row(rows, pairs, alone, reference) for key, rows in split(runs, axes)), types)
+
+
+def _reference(runs: pd.DataFrame, name: str) -> "pd.Series[bool]":
+    named = runs["exchange"] == name
+    options = list(runs[named]["exchange_options"].unique())
+    return named & (runs["exchange_options"] == ("{}" if "{}" in options else next(iter(options), "{}")))
+
+
+def _key(row: Mapping[str, Any], but: tuple[str, ...]) -> tuple[Any, ...]:
+    return key_of(row, [name for name in SPEC_COLUMNS if name not in (*but, "budget")])
+
+
+def _by_key(runs: pd.DataFrame, but: tuple[str, ...]) -> Pairs:
+    """Return runs by what they share with those they are compared with; of several, one that has ended well."""
+    rows = sorted(rows_of(runs), key=lambda row: row["status"] == "ok")
+    return {_key(row, but): row for row in rows}
+
+
+def _row(rows: pd.DataFrame, references: Pairs, alone: Pairs, reference: str) -> dict[str, Any]:
+    ended = rows_of(rows[(rows["status"] == "ok") & rows["mean_step_us"].notna()])
+    if not ended:
+        return {"runs": 0, "pairs": 0, "reason": f"not complete: {_statuses(rows)}"}
+    steps = [row["mean_step_us"] for row in ended]
+    against = [references.get(_key(row, _EXCHANGE)) for row in ended]
+    ratios = _ratios(ended, against)
+    efficiencies = _ratios(ended, [alone.get(_key(row, (*_EXCHANGE, "world_size"))) for row in ended])
+    return {
+        "runs": len(ended),
+        "step_us": float(np.median(steps)),
+        "step_least_us": min(steps),
+        "step_largest_us": max(steps),
+        "samples_per_s": float(np.median([row["samples_per_s"] for row in ended])),
+        "reference": reference if ratios else None,
+        "pairs": len(ratios),
+        "times_as_fast": _median(ratios),
+        "times_as_fast_least": min(ratios, default=None),
+        "times_as_fast_largest": max(ratios, default=None),
+        "weak_efficiency": _median(efficiencies),
+        "slow_steps_share": max(row["slow_steps_share"] for row in ended),
+        "oversubscribed": any(pd.notna(row["oversubscribed"]) and row["oversubscribed"] for row in ended),
+        "reason": _why(ratios, len(rows), against, reference),
+    }
+
+
+def _ratios(rows: list[dict[str, Any]], others: list[dict[str, Any] | None]) -> list[float]:
+    """Return the other's step over the own one, of all pairs in which both have ended well."""
+    return [
+        other["mean_step_us"] / row["mean_step_us"]
+        for row, other in zip(rows, others, strict=True)
+        if other is not None and other["status"] == "ok" and pd.notna(other["mean_step_us"])
+    ]
+
+
+def _median(values: list[float]) -> float | None:
+    return float(np.median(values)) if values else None
+
+
+def _why(ratios: list[float], planned: int, against: list[dict[str, Any] | None], reference: str) -> str | None:
+    if ratios:
+        return f"only {len(ratios)} of {planned} rounds" if len(ratios) < planned else None
+    found = [row for row in against if row is not None]
+    if not found:
+        return f"nothing to compare with: exchange {reference} is not planned here"
+    return f"nothing to compare with: {reference} is {_statuses(pd.DataFrame(found))}"
+
+
+def _statuses(rows: pd.DataFrame) -> str:
+    return ", ".join(in_words(str(name)) for name in rows["status"].unique())
+
+
+def left_out(study: Study) -> list[str]:
+    """Return the columns that are not for reading."""
+    return ["pairs", "slow_steps_share"]
