@@ -47,19 +47,23 @@ def assemble(spec: RunSpec, comm: MPI.Intracomm, data_dir: Path, device: torch.d
     """Return the parts of a training. All ranks of `comm` must call.
 
     All ranks draw the same initial weights, from `spec.seed`; rank 0's are then broadcast, because different
-    processors may round them differently. Random numbers drawn later (dropout) differ between the ranks.
+    processors may round them differently. An exchange whose option `different_starts` is true has each rank keep
+    weights of its own. Random numbers drawn later (dropout) differ between the ranks.
     """
     data_file = import_module(f"ddp_hpc.data.{spec.dataset.name}")
     loaded = data_file.build(data_dir / spec.dataset.name, **spec.dataset.options)
     dataset = _on_device(loaded, device, getattr(torch, spec.dtype))
     task = TASKS[data_file.TASK]
 
-    _seed(spec.seed)
+    different_starts = spec.exchange.options.get("different_starts", False)
+    own_seed = (spec.seed << 20) + comm.rank + 1
+
+    _seed(own_seed + (1 << 19) if different_starts else spec.seed)
     model_file = import_module(f"ddp_hpc.models.{spec.model.name}")
     model = model_file.build(dataset.shape, data_file.OUTPUTS, **spec.model.options)
     replica = Replica(model, device, getattr(torch, spec.dtype))
-    broadcast([replica.weights, *replica.buffers()], comm)
-    _seed((spec.seed << 20) + comm.rank + 1)
+    broadcast(replica.buffers() if different_starts else [replica.weights, *replica.buffers()], comm)
+    _seed(own_seed)
 
     make_optimizer = optimizers.maker(spec)
     timers = clocks.make(device)

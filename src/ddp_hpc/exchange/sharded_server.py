@@ -1,0 +1,85 @@
+"""Several ranks serve a part of the model each: gather that part of all gradients, average, step, send the weights."""
+
+from mpi4py import MPI
+
+from ddp_hpc.catalog import PositiveInt
+from ddp_hpc.exchange._helpers import MakeOptimizer, Timers
+from ddp_hpc.exchange._hosted import Hosted, when_ready
+from ddp_hpc.exchange._serving import WEIGHTS, Collector, parts, send, serving_ranks
+from ddp_hpc.replica import Replica
+
+SYNCHRONOUS = True
+EXACT = True
+DETERMINISTIC = True
+OVERLAPS = False
+CAPTURABLE = False
+UP_TO_WORLD_SIZE = ("servers",)
+
+
+class ShardedServer:
+    """As `parameter_server`, by so many servers; each keeps the optimiser's state of its own part only.
+
+    Source: the multiple parameter servers of Li et al., OSDI 2014, with ranks that compute as servers. With a server on
+    every rank, each rank sends 2 (n-1)/n of the buffer, as in a ring, but in one step each way.
+    """
+
+    def __init__(
+        self, replica: Replica, comm: MPI.Intracomm, timers: Timers, make_optimizer: MakeOptimizer, servers: int
+    ) -> None:
+        self._replica, self._comm, self._timers = replica, comm, timers
+        self._weights, self._gradients = Hosted(replica.weights), Hosted(replica.gradients)
+        shards = zip(serving_ranks(comm.size, servers), parts(len(replica.weights), servers), strict=True)
+        self._shards = {rank: part for rank, part in shards if part.start < part.stop}  # an empty one needs no server
+        self._own = self._shards.pop(comm.rank, None)
+        if self._own is not None:
+            self._optimizer = make_optimizer(replica.weights[self._own], replica.gradients[self._own])
+            self._collector = Collector(self._gradients.array[self._own], comm)
+
+    def update(self) -> None:
+        """Go from fresh gradients to the next weights. Nobody waits before all that it sends or needs is under way."""
+        if self._own is not None:
+            self._collector.listen()
+        weights, shards = self._weights.array, self._shards.items()
+        arriving = [self._comm.Irecv(weights[part], rank, WEIGHTS) for rank, part in shards]
+        when_ready(self._replica.gradients)
+        self._timers.arrived()
+        self._gradients.pull()
+        leaving = [one for rank, part in shards for one in send(self._gradients.array[part], self._comm, rank)]
+        if self._own is not None:
+            leaving += self._serve(self._own)
+        MPI.Request.Waitall(leaving)
+        self._timers.mark("exchange_exposed_s", "gather_s" if self._own is None else "distribute_s")
+        MPI.Request.Waitall(arriving)
+        for part in self._shards.values():
+            self._weights.push(part)
+        self._timers.mark("exchange_exposed_s", "distribute_s")
+
+    def _serve(self, own: slice) -> list[MPI.Request]:
+        """Average this rank's part, step on it, and begin to send its weights to all others."""
+        self._collector.mean(self._timers)
+        self._gradients.push(own)
+        self._optimizer.step()
+        self._timers.mark("update_s")
+        self._weights.pull(own)
+        others = (rank for rank in range(self._comm.size) if rank != self._comm.rank)
+        return [self._comm.Isend(self._weights.array[own], rank, WEIGHTS) for rank in others]
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def make(
+    replica: Replica,
+    comm: MPI.Intracomm,
+    timers: Timers,
+    make_optimizer: MakeOptimizer,
+    *,
+    servers: PositiveInt | None = None,
+) -> ShardedServer:
+    """Return the exchange; all ranks of `comm` must call. What lies on a GPU goes through pinned host memory.
+
+    Args:
+        replica, comm, timers, make_optimizer: as of every exchange.
+        servers: so many ranks serve, every k-th; None: every rank.
+    """
+    return ShardedServer(replica, comm, timers, make_optimizer, servers or comm.size)

@@ -1,0 +1,75 @@
+"""Each rank steps on its own; every `period` steps the weights are averaged. The optimiser's state stays apart."""
+
+import torch
+from mpi4py import MPI
+from torch import Tensor
+
+from ddp_hpc.catalog import PositiveInt
+from ddp_hpc.exchange._helpers import MakeOptimizer, Timers
+from ddp_hpc.exchange._hosted import Hosted, when_ready
+from ddp_hpc.replica import Replica
+
+SYNCHRONOUS = True
+EXACT = False
+DETERMINISTIC = True
+OVERLAPS = False
+CAPTURABLE = False
+
+
+class WeightAverage:
+    """w <- mean over ranks of (w_i - learning rate x g_i): Biswas, SHM-Learn-Dist (2017), equation 2.2.
+
+    With SGD, momentum or not, and `period` 1 that is gradient averaging, from the mean of the weights at the start.
+    """
+
+    def __init__(
+        self, replica: Replica, comm: MPI.Intracomm, timers: Timers, make_optimizer: MakeOptimizer, period: int
+    ) -> None:
+        self._replica, self._comm, self._timers, self._period = replica, comm, timers, period
+        self._weights = Hosted(replica.weights)
+        self._optimizer = make_optimizer(replica.weights, replica.gradients)
+        self._steps = torch.zeros((), dtype=torch.int64)
+
+    def update(self) -> None:
+        """Step, and average the weights if it is time."""
+        self._optimizer.step()
+        self._timers.mark("update_s")
+        self._steps += 1
+        if self._steps % self._period == 0:
+            when_ready(self._replica.weights)
+            self._timers.arrived()
+            self.settle()
+            self._timers.mark("exchange_exposed_s")
+
+    def settle(self) -> None:
+        """Give all ranks the mean of their weights. All ranks must call."""
+        self._weights.pull()
+        self._comm.Allreduce(MPI.IN_PLACE, self._weights.array)
+        self._weights.array /= self._comm.size
+        self._weights.push()
+
+    def state(self) -> list[Tensor]:
+        """Return the number of steps, which says when to average."""
+        return [self._steps]
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def make(
+    replica: Replica,
+    comm: MPI.Intracomm,
+    timers: Timers,
+    make_optimizer: MakeOptimizer,
+    *,
+    period: PositiveInt = 1,
+    different_starts: bool = False,
+) -> WeightAverage:
+    """Return the exchange; all ranks of `comm` must call. GPU weights go through pinned host memory.
+
+    Args:
+        replica, comm, timers, make_optimizer: as of every exchange.
+        period: the weights are averaged after so many steps of each rank; above 1, ranks differ in between.
+        different_starts: the ranks draw different weights to start from, which `setup.assemble` sees to.
+    """
+    return WeightAverage(replica, comm, timers, make_optimizer, period)
