@@ -38,8 +38,9 @@ keys: .venv/installed ## write the tables of config/README.md and the JSON Schem
 	@$(BIN)/python -m ddp_hpc._keys
 
 .PHONY: bench
-bench: .venv/installed ## time planning and what the workflow adds to each run
-	@$(BIN)/ddp-hpc bench
+bench: .venv/installed ## time planning, the workflow and the exchanges on this machine
+	@$(BIN)/ddp-hpc bench planning
+	@$(BIN)/ddp-hpc bench exchange
 
 .PHONY: clean
 clean: ## remove .venv and all caches; results/ stays

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 BENCH_POINTS = [100, 1000, 5000]
 
@@ -79,9 +80,29 @@ def made(parser: argparse.ArgumentParser) -> None:
 
 def bench(parser: argparse.ArgumentParser) -> None:
     """Of `bench`."""
+    parts = parser.add_subparsers(dest="part", metavar="PART", title="parts", help="what to time")
+    planning = parts.add_parser("planning", help="planning, and what the workflow adds to each run (the default)")
     sizes = " ".join(map(str, BENCH_POINTS))
-    parser.add_argument(
+    planning.add_argument(
         "--points", type=int, nargs="+", default=BENCH_POINTS, help=f"sizes of the studies (default: {sizes})"
+    )
+    exchange = parts.add_parser("exchange", help="every exchange at message sizes from 4 bytes to 256 MB")
+    exchange.add_argument(
+        "--ranks", type=int, nargs="+", help="numbers of ranks (default: 2, 4, 8, ... as far as there are cores)"
+    )
+    exchange.add_argument(
+        "--exchanges",
+        nargs="+",
+        metavar="EXCHANGE",
+        help="names, or '{name: NAME, OPTION: VALUE}' (default: all that run here)",
+    )
+    exchange.add_argument("--sizes", type=int, nargs="+", help="bytes, multiples of 4 (default: powers of 4)")
+    exchange.add_argument("--rounds", type=int, default=5, help="how often each is measured (default: %(default)s)")
+    exchange.add_argument(
+        "--launcher", default="mpiexec", help="what starts the ranks, without -n (default: %(default)s)"
+    )
+    exchange.add_argument(
+        "--out", type=Path, default=Path("results/bench/exchange"), help="folder of the results (default: %(default)s)"
     )
 
 

@@ -188,14 +188,26 @@ def _doctor(options: argparse.Namespace) -> int:
 
 
 def _bench(options: argparse.Namespace) -> int:
-    from ddp_hpc import bench
     from ddp_hpc.printing import write_rows
 
     def say(text: str) -> None:
         print(f"timing {text}", file=sys.stderr, flush=True)
 
-    write_rows(bench.planning(_project(), options.points, say), False)
-    write_rows(bench.running(_project(), say), False)
+    if options.part == "exchange":
+        from ddp_hpc.bench import exchange, screen
+
+        sweep = exchange.asked(options.exchanges, options.ranks, options.sizes, options.rounds, options.launcher)
+        rows, fitted = exchange.measure(sweep, options.out, say)
+        print("microseconds of one exchange, or of one copy: medians over the rounds")
+        write_rows(screen.by_size(rows), False)
+        print("latency (alpha) per message and bandwidth (beta), fitted; and against MPI in the same rounds")
+        write_rows(screen.by_exchange(rows, fitted), False)
+        print(f"{options.out}: sweep.parquet, fits.parquet, exchange_sweep.svg, .pdf, .png")
+        return 0
+    from ddp_hpc.bench import planning
+
+    write_rows(planning.planning(_project(), getattr(options, "points", takes.BENCH_POINTS), say), False)
+    write_rows(planning.running(_project(), say), False)
     return 0
 
 
@@ -228,7 +240,7 @@ VERBS = {
     "figure": (_figure, "draw one figure of a study from its tables", takes.made),
     "report": (_report, "write the page of a study from its tables and figures", takes.of_a_study),
     "doctor": (_doctor, "what this machine offers, what is missing, and what to do", takes.as_json),
-    "bench": (_bench, "time planning, and what the workflow adds to each run: one to three minutes", takes.bench),
+    "bench": (_bench, "time planning, the workflow and the exchanges on this machine: some minutes", takes.bench),
     "schema": (_schema, "the JSON Schema of study files, for editors", takes.none),
 }
 

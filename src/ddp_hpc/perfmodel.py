@@ -114,8 +114,9 @@ def _recursive_doubling(size: float, n: int) -> Cost:
     return _folded(size, n, inside)
 
 
-def _sharded_server(size: float, n: int, *, servers: int = 1) -> Cost:
+def _sharded_server(size: float, n: int, *, servers: int | None = None) -> Cost:
     """Each of k servers gets a k-th of all gradients, one rank after another, and sends a k-th of the model to all."""
+    servers = n if servers is None else servers
     if not 1 <= servers <= n:
         raise ValueError(f"servers={servers}, allowed: 1 to the number of ranks, {n}")
     into = (n - 1) * size / servers  # a server's own part is there already
@@ -190,15 +191,15 @@ _COSTS: dict[str, Callable[..., Cost]] = {
 EXCHANGES = tuple(_COSTS)
 
 
-def cost(exchange: str, size: float, world_size: int, **options: int) -> Cost:
+def cost(exchange: str, size: float, world_size: int, **options: int | None) -> Cost:
     """Return what one exchange of `size` bytes on `world_size` ranks costs; nothing on one rank.
 
     Args:
         exchange: a file in exchange/, one of `EXCHANGES`.
         size: bytes of the gradients, which are as many as of the weights.
         world_size: ranks.
-        options: `buckets` of ring_overlapped, torch_ddp, gloo, nccl, horovod; `servers` of sharded_server; `groups` of
-            hierarchical, nodes as a rule; `period` of weight_average.
+        options: `buckets` of ring_overlapped, torch_ddp, gloo, nccl, horovod; `servers` of sharded_server, None:
+            every rank; `groups` of hierarchical, nodes as a rule; `period` of weight_average.
 
     Raises:
         ValueError: an exchange without a model, sizes or options that cannot be.
@@ -211,7 +212,7 @@ def cost(exchange: str, size: float, world_size: int, **options: int) -> Cost:
 
 
 def exchange_time(
-    exchange: str, size: float, world_size: int, link: Link, memory: Link | None = None, **options: int
+    exchange: str, size: float, world_size: int, link: Link, memory: Link | None = None, **options: int | None
 ) -> float:
     """Return the seconds of one exchange: see `cost` and `Cost.time`. MPI is taken to choose the best it can."""
     if exchange == "mpi_allreduce" and world_size > 1:
@@ -231,7 +232,7 @@ def allreduce_time(size: float, *, world_size: int, link: Link) -> float:
     return min(one(size, world_size).time(link) for one in (_ring, _rabenseifner, _recursive_doubling))
 
 
-def bytes_sent(exchange: str, size: float, world_size: int, *, busiest: bool = True, **options: int) -> float:
+def bytes_sent(exchange: str, size: float, world_size: int, *, busiest: bool = True, **options: int | None) -> float:
     """Return the bytes that a rank sends in one exchange.
 
     Args:
@@ -242,7 +243,7 @@ def bytes_sent(exchange: str, size: float, world_size: int, *, busiest: bool = T
     return found.sent if busiest else found.sent_by_others
 
 
-def messages_sent(exchange: str, size: float, world_size: int, **options: int) -> float:
+def messages_sent(exchange: str, size: float, world_size: int, **options: int | None) -> float:
     """Return how many messages the busiest rank sends in one exchange."""
     return cost(exchange, size, world_size, **options).messages
 

@@ -45,15 +45,26 @@ def make(name: str, study: Study, tables_folder: Path, folder: Path) -> Path:
         tables[table] = pd.read_parquet(file)
         coverage = records.read_metadata(file)["coverage"]
     module = importlib.import_module(f"ddp_hpc.figures.{name}")
-    folder.mkdir(parents=True, exist_ok=True)
     with style():
         figure: Figure = module.draw(tables, study, coverage)
-        _settle(figure)
-        for form, metadata in _METADATA.items():
-            temporary = folder / f".{name}.{os.getpid()}.tmp"
-            title = {"Title": f"{study.name}: {constants.get('CAPTION', name)}"}
-            figure.savefig(temporary, format=form, metadata=metadata | title)
-            os.replace(temporary, folder / f"{name}.{form}")
+        return save(figure, folder, name, f"{study.name}: {constants.get('CAPTION', name)}")
+
+
+def save(figure: "Figure", folder: Path, name: str, title: str) -> Path:
+    """Write a figure as `<name>.png`, `.pdf` and `.svg` into `folder`, the SVG last; return the SVG file.
+
+    Args:
+        figure: drawn within `style()`, which still holds.
+        folder: is made if need be.
+        name: of the files.
+        title: in their metadata.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    _settle(figure)
+    for form, metadata in _METADATA.items():
+        temporary = folder / f".{name}.{os.getpid()}.tmp"
+        figure.savefig(temporary, format=form, metadata=metadata | {"Title": title})
+        os.replace(temporary, folder / f"{name}.{form}")
     return folder / f"{name}.svg"
 
 

@@ -1,4 +1,4 @@
-"""What planning and the workflow cost, measured here: `ddp-hpc bench`.
+"""What planning and the workflow cost, measured here: `ddp-hpc bench planning`.
 
 Planning is timed on studies whose runs are all finished; what the workflow adds to a run is timed with a trainer that
 does nothing, next to a bare Snakefile with as many jobs that do nothing.

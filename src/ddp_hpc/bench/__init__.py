@@ -1,0 +1,1 @@
+"""What planning, the workflow and the exchanges cost on this machine: `ddp-hpc bench`."""

@@ -1,0 +1,247 @@
+"""How fast each exchange is at each message size, and its latency and bandwidth: `ddp-hpc bench exchange`.
+
+Asynchronous exchanges take no part: their `update()` returns before anything has arrived, so no time of theirs is that
+of an exchange. Studies compare them, by samples per second: config/studies/exchange_speed.yaml.
+"""
+
+import json
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
+
+import psutil
+from pydantic import TypeAdapter, ValidationError
+
+from ddp_hpc import catalog
+from ddp_hpc._process import die_with_parent, read_json, usable_cores, write_json
+from ddp_hpc.bench import results
+from ddp_hpc.bench.fit import fits
+from ddp_hpc.bench.results import Row
+from ddp_hpc.bench.screen import in_words
+from ddp_hpc.choice import Choice, choice_of
+from ddp_hpc.doctor.machine import memory_bytes
+from ddp_hpc.figures import _exchange_sweep
+from ddp_hpc.spec import RunSpec
+from ddp_hpc.supervise import launch_environment
+
+SIZES = tuple(4 ** (power + 1) for power in range(14))  # 4 bytes to 256 MiB
+ROUNDS = 5
+LEAST_S = 0.02  # a sample takes about that long
+COPIES_HELD = 6  # buffers of the largest size that a rank may hold at once: model, gradients, what an exchange keeps
+MEMORY_SHARE = 0.7  # of the free memory that may be used
+TIME_LIMIT_S = 3600.0  # of one launch
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What is to be measured.
+
+    Args:
+        exchanges: with their options.
+        ranks: numbers of ranks.
+        sizes: in bytes, multiples of 4.
+        rounds: how often each is measured.
+        launcher: starts the ranks, without `-n`; one rank needs none.
+        least_s: seconds that a sample takes about.
+    """
+
+    exchanges: Sequence[Choice]
+    ranks: Sequence[int]
+    sizes: Sequence[int] = SIZES
+    rounds: int = ROUNDS
+    launcher: str = "mpiexec"
+    least_s: float = LEAST_S
+
+
+def default_ranks() -> list[int]:
+    """Return 2, 4, 8, ... ranks as far as there are cores; 2 at least."""
+    return [2**power for power in range(1, max(2, usable_cores().bit_length()))]
+
+
+def runnable(exchanges: Sequence[Choice], world_size: int) -> tuple[list[RunSpec], dict[str, str]]:
+    """Return the specs of those exchanges that can be measured here on so many ranks, and why the others cannot."""
+    fit, out = [], {}
+    for choice in exchanges:
+        flags = catalog.constants("exchange", choice.name)
+        package = str(flags.get("PACKAGE", ""))
+        if flags.get("MAX_WORLD_SIZE") == 1:
+            out[str(choice)] = "exchanges nothing"
+        elif not flags["SYNCHRONOUS"]:
+            out[str(choice)] = "asynchronous: no time of its own; compare it in a study"
+        elif "cpu" not in catalog.devices(choice.name):
+            out[str(choice)] = f"works on {' and '.join(catalog.devices(choice.name))} only"
+        elif package and find_spec(package) is None:
+            out[str(choice)] = f"{package} is not installed"
+        else:
+            try:
+                fit.append(_spec(choice, world_size))
+            except ValidationError as error:
+                out[str(choice)] = str(error.errors()[0]["msg"]).removeprefix("Value error, ")
+    return fit, out
+
+
+def _spec(choice: Choice, world_size: int) -> RunSpec:
+    """Return a spec that has the exchange; nothing is trained."""
+    return RunSpec.model_validate(
+        {
+            "model": "mlp",
+            "dataset": "digits",
+            "exchange": choice,
+            "world_size": world_size,
+            "batch_size": 1,
+            "learning_rate": 1.0,
+            "budget": {"steps": 1},
+            "threads_per_rank": 1,
+            "device": "cpu",
+        }
+    )
+
+
+def that_fit(sizes: Sequence[int], world_size: int, free_bytes: int) -> list[int]:
+    """Return the sizes whose buffers fit into so much memory on so many ranks of one node."""
+    return [size for size in sizes if COPIES_HELD * size * world_size <= MEMORY_SHARE * free_bytes]
+
+
+def measure(sweep: Sweep, folder: Path, say: Callable[[str], None]) -> tuple[list[Row], list[Row]]:
+    """Measure, and write sweep.parquet, fits.parquet and the figure exchange_sweep into `folder`.
+
+    Args:
+        sweep: what.
+        folder: is made; what an earlier sweep left there is replaced.
+        say: called with each line of progress, and with what is left out and why.
+
+    Returns:
+        The rows of both files.
+
+    Raises:
+        RuntimeError: a launch failed; says what its ranks said last. What was measured before is written.
+        ValueError: nothing can be measured.
+    """
+    samples: list[dict[str, Any]] = []
+    provenance: dict[str, Any] = {}
+    try:
+        for world_size in sweep.ranks:
+            specs, out = runnable(sweep.exchanges, world_size)
+            for name, why in out.items():
+                say(f"{world_size} ranks: without {name}: {why}")
+            sizes = that_fit(sweep.sizes, world_size, memory_bytes()[1])
+            if left := sorted(set(sweep.sizes) - set(sizes)):
+                say(f"{world_size} ranks: without {', '.join(map(in_words, left))}: there is not enough memory")
+            if not specs or not sizes:
+                continue
+            if world_size > usable_cores():
+                say(f"{world_size} ranks on {usable_cores()} cores: their times mean nothing, and are marked")
+            with tempfile.TemporaryDirectory(prefix="ddp-hpc-bench-") as scratch:
+                try:
+                    _launch(sweep, specs, sizes, Path(scratch), say)
+                finally:
+                    samples += _samples(Path(scratch) / "samples.jsonl")
+                    provenance |= {str(world_size): read_json(Path(scratch) / "provenance.json")}
+    finally:
+        rows = results.rows_of(samples)
+        fitted = fits(rows)
+        if rows:
+            results.write("sweep", rows, folder / "sweep.parquet", provenance)
+            results.write("fits", fitted, folder / "fits.parquet", provenance)
+            _exchange_sweep.make(rows, folder)
+    if not rows:
+        raise ValueError("nothing was measured: no exchange of those asked for can run here, or no size fits")
+    return rows, fitted
+
+
+def _launch(
+    sweep: Sweep, specs: Sequence[RunSpec], sizes: Sequence[int], folder: Path, say: Callable[[str], None]
+) -> None:
+    world_size = specs[0].world_size
+    asked = {"sizes": list(sizes), "rounds": sweep.rounds, "least_s": sweep.least_s}
+    write_json(folder / "sweep.json", asked | {"specs": [spec.canonical for spec in specs]})
+    launcher = [*shlex.split(sweep.launcher), "-n", str(world_size)] if world_size > 1 else []
+    process = subprocess.Popen(
+        [*launcher, sys.executable, "-m", "ddp_hpc.bench.sweep", str(folder)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        env=launch_environment(world_size, 1) | {"MPI4PY_RC_THREAD_LEVEL": "funneled"},  # as in runs
+        preexec_fn=lambda: die_with_parent(signal.SIGTERM),
+    )
+    clock = threading.Timer(TIME_LIMIT_S, process.terminate)  # a launcher ends its ranks
+    clock.start()
+    last: deque[str] = deque(maxlen=20)
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if progress := _progress(line, sizes, sweep.rounds):
+                say(progress)
+            else:
+                last.append(line.rstrip())
+        process.wait()
+    finally:
+        clock.cancel()
+        _end(process)
+    if process.returncode:
+        raise RuntimeError(f"the sweep on {world_size} ranks ended with {process.returncode}: {' | '.join(last)}")
+
+
+def _end(process: "subprocess.Popen[str]") -> None:
+    """End the launcher and its ranks, if they still run."""
+    if process.poll() is not None:
+        return
+    family = psutil.Process(process.pid).children(recursive=True)
+    process.terminate()
+    _, alive = psutil.wait_procs(family, timeout=5)
+    for member in alive:
+        member.kill()
+    process.wait()
+
+
+def _progress(line: str, sizes: Sequence[int], rounds: int) -> str | None:
+    """Return a line of a rank's progress in words, None if it is none."""
+    words = line.split()
+    if len(words) != 3 or not all(word.isdigit() for word in words):
+        return None
+    ranks, size, turn = map(int, words)
+    place = f"size {sizes.index(size) + 1} of {len(sizes)}" if size in sizes else ""
+    return f"{ranks} rank{'s' if ranks > 1 else ''}: {in_words(size)}, {place}, round {turn + 1} of {rounds}"
+
+
+def _samples(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def asked(
+    exchanges: Sequence[str] | None,
+    ranks: Sequence[int] | None,
+    sizes: Sequence[int] | None,
+    rounds: int,
+    launcher: str,
+) -> Sweep:
+    """Return the sweep that a command line asks for; None stands for the default.
+
+    Raises:
+        ValueError: an exchange that does not exist, or numbers that cannot be.
+    """
+    if bad := [size for size in sizes or () if size < 4 or size % 4]:
+        raise ValueError(f"--sizes: given {', '.join(map(str, bad))}, allowed: multiples of 4, 4 at least")
+    if min([rounds, *(ranks or ())]) < 1:
+        raise ValueError("--rounds and --ranks: allowed: whole numbers greater than 0")
+    named = exchanges or catalog.names("exchange")
+    choices = [TypeAdapter(Annotated[Choice, choice_of("exchange")]).validate_python(_parsed(name)) for name in named]
+    return Sweep(choices, sorted(set(ranks or default_ranks())), sorted(set(sizes or SIZES)), rounds, launcher)
+
+
+def _parsed(text: str) -> Any:
+    """Return an exchange as a study file would have it: a name, or a mapping."""
+    from ruamel.yaml import YAML
+
+    return YAML(typ="safe", pure=True).load(text)

@@ -1,0 +1,225 @@
+"""One rank of a sweep over message sizes: `python -m ddp_hpc.bench.sweep FOLDER`, started by the launcher of runs.
+
+It reads FOLDER/sweep.json and rank 0 adds a line per sample to FOLDER/samples.jsonl, so that what was measured before
+something went wrong is kept.
+
+A sample is the mean of some exchanges of a flat buffer after one another, as `update()` does them with an optimiser
+that does nothing, by the clock of the slowest rank. An exchange that goes on beside the backward pass cannot be called
+without one: there a step is timed whose backward pass only writes its gradients, less the same step of a replica that
+exchanges nothing, in the same round. Each round takes every exchange once, in another order, made anew: one is in
+memory at a time, and where its buffers lie is drawn anew too.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from mpi4py import MPI
+from torch import Tensor, nn
+
+from ddp_hpc import placement
+from ddp_hpc import spec as specs
+from ddp_hpc._process import read_json, write_json
+from ddp_hpc.bench.results import COPIES, COPY_ALONE
+from ddp_hpc.profiling import provenance
+from ddp_hpc.replica import Replica
+from ddp_hpc.spec import RunSpec
+
+PART_BYTES = 4 << 20  # of a parameter at most, so that a large buffer can go in buckets
+MOST_REPEATS = 1000
+WARM_UPS = 5
+ITEM_BYTES = 4  # float32
+CPU = torch.device("cpu")
+
+
+class Idle:
+    """An optimiser that does nothing."""
+
+    def step(self) -> None:
+        """Leave the weights as they are."""
+
+
+class NoTimers:
+    """A clock that nobody reads."""
+
+    def arrived(self) -> None:
+        """Nothing is noted."""
+
+    def mark(self, phase: str, part: str | None = None) -> None:
+        """Nothing is noted."""
+
+    def overlapped(self, seconds: float) -> None:
+        """Nothing is noted."""
+
+
+class _Write(torch.autograd.Function):
+    """A loss whose backward pass does nothing but give each parameter its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, gradients: list[Tensor], *parameters: Tensor) -> Tensor:
+        ctx.gradients = gradients
+        return parameters[0].new_zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, *ignored: Tensor) -> Any:
+        return None, *ctx.gradients
+
+
+class Buffers(nn.Module):
+    """A model of so many numbers, in parameters of at most `PART_BYTES`; its gradient is 1 everywhere."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__()
+        part = PART_BYTES // ITEM_BYTES
+        lengths = [min(part, length - start) for start in range(0, length, part)]
+        self.parts = nn.ParameterList(torch.zeros(one) for one in lengths)
+        self._ones = [torch.ones(()).expand(one) for one in lengths]
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return 0, at no cost; `inputs` are not looked at."""
+        loss: Tensor = _Write.apply(self._ones, *self.parts)  # type: ignore[no-untyped-call]
+        return loss
+
+
+def replica_of(size: int) -> Replica:
+    """Return a replica whose flat tensors have just `size` bytes: without what aligns the end of the last parameter."""
+    replica = Replica(Buffers(size // ITEM_BYTES), CPU, torch.float32)
+    exact = slice(0, size // ITEM_BYTES)
+    replica.weights, replica.gradients = replica.weights[exact], replica.gradients[exact]
+    replica.gradients.fill_(1)
+    return replica
+
+
+def backward_pass(replica: Replica) -> None:
+    """Take a step without exchange: clear the gradients, and let the backward pass write them."""
+    loss = replica.forward(replica.weights)
+    replica.zero_gradients()
+    loss.backward()  # type: ignore[no-untyped-call]
+
+
+def sample(step: Callable[[], None], comm: MPI.Intracomm, least_s: float) -> tuple[float, int]:
+    """Return the seconds of one `step`, on the slowest rank, and of how many that is the mean. All ranks must call.
+
+    Args:
+        step: is taken a few times before the clock starts.
+        comm: its ranks take the steps together.
+        least_s: so many steps are timed that they take about that long, at most `MOST_REPEATS`.
+    """
+    step()
+    first_s = _slowest(lambda: step(), comm)
+    repeats = max(1, min(MOST_REPEATS, round(least_s / max(first_s, 1e-9))))
+    for _ in range(min(WARM_UPS, repeats)):
+        step()
+
+    def some() -> None:
+        for _ in range(repeats):
+            step()
+
+    return _slowest(some, comm) / repeats, repeats
+
+
+def _slowest(work: Callable[[], None], comm: MPI.Intracomm) -> float:
+    comm.Barrier()
+    began = time.perf_counter()
+    work()
+    slowest: float = comm.allreduce(time.perf_counter() - began, MPI.MAX)
+    return slowest
+
+
+@contextmanager
+def made(spec: RunSpec, size: int, comm: MPI.Intracomm) -> Iterator[Callable[[], None]]:
+    """Give a step of the spec's exchange on a buffer of `size` bytes; it is closed in the end."""
+    module = import_module(f"ddp_hpc.exchange.{spec.exchange.name}")
+    replica = replica_of(size)
+    exchange = module.make(replica, comm, NoTimers(), lambda weights, gradients: Idle(), **spec.exchange.options)
+
+    def with_backward_pass() -> None:
+        backward_pass(replica)
+        exchange.update()
+
+    try:
+        yield with_backward_pass if module.OVERLAPS else exchange.update
+    finally:
+        exchange.close()
+
+
+def time_exchange(spec: RunSpec, size: int, comm: MPI.Intracomm, least_s: float) -> dict[str, Any]:
+    """Return a sample of an exchange. All ranks must call."""
+    backward_s = None
+    if import_module(f"ddp_hpc.exchange.{spec.exchange.name}").OVERLAPS:
+        alone = replica_of(size)
+        backward_s, _ = sample(lambda: backward_pass(alone), comm, least_s)
+    with made(spec, size, comm) as step:
+        seconds, repeats = sample(step, comm, least_s)
+    return {"seconds": seconds - (backward_s or 0.0), "backward_s": backward_s, "repeats": repeats}
+
+
+def time_copy(what: str, size: int, comm: MPI.Intracomm, least_s: float) -> dict[str, Any]:
+    """Return a sample of copying `size` bytes: on rank 0 while the others wait, or on all ranks at once."""
+    source, target = np.ones(size, dtype=np.uint8), np.zeros(size, dtype=np.uint8)
+    if what == COPY_ALONE:
+        mine = sample(lambda: np.copyto(target, source), MPI.COMM_SELF, least_s) if comm.rank == 0 else None
+        seconds, repeats = comm.bcast(mine)
+    else:
+        seconds, repeats = sample(lambda: np.copyto(target, source), comm, least_s)
+    return {"seconds": seconds, "backward_s": None, "repeats": repeats}
+
+
+def main(folder: Path) -> None:
+    """Measure all that FOLDER/sweep.json asks for."""
+    comm = MPI.COMM_WORLD
+    asked = read_json(folder / "sweep.json")
+    torch.set_num_threads(1)
+    exchanges = [specs.load(one) for one in asked["specs"]]
+    place = placement.survey(exchanges[0], comm)
+    for spec in exchanges:
+        placement.check_exchange(spec, place, CPU)
+    where = {"cores": place.cores, "hosts": place.hosts, "oversubscribed": place.oversubscribed}
+    if comm.rank == 0:
+        software = provenance.software(MPI.Get_library_version())
+        here = {"cpu": provenance.of_rank(CPU)["cpu"], "host": place.host, "environment": provenance.environment()}
+        write_json(folder / "provenance.json", {"software": software, "source": provenance.source(), **here, **where})
+    items: list[RunSpec | str] = [*exchanges, *COPIES]
+    with (folder / "samples.jsonl").open("a") as file:
+        for size in asked["sizes"]:
+            for turn in range(asked["rounds"]):
+                if comm.rank == 0:
+                    print(f"{comm.size} {size} {turn}", flush=True)
+                shift = turn * len(items) // asked["rounds"]
+                for item in items[shift:] + items[:shift]:
+                    _take(item, size, turn, where, comm, asked["least_s"], file)
+    comm.Barrier()
+
+
+def _take(
+    item: RunSpec | str, size: int, turn: int, where: dict[str, Any], comm: MPI.Intracomm, least_s: float, file: Any
+) -> None:
+    """Measure one item once, and write the sample."""
+    if isinstance(item, str):
+        name, options = item, "{}"
+        taken = time_copy(item, size, comm, least_s)
+    else:
+        name, options = item.exchange.name, item.exchange.options_json
+        try:
+            taken = time_exchange(item, size, comm, least_s)
+        except Exception as error:
+            raise RuntimeError(f"exchange {name} with {size} bytes: {error}") from error
+    what = {"world_size": comm.size, "exchange": name, "exchange_options": options, "bytes": size, "round": turn}
+    if comm.rank == 0:
+        file.write(json.dumps(what | taken | where) + "\n")
+        file.flush()
+
+
+if __name__ == "__main__":
+    try:
+        main(Path(sys.argv[1]))
+    except BaseException as error:  # the other ranks must not wait for this one
+        print(f"rank {MPI.COMM_WORLD.rank}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        MPI.COMM_WORLD.Abort(1)
