@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from ddp_hpc import spec
-from ddp_hpc.placement import LaunchError, Placement, _check_one_gpu_each, choose_device
+from ddp_hpc import catalog, spec
+from ddp_hpc.placement import LaunchError, Placement, _check_gpus, choose_device
 
 SPEC = {
     "model": "mlp",
@@ -70,15 +70,30 @@ def test_a_gpu_that_is_asked_for_and_missing_is_an_error(monkeypatch):
 
 
 def test_ranks_with_a_gpu_each_pass_on_one_node_and_on_several():
-    _check_one_gpu_each([("a", "GPU-1"), ("a", "GPU-2"), ("b", "GPU-3")])
-    _check_one_gpu_each([("a", None), ("b", None)])
+    _check_gpus([("a", "GPU-1"), ("a", "GPU-2"), ("b", "GPU-3")], spec.load(SPEC))
+    _check_gpus([("a", None), ("b", None)], spec.load(SPEC))
 
 
-def test_two_ranks_on_one_gpu_are_refused_by_name():
-    with pytest.raises(LaunchError, match="ranks 1 and 3 share GPU GPU-2 on a"):
-        _check_one_gpu_each([("a", "GPU-1"), ("a", "GPU-2"), ("b", "GPU-2"), ("a", "GPU-2")])
+SHARED = [("a", "GPU-1"), ("a", "GPU-2"), ("b", "GPU-2"), ("a", "GPU-2")]
+
+
+def test_two_ranks_on_one_gpu_are_refused_by_name_unless_the_spec_allows_it():
+    with pytest.raises(LaunchError, match=r"ranks 1 and 3 share GPU GPU-2 on a: .* `share_gpu: true`"):
+        _check_gpus(SHARED, spec.load(SPEC))
+    _check_gpus(SHARED, spec.load(SPEC | {"share_gpu": True}))
+
+
+def test_an_exchange_over_nccl_refuses_to_share_and_names_those_that_do(monkeypatch):
+    constants = catalog.constants
+    one_each = lambda kind, name: constants(kind, name) | ({"ONE_GPU_EACH": True} if name == "ring" else {})
+    monkeypatch.setattr(catalog, "constants", one_each)
+    given = spec.load(SPEC | {"share_gpu": True})
+    with pytest.raises(LaunchError, match=r"on a, which exchange 'ring' cannot: .*mpi_allreduce") as said:
+        _check_gpus(SHARED, given)
+    assert not {"ring", "none"} & set(str(said.value).rsplit(": ")[-1].split(", "))
+    _check_gpus(SHARED[:3], given)
 
 
 def test_gpus_on_some_ranks_only_are_refused():
     with pytest.raises(LaunchError, match=r"ranks \[1\] of 3 see no GPU"):
-        _check_one_gpu_each([("a", "GPU-1"), ("b", None), ("a", "GPU-2")])
+        _check_gpus([("a", "GPU-1"), ("b", None), ("a", "GPU-2")], spec.load(SPEC | {"share_gpu": True}))

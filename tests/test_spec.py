@@ -48,6 +48,7 @@ def specs(draw) -> dict:
         "evaluate_every_steps": st.none() | st.integers(1, 100),
         "device": st.sampled_from([None, "cpu", "cuda"]),
         "threads_per_rank": st.none() | st.integers(1, 64),
+        "share_gpu": st.booleans(),
     }
     given = {
         "model": draw(st.sampled_from(["mlp", {"name": "mlp"}, {"name": "mlp", "widths": widths}])),
@@ -124,6 +125,7 @@ def test_each_field_counts():
         "evaluate_every_steps": 10,
         "device": "cpu",
         "threads_per_rank": 1,
+        "share_gpu": True,
     }
     assert other.keys() == RunSpec.model_fields.keys(), "a new field needs a line here"
     scaled = {"learning_rate_scaling": "sqrt", "base_batch_size": 8}

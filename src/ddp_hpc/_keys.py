@@ -19,7 +19,14 @@ from ddp_hpc.study import GLOBAL_BATCH, Rules, Study
 MODELS: Mapping[str, type[BaseModel]] = {"study": Study, "spec": RunSpec, "budget": Budget, "rules": Rules}
 OPTION = f"^({'|'.join(CHOICES)})\\.[a-z_0-9]+$"
 
-_TYPES = {"integer": "whole number", "number": "number", "string": "text", "array": "list", "object": "mapping"}
+_TYPES = {
+    "integer": "whole number",
+    "number": "number",
+    "string": "text",
+    "boolean": "`true`, `false`",
+    "array": "list",
+    "object": "mapping",
+}
 _BOUNDS = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "maximum": "≤"}
 
 

@@ -82,10 +82,11 @@ def _usable_cores(listed: int) -> int:
 
 
 def choose_device(spec: RunSpec, placement: Placement, comm: MPI.Intracomm) -> "torch.device":
-    """Return this rank's device and make it current: one GPU per rank where there are GPUs, else the CPU.
+    """Return this rank's device and make it current: a GPU where there are GPUs, chosen by local rank, else the CPU.
 
     Raises:
-        LaunchError: a GPU was asked for and there is none; only some ranks have one; two ranks got the same one.
+        LaunchError: a GPU was asked for and there is none; only some ranks have one; two ranks got the same one, and
+            the spec or its exchange does not allow that.
     """
     import torch
 
@@ -98,7 +99,7 @@ def choose_device(spec: RunSpec, placement: Placement, comm: MPI.Intracomm) -> "
         )
     device = torch.device("cuda", placement.local_rank % found) if found else torch.device("cpu")
     name = str(torch.cuda.get_device_properties(device).uuid) if found else None
-    _check_one_gpu_each(comm.allgather((placement.host, name)))
+    _check_gpus(comm.allgather((placement.host, name)), spec)
     if found:
         torch.cuda.set_device(device)
     return device
@@ -126,8 +127,11 @@ def check_exchange(spec: RunSpec, placement: Placement, device: "torch.device") 
         )
 
 
-def _check_one_gpu_each(places: list[tuple[str, str | None]]) -> None:
-    """Refuse a list of (host, GPU UUID) by rank in which a GPU stands twice, or only some ranks have one."""
+def _check_gpus(places: list[tuple[str, str | None]], spec: RunSpec) -> None:
+    """Refuse a list of (host, GPU UUID) by rank in which only some ranks have a GPU, or one stands twice.
+
+    Before the exchange starts, because NCCL says of the latter no more than `invalid usage`.
+    """
     without = [rank for rank, (_, gpu) in enumerate(places) if gpu is None]
     if without and len(without) < len(places):
         raise LaunchError(
@@ -138,8 +142,22 @@ def _check_one_gpu_each(places: list[tuple[str, str | None]]) -> None:
         if gpu is None:
             continue
         first = owner.setdefault((host, gpu), rank)
-        if first != rank:
+        if first == rank:
+            continue
+        shared = f"ranks {first} and {rank} share GPU {gpu} on {host}"
+        if not spec.share_gpu:
             raise LaunchError(
-                f"ranks {first} and {rank} share GPU {gpu} on {host}: each rank needs a GPU of its own; "
-                "start fewer ranks per node, or make all GPUs of the node visible to its ranks"
+                f"{shared}: each rank needs a GPU of its own; start fewer ranks per node, make all GPUs of the node "
+                "visible to its ranks, or allow it with `share_gpu: true`"
+            )
+        flags = {name: catalog.constants("exchange", name) for name in catalog.names("exchange")}
+        if flags[spec.exchange.name].get("ONE_GPU_EACH"):
+            able = [
+                name
+                for name in flags
+                if "cuda" in catalog.devices(name) and not {"ONE_GPU_EACH", "MAX_WORLD_SIZE"} & flags[name].keys()
+            ]
+            raise LaunchError(
+                f"{shared}, which exchange {spec.exchange.name!r} cannot: NCCL takes one rank per GPU; "
+                f"allowed here, by MPI: {', '.join(able)}"
             )

@@ -52,6 +52,7 @@ _SPEC_FIELDS = [
     _field("evaluate_every_steps", _INT, "steps", "null: evaluated at the end only"),
     _field("device", _TEXT, "", "as asked; null: whatever there is"),
     _field("threads_per_rank", _INT, "threads", "as asked; null: cores / ranks of the node"),
+    _field("share_gpu", _BOOL, "", "ranks were allowed to share GPUs"),
 ]
 
 _PARTS = dict(

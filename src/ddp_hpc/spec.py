@@ -58,6 +58,9 @@ class RunSpec(BaseModel):
     threads_per_rank: Positive | None = Field(
         None, description="CPU threads of each rank; null: the cores of the node / its ranks"
     )
+    share_gpu: bool = Field(
+        False, description="ranks of a node may share its GPUs, where there are fewer; false: that is an error"
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

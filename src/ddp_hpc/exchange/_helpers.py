@@ -1,10 +1,8 @@
-"""What the exchanges share: their protocols, and gradients as memory that MPI can read."""
+"""What the exchanges share: their protocols."""
 
 from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
-import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -71,29 +69,3 @@ class Reports(Protocol):
 
 
 MakeOptimizer = Callable[[Tensor, Tensor], Optimizer]  # of weights and gradients: all, or the same slice of both
-
-
-class HostGradients:
-    """Gradients as a numpy array: the tensor's own memory on a CPU, a pinned copy of it for a GPU.
-
-    Staging works with every MPI; handing GPU memory to one that is not CUDA-aware is a segmentation fault.
-    """
-
-    def __init__(self, gradients: Tensor) -> None:
-        self._device = gradients if gradients.is_cuda else None
-        self._host = torch.empty_like(gradients, device="cpu", pin_memory=True) if gradients.is_cuda else gradients
-        self.array: NDArray[Any] = self._host.numpy()
-
-    def fetch(self, timers: Timers) -> None:
-        """Wait until the gradients are complete, say so to the timers, and bring them to the host."""
-        if self._device is None:
-            timers.arrived()
-            return
-        torch.cuda.current_stream().synchronize()  # MPI reads memory, not streams
-        timers.arrived()
-        self._host.copy_(self._device)
-
-    def put_back(self) -> None:
-        """Bring the array back to the device; work queued there later sees it."""
-        if self._device is not None:
-            self._device.copy_(self._host, non_blocking=True)

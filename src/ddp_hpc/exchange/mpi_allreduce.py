@@ -2,7 +2,8 @@
 
 from mpi4py import MPI
 
-from ddp_hpc.exchange._helpers import HostGradients, MakeOptimizer, Timers
+from ddp_hpc.exchange._helpers import MakeOptimizer, Timers
+from ddp_hpc.exchange._host import HostGradients
 from ddp_hpc.replica import Replica
 
 SYNCHRONOUS = True
@@ -13,7 +14,7 @@ CAPTURABLE = False
 
 
 class MpiAllreduce:
-    """One Allreduce per step, then the optimiser."""
+    """One Allreduce per step, or one per piece of what is staged from a GPU, then the optimiser."""
 
     def __init__(self, replica: Replica, comm: MPI.Intracomm, timers: Timers, make_optimizer: MakeOptimizer) -> None:
         self._gradients = HostGradients(replica.gradients)
@@ -23,10 +24,13 @@ class MpiAllreduce:
     def update(self) -> None:
         """Go from fresh gradients to the next weights."""
         gradients = self._gradients
-        gradients.fetch(self._timers)
-        self._comm.Allreduce(MPI.IN_PLACE, gradients.array)
-        gradients.array /= self._comm.size
-        gradients.put_back()
+        gradients.begin(self._timers)
+        for number in range(len(gradients.pieces)):  # one on a CPU; on a GPU the next is copied while this one is sent
+            piece = gradients.ready(number)
+            self._comm.Allreduce(MPI.IN_PLACE, piece)
+            piece /= self._comm.size
+            gradients.give_back(number)
+        gradients.join()
         self._timers.mark("exchange_exposed_s")
         self._optimizer.step()
         self._timers.mark("update_s")

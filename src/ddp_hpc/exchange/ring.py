@@ -6,7 +6,8 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from ddp_hpc.exchange._helpers import HostGradients, MakeOptimizer, Timers
+from ddp_hpc.exchange._helpers import MakeOptimizer, Timers
+from ddp_hpc.exchange._host import HostGradients
 from ddp_hpc.replica import Replica
 
 SYNCHRONOUS = True

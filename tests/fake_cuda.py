@@ -1,0 +1,97 @@
+"""A GPU for tests on a CPU: streams whose work is done as late as it may be, so that a wait that is missing shows."""
+
+from contextlib import contextmanager
+
+import torch
+
+
+class Stream:
+    """Work in a row; nothing of it is done before somebody waits for it."""
+
+    def __init__(self, device=None):
+        self.work, self.done = [], 0
+
+    def add(self, work):
+        self.work.append(work)
+
+    def run(self, end=None):
+        end = len(self.work) if end is None else end
+        while self.done < end:
+            self.done += 1  # first, for the work may wait for this stream
+            self.work[self.done - 1]()
+
+    synchronize = run
+
+    def wait_event(self, event):
+        stream, end = event.stream, event.end
+        self.add(lambda: stream.run(end))
+
+    def wait_stream(self, other):
+        event = Event()
+        event.record(other)
+        self.wait_event(event)
+
+
+class Event:
+    """A place in a stream."""
+
+    def __init__(self, enable_timing=False):
+        self.stream, self.end = Stream(), 0  # as CUDA has it: one that was never recorded is over
+
+    def record(self, stream=None):
+        self.stream = stream or current[-1]
+        self.end = len(self.stream.work)
+
+    def synchronize(self):
+        self.stream.run(self.end)
+
+
+current = [Stream()]
+
+
+@contextmanager
+def stream(chosen):
+    current.append(chosen)
+    yield
+    current.pop()
+
+
+class Device(torch.Tensor):
+    """A tensor in the memory of that GPU: copies from and to it are queued in the current stream."""
+
+    is_cuda = True
+    device = "cuda:0"
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        plain = super().__torch_function__
+        if function is torch.Tensor.copy_:
+            current[-1].add(lambda: plain(function, types, args, kwargs or {}))
+            return args[0]
+        return plain(function, types, args, kwargs or {})
+
+
+def on_device(tensor):
+    """Return a copy of the tensor in the memory of the GPU."""
+    return tensor.clone().as_subclass(Device)
+
+
+def install(monkeypatch):
+    """Let torch have that GPU."""
+    current[:] = [Stream()]
+    empty = torch.empty
+
+    def pinned_like(tensor, device, pin_memory):
+        assert (device, pin_memory) == ("cpu", True)
+        return torch.zeros_like(tensor.as_subclass(torch.Tensor))
+
+    def anywhere(*size, device="cpu", pin_memory=False, **options):
+        made = empty(*size, **options)
+        return made.as_subclass(Device) if str(device).startswith("cuda") else made
+
+    monkeypatch.setattr(torch, "empty_like", pinned_like)
+    monkeypatch.setattr(torch, "empty", anywhere)
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "stream", stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: current[-1])
