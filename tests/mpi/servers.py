@@ -1,0 +1,296 @@
+"""Exchanges with servers, and weight averaging, on any number of ranks."""
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from exchange import NoTimers, make, replica_of, step
+from torch import nn
+
+from ddp_hpc import optimizers, setup, spec, train
+from ddp_hpc.exchange import _serving, async_server, parameter_server, sharded_server
+from ddp_hpc.models import mlp
+
+DIGITS = {
+    "model": {"name": "mlp", "widths": [16]},
+    "dataset": "digits",
+    "batch_size": 12,
+    "learning_rate": 0.1,
+    "budget": {"steps": 20},
+    "device": "cpu",
+    "dtype": "float64",
+}
+
+
+class Marks(NoTimers):
+    """Remembers what an exchange tells the clock."""
+
+    def __init__(self):
+        self.marked = []
+
+    def mark(self, phase, part=None):
+        self.marked.append(part or phase)
+
+
+def assembled(comm, exchange, **fields):
+    given = spec.load(DIGITS | {"exchange": exchange, "world_size": comm.size} | fields)
+    return setup.assemble(given, comm, Path("unused"), torch.device("cpu"))
+
+
+def same_on_all(comm, values):
+    return len({other.tobytes() for other in comm.allgather(values.numpy())}) == 1
+
+
+# servers that all wait for
+
+
+def test_every_kth_rank_serves():
+    assert _serving.serving_ranks(8, 2) == [0, 4]
+    assert _serving.serving_ranks(8, 8) == list(range(8))
+    assert _serving.serving_ranks(5, 3) == [0, 1, 3]
+
+
+def test_shards_cover_the_model_once_and_differ_by_at_most_one_number():
+    for length, servers in [(0, 3), (2, 3), (7, 3), (1000, 7)]:
+        shards = _serving.parts(length, servers)
+        assert [number for part in shards for number in range(length)[part]] == list(range(length))
+        sizes = [part.stop - part.start for part in shards]
+        assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize("length", [0, 1, 2, 7, 1000, 2 * _serving.PIECE_BYTES + 3])
+def test_any_number_of_servers_gives_the_bits_of_one(comm, length):
+    results = []
+    for servers in [None, *range(1, comm.size + 1)]:
+        name, options = ("sharded_server", {"servers": servers}) if servers else ("parameter_server", {})
+        replica = replica_of(length, 3, dtype=torch.float32)
+        exchange = make(name, replica, comm, **options)
+        torch.manual_seed(comm.rank)
+        for _ in range(3):
+            step(replica, exchange, torch.randn(length), torch.randn(3))
+        exchange.close()
+        assert same_on_all(comm, replica.weights)
+        results.append(replica.weights.clone())
+    assert all(torch.equal(result, results[0]) for result in results)
+
+
+def test_gradients_are_added_in_the_order_of_the_ranks_whoever_comes_first(comm):
+    length = _serving.PIECE_BYTES  # several pieces
+    all_gradients = np.random.default_rng(0).standard_normal((comm.size, length), dtype=np.float32)
+    expected = all_gradients[0].copy()
+    for row in all_gradients[1:]:
+        expected += row
+    expected /= np.float32(comm.size)
+    for late in range(comm.size):
+        replica = replica_of(length, dtype=torch.float32)
+        exchange = make("parameter_server", replica, comm)
+        time.sleep(0.02 * (comm.rank == late))
+        step(replica, exchange, torch.from_numpy(all_gradients[comm.rank]))
+        if comm.rank == 0:
+            assert np.array_equal(replica.gradients.numpy(), expected)
+
+
+def test_only_servers_keep_optimiser_state_and_only_of_their_part(comm):
+    length = 1000
+    for servers in range(1, comm.size + 1):
+        rule = optimizers.Maker("adam", lambda step: 0.1)
+        sharded_server.make(replica_of(length), comm, NoTimers(), rule, servers=servers)
+        numbers = sum(len(state) for optimizer in rule.made for state in optimizer.state() if state.dim())
+        assert comm.allreduce(bool(numbers)) == servers
+        assert comm.allreduce(numbers) == 2 * length
+
+
+def test_the_parameter_server_tells_its_three_times_apart(comm):
+    timers, replica = Marks(), replica_of(1000)
+    exchange = parameter_server.make(replica, comm, timers, optimizers.Maker("sgd", lambda step: 1.0))
+    step(replica, exchange, torch.ones(1000))
+    if comm.rank == 0:
+        assert timers.marked == ["gather_s", "average_s", "update_s", "distribute_s"]
+    else:
+        assert timers.marked == ["gather_s", "distribute_s"]
+
+
+# the server that nobody waits for
+
+
+def constant_steps(replica, exchange, numbers, value):
+    """So many steps with this gradient."""
+    for _ in range(numbers):
+        step(replica, exchange, torch.full((len(replica.weights),), float(value)))
+
+
+@pytest.mark.parametrize("length", [8, 16 * 4096])  # below and above the eager limit
+def test_every_gradient_moves_the_weights_once_whatever_the_order(comm, length):
+    replica = replica_of(length)
+    exchange = make("async_server", replica, comm)
+    expected, updates = 1.0, 0
+    for again in range(3):  # training goes on after all have settled
+        steps = [5 * rank + again for rank in range(comm.size)]
+        constant_steps(replica, exchange, steps[comm.rank], comm.rank + 1)
+        exchange.settle()
+        expected -= sum(number * (rank + 1) for rank, number in enumerate(steps))
+        updates += sum(steps)
+        assert torch.equal(replica.weights, torch.full((length,), expected, dtype=torch.float64))
+        assert exchange.state()[0] == updates
+    exchange.settle()  # with nothing to do
+    assert torch.equal(replica.weights, torch.full((length,), expected, dtype=torch.float64))
+    exchange.close()
+
+
+def test_nothing_is_lost_or_stuck_with_more_than_64_mb(comm):
+    length = 16_777_232
+    replica = replica_of(length, dtype=torch.float32)
+    exchange = make("async_server", replica, comm)
+    constant_steps(replica, exchange, 3, comm.rank + 1)
+    exchange.settle()
+    exchange.close()
+    assert torch.equal(replica.weights, torch.full((length,), 1 - 3.0 * sum(range(comm.size + 1))))
+
+
+def test_a_gradient_that_is_lost_is_an_error(comm):
+    replica = replica_of(8)
+    exchange = make("async_server", replica, comm)
+    constant_steps(replica, exchange, 4, 1)
+    if comm.rank == 0 < comm.size - 1:
+        with pytest.raises(RuntimeError, match=f"rank {comm.size - 1} sent 5 gradients, 4 were applied"):
+            exchange.settle()
+    elif comm.rank == comm.size - 1 > 0:
+        exchange._sent += 1  # as if one had not arrived
+    exchange.settle()
+    exchange.close()
+
+
+def test_a_slow_worker_holds_up_nobody(comm):
+    """The last rank takes no step before all others have told it that they have taken all of theirs."""
+    replica = replica_of(16 * 4096)
+    exchange = make("async_server", replica, comm)
+    slow = comm.size - 1
+    if comm.rank == slow:
+        for other in range(slow):
+            comm.recv(source=other)
+        constant_steps(replica, exchange, 2, 1)
+    else:
+        constant_steps(replica, exchange, 25, 1)
+        comm.send(None, slow)
+    exchange.settle()
+    exchange.close()
+    assert torch.equal(replica.weights, torch.full_like(replica.weights, 1 - 25 * slow - 2))
+
+
+def test_staleness_counts_the_updates_in_between(comm):
+    replica = replica_of(64)
+    exchange = make("async_server", replica, comm)
+    constant_steps(replica, exchange, 30, 1)
+    exchange.settle()
+    constant_steps(replica, exchange, 10, 1)
+    exchange.settle()
+    exchange.settle()  # as before an evaluation: nothing was sent, so the numbers stay
+    reported = exchange.report()
+    exchange.close()
+    if comm.rank:
+        assert reported == {"staleness": None, "staleness_max": None}
+    elif comm.size == 1:
+        assert reported == {"staleness": 0.0, "staleness_max": 0.0}
+    else:
+        assert 0 < reported["staleness"] <= reported["staleness_max"] < 10 * comm.size
+
+
+def test_the_first_gradient_of_a_worker_is_as_stale_as_there_were_updates(comm):
+    """The server takes its steps alone, then the others come, one after another, each with weights of the start."""
+    replica = replica_of(64)
+    exchange = make("async_server", replica, comm)
+    if comm.rank == 0:
+        constant_steps(replica, exchange, 7, 1)
+    comm.Barrier()
+    if comm.rank > 0:
+        constant_steps(replica, exchange, 1, 1)
+    exchange.settle()
+    reported = exchange.report()
+    exchange.close()
+    if comm.rank == 0:
+        stale = [0] * 7 + [7 + earlier for earlier in range(comm.size - 1)]
+        assert reported == {"staleness": sum(stale) / len(stale), "staleness_max": float(max(stale))}
+
+
+def test_a_worker_takes_weights_over_while_training_goes_on(comm):
+    """Each waits for the other's news after its steps, so the weights must come without anybody settling."""
+    if comm.size == 1:
+        pytest.skip("there is no worker")
+    replica = replica_of(16)
+    exchange = make("async_server", replica, comm)
+    taken = 0
+    for _ in range(2000):
+        constant_steps(replica, exchange, 1, 1)
+        taken += 1
+        if comm.allreduce(int(exchange.state()[0]) > 0) == comm.size:
+            break
+    if isinstance(exchange, async_server.Worker):
+        assert not torch.equal(replica.weights, torch.ones(16, dtype=torch.float64))
+    exchange.settle()
+    exchange.close()
+    assert torch.equal(replica.weights, torch.full((16,), 1.0 - taken * comm.size, dtype=torch.float64))
+
+
+# weights that are averaged
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_averaging_weights_in_each_step_is_averaging_gradients_from_the_second_step_on(comm, momentum):
+    """REFERENCE S2: the starts matter in the first step only."""
+    fields = {"momentum": momentum}
+    apart = assembled(comm, {"name": "weight_average", "different_starts": True}, **fields)
+    starts = comm.allgather(apart.replica.weights.numpy().copy())
+    assert len({start.tobytes() for start in starts}) == comm.size
+    train.training_step(apart, 0)
+
+    together = assembled(comm, "mpi_allreduce", **fields)
+    together.replica.weights.copy_(apart.replica.weights)
+    for mine, other in zip(together.optimizers[0].state(), apart.optimizers[0].state(), strict=True):
+        mine.copy_(torch.from_numpy(np.asarray(comm.allreduce(other.numpy() / comm.size))))
+    for number in range(1, 12):
+        train.training_step(apart, number)
+        train.training_step(together, number)
+        np.testing.assert_allclose(apart.replica.weights, together.replica.weights, rtol=0, atol=1e-12)
+    assert not np.allclose(apart.replica.weights, starts[0], atol=1e-3)  # it has moved
+
+
+def test_between_averages_ranks_differ_and_a_settling_shows_their_mean(comm):
+    replica = replica_of(8)
+    exchange = make("weight_average", replica, comm, period=3)
+    mean = (comm.size + 1) / 2  # of the ranks' gradients below
+    for number in range(1, 10):
+        constant_steps(replica, exchange, 1, comm.rank + 1)
+        averaged, since = number // 3 * 3, number % 3
+        expected = 1 - averaged * mean - since * (comm.rank + 1)
+        np.testing.assert_allclose(replica.weights, np.full(8, expected), atol=1e-12)
+        own = replica.weights.clone()
+        exchange.settle()  # as before an evaluation, after which each goes on with its own
+        np.testing.assert_allclose(replica.weights, np.full(8, 1 - number * mean), atol=1e-12)
+        replica.weights.copy_(own)
+    assert exchange.state()[0] == 9
+    exchange.close()
+
+
+class Noisy(nn.Module):
+    """A layer and a buffer, both drawn at random."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(64, 10)
+        self.register_buffer("noise", torch.rand(10))
+
+    def forward(self, x):
+        return self.layer(x) + self.noise
+
+
+def test_ranks_may_start_from_different_weights_with_the_same_buffers(comm, monkeypatch):
+    monkeypatch.setattr(mlp, "build", lambda shape, outputs, **options: Noisy())
+    apart = {"name": "weight_average", "different_starts": True}
+    replica = assembled(comm, apart).replica
+    assert len({other.tobytes() for other in comm.allgather(replica.weights.numpy())}) == comm.size
+    assert same_on_all(comm, replica.buffers()[0])
+    assert torch.equal(replica.weights, assembled(comm, apart).replica.weights)  # a seed repeats
+    assert not torch.equal(replica.weights, assembled(comm, apart, seed=1).replica.weights)
+    assert same_on_all(comm, assembled(comm, "weight_average").replica.weights)
