@@ -115,7 +115,7 @@ def sample(step: Callable[[], None], comm: MPI.Intracomm, least_s: float) -> tup
     step()
     first_s = _slowest(lambda: step(), comm)
     repeats = max(1, min(MOST_REPEATS, round(least_s / max(first_s, 1e-9))))
-    for _ in range(min(WARM_UPS, repeats)):
+    for _ in range(min(WARM_UPS, repeats - 1)):
         step()
 
     def some() -> None:
