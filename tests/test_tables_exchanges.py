@@ -156,6 +156,17 @@ def test_what_is_not_to_be_trusted_is_hollow_or_ringed(tmp_path):
     assert SLOW in words(figure).replace("\n", " ")
 
 
+def test_one_slow_round_does_not_stretch_the_axis(tmp_path):
+    def train(spec):
+        return took(spec, 1e-3 * (80 if (spec.exchange.name, spec.seed) == ("ring", 2) else 2 + spec.seed))
+
+    figure = figure_of(made(tmp_path, train))
+
+    assert max(axes.get_xlim()[1] for axes in figure.axes) < 10  # ms
+    assert "beyond the axis" in words(figure)
+    assert "beyond the axis" not in words(figure_of(made(tmp_path / "b", lambda spec: took(spec, 2e-3))))
+
+
 def study(**keys):
     return Study.model_validate({"name": "x"} | keys)
 
