@@ -1,4 +1,4 @@
-"""Gradients as memory that MPI can read, whole or in pieces whose copies overlap with what is sent."""
+"""Gradients and weights as memory that MPI can read: whole, in parts, or in pieces copied while others are sent."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,6 +10,7 @@ from torch import Tensor
 from ddp_hpc.exchange._helpers import Timers
 
 PIECE_BYTES = 1 << 22  # at 20 GB/s 0.2 ms: starting a copy and a message, some 10 us, is little beside it
+WHOLE = slice(None)
 
 
 class HostGradients:
@@ -83,3 +84,28 @@ class HostGradients:
         """Bring the whole array back to the device; work queued there later sees it."""
         if self._device is not None:
             self._device.copy_(self._host, non_blocking=True)
+
+
+class Hosted:
+    """A tensor as a numpy array: its own memory on a CPU, a pinned copy of it for a GPU."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._device = tensor if tensor.is_cuda else None
+        self._host = torch.empty_like(tensor, device="cpu", pin_memory=True) if tensor.is_cuda else tensor
+        self.array: NDArray[Any] = self._host.numpy()
+
+    def pull(self, part: slice = WHOLE) -> None:
+        """Let the array hold what the tensor holds; waits until work queued on the device is done."""
+        if self._device is not None:
+            self._host[part].copy_(self._device[part])
+
+    def push(self, part: slice = WHOLE) -> None:
+        """Let the tensor hold what the array holds; work queued on the device later sees it."""
+        if self._device is not None:
+            self._device[part].copy_(self._host[part], non_blocking=True)
+
+
+def when_ready(tensor: Tensor) -> None:
+    """Wait until the device has written `tensor`: MPI reads memory, not streams."""
+    if tensor.is_cuda:
+        torch.cuda.current_stream(tensor.device).synchronize()

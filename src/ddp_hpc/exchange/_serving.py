@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from ddp_hpc.exchange._helpers import Timers
 
 GRADIENTS, WEIGHTS = 1, 2  # tags
-PIECE_BYTES = 1 << 18  # what is added up stays in the cache between its arrival and its use
+PIECE_BYTES = 1 << 19  # what is added up stays in the cache between its arrival and its use
 UNDER_WAY = 2  # pieces of each rank for which a server has room
 
 Array = NDArray[Any]

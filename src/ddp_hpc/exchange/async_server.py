@@ -8,7 +8,7 @@ from mpi4py import MPI
 from torch import Tensor
 
 from ddp_hpc.exchange._helpers import MakeOptimizer, Timers
-from ddp_hpc.exchange._hosted import when_ready
+from ddp_hpc.exchange._host import when_ready
 from ddp_hpc.replica import Replica
 
 SYNCHRONOUS = False

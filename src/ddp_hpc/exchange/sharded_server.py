@@ -4,7 +4,7 @@ from mpi4py import MPI
 
 from ddp_hpc.catalog import PositiveInt
 from ddp_hpc.exchange._helpers import MakeOptimizer, Timers
-from ddp_hpc.exchange._hosted import Hosted, when_ready
+from ddp_hpc.exchange._host import Hosted, when_ready
 from ddp_hpc.exchange._serving import WEIGHTS, Collector, parts, send, serving_ranks
 from ddp_hpc.replica import Replica
 

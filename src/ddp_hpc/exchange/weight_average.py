@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ddp_hpc.catalog import PositiveInt
 from ddp_hpc.exchange._helpers import MakeOptimizer, Timers
-from ddp_hpc.exchange._hosted import Hosted, when_ready
+from ddp_hpc.exchange._host import Hosted, when_ready
 from ddp_hpc.replica import Replica
 
 SYNCHRONOUS = True
