@@ -179,6 +179,22 @@ def test_a_slow_worker_holds_up_nobody(comm):
     assert torch.equal(replica.weights, torch.full_like(replica.weights, 1 - 25 * slow - 2))
 
 
+def test_a_worker_does_not_wait_for_weights(comm):
+    """The server takes no step before each worker has told it of two: one gradient received, one on its way."""
+    replica = replica_of(16 * 4096)
+    exchange = make("async_server", replica, comm)
+    if comm.rank == 0:
+        for worker in range(1, comm.size):
+            comm.recv(source=worker)
+        constant_steps(replica, exchange, 2, 1)
+    else:
+        constant_steps(replica, exchange, 2, 1)
+        comm.send(None, 0)
+    exchange.settle()
+    exchange.close()
+    assert torch.equal(replica.weights, torch.full_like(replica.weights, 1 - 2 * comm.size))
+
+
 def test_staleness_counts_the_updates_in_between(comm):
     replica = replica_of(64)
     exchange = make("async_server", replica, comm)
@@ -201,6 +217,8 @@ def test_the_first_gradient_of_a_worker_is_as_stale_as_there_were_updates(comm):
     """The server takes its steps alone, then the others come, one after another, each with weights of the start."""
     replica = replica_of(64)
     exchange = make("async_server", replica, comm)
+    constant_steps(replica, exchange, 5, 1)
+    exchange.settle()  # what was before, e.g. a warm-up, does not count
     if comm.rank == 0:
         constant_steps(replica, exchange, 7, 1)
     comm.Barrier()
