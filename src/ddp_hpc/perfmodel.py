@@ -149,7 +149,7 @@ def _shared_memory(size: float, n: int) -> Cost:
 
 
 def _hierarchical(size: float, n: int, *, groups: int = 1) -> Cost:
-    """Shared memory in each of m groups, then a ring of one leader each, then a barrier of the group."""
+    """Shared memory in each of m groups, then a ring of one leader each, between two more barriers of the group."""
     if not 1 <= groups <= n:
         raise ValueError(f"groups={groups}, allowed: 1 to the number of ranks, {n}")
     largest = -(-n // groups)
@@ -157,7 +157,7 @@ def _hierarchical(size: float, n: int, *, groups: int = 1) -> Cost:
     leaders = _ring(size, groups) if groups > 1 else Cost()
     return replace(
         leaders,
-        barriers=inside.barriers + (1 if largest > 1 < groups else 0),
+        barriers=inside.barriers + (2 if largest > 1 < groups else 0),
         memory_bytes=inside.memory_bytes,
         added_bytes=inside.added_bytes + leaders.added_bytes,
         sent_by_others=0.0 if largest > 1 else leaders.sent,

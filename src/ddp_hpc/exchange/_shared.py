@@ -1,6 +1,7 @@
 """Memory that the ranks of one node share: an MPI window, as torch tensors."""
 
 import os
+import socket
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -9,9 +10,10 @@ from mpi4py import MPI
 from torch import Tensor
 
 from ddp_hpc.placement import LaunchError
-from ddp_hpc.replica import ALIGNMENT_BYTES
+from ddp_hpc.replica import ALIGNMENT_BYTES, Replica
 
 _WHERE = "/dev/shm"  # where Linux keeps it
+_BLOCK_BYTES = 1 << 20  # averaged, then stepped along, while it is in the cache
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,13 @@ class SharedRows:
         self.window.Free()
 
 
-def share(comm: MPI.Intracomm, length: int, dtype: torch.dtype, ranks: int | None = None) -> SharedRows:
+def share(
+    comm: MPI.Intracomm,
+    length: int,
+    dtype: torch.dtype,
+    ranks: int | None = None,
+    node: MPI.Intracomm | None = None,
+) -> SharedRows:
     """Return rows of `length` numbers in memory shared by the ranks of `comm`, which sit on one node. All must call.
 
     Args:
@@ -38,29 +46,35 @@ def share(comm: MPI.Intracomm, length: int, dtype: torch.dtype, ranks: int | Non
         length: of a row.
         dtype: of the numbers.
         ranks: how many rows, each by the rank of that number; None: one per rank.
+        node: all ranks that call at the same time on this node, if there are more than those of `comm`.
 
     Raises:
-        LaunchError: the node has not so much shared memory.
+        LaunchError: the node has not so much shared memory. It is looked up before any is taken: memory that turns out
+            to be missing when it is written to is a bus error, in the middle of a step.
     """
+    node = node or comm
     count = comm.size if ranks is None else ranks
-    aligned = ALIGNMENT_BYTES // dtype.itemsize
-    stride = max(1, -(-length // aligned)) * aligned
+    line = ALIGNMENT_BYTES // dtype.itemsize
+    stride = max(1, -(-length // line)) * line
     wanted = count * stride * dtype.itemsize
+    wanted_by_all = node.allreduce(wanted if comm.rank == 0 else 0)
     free = _free_bytes()
-    if comm.allreduce(int(free is not None and wanted > free), MPI.MAX):
+    if node.allreduce(int(free is not None and wanted_by_all > free), MPI.MAX):
         raise LaunchError(
-            f"{wanted / 1e6:.0f} MB of shared memory for {count} x {length} {dtype}, but {_WHERE} has "
-            f"{(free or 0) / 1e6:.0f} MB left: enlarge it (containers: --shm-size), use fewer ranks per node or a "
-            "smaller model, or an exchange that sends messages, such as ring"
+            f"{wanted_by_all / 1e6:.0f} MB of shared memory wanted on {socket.gethostname()}, {count} x {length} "
+            f"{dtype} for each group of {comm.size} ranks, but {_WHERE} has {(free or 0) / 1e6:.0f} MB left: enlarge "
+            "it (containers: --shm-size), use fewer ranks per node or a smaller model, or an exchange that sends "
+            "messages, such as ring"
         )
-    own = stride * dtype.itemsize if comm.rank < count else 0
+    own = (stride * dtype.itemsize if comm.rank < count else 0) + (ALIGNMENT_BYTES if comm.rank == 0 else 0)
     window = MPI.Win.Allocate_shared(own, dtype.itemsize, comm=comm)
     first, _ = window.Shared_query(0)
-    whole = MPI.memory.fromaddress(first.address, wanted)
+    aligned_address = first.address + -first.address % ALIGNMENT_BYTES  # MPI promises less; the same place on all ranks
+    whole = MPI.memory.fromaddress(aligned_address, wanted)
     rows = torch.frombuffer(whole, dtype=dtype).view(count, stride)[:, :length]
     if comm.rank < count:
         rows[comm.rank].zero_()  # by its owner: the pages then lie at its processor
-    comm.Barrier()
+    node.Barrier()  # what is taken is no longer free
     return SharedRows(rows, window)
 
 
@@ -92,3 +106,46 @@ def mean_of(rows: Tensor, chosen: slice, out: Tensor, divisor: int) -> None:
             out += row[chosen]
     if divisor > 1:
         out /= divisor
+
+
+class SharedModel:
+    """One model for all ranks of a node: the weights are there once, and everyone can read everyone's gradients.
+
+    The replica looks at the shared memory from now on: backward writes there, and nothing is copied.
+
+    Args:
+        replica: its weights are the same on all ranks.
+        comm: ranks of one node; all must call.
+        node: as of `share`.
+
+    Attributes:
+        gradients: of each rank, ranks x length.
+        mine: this rank's part of the model, in blocks that fit into a cache; those of all ranks adjoin.
+
+    Raises:
+        LaunchError: the node has too little shared memory.
+    """
+
+    def __init__(self, replica: Replica, comm: MPI.Intracomm, node: MPI.Intracomm | None = None) -> None:
+        self._replica, self._comm = replica, comm
+        length, dtype = len(replica.weights), replica.weights.dtype
+        self._rows, self._weights = share(comm, length, dtype, node=node), share(comm, length, dtype, 1, node)
+        self.gradients = self._rows.rows
+        replica.move(weights=self._weights.rows[0], gradients=self.gradients[comm.rank])
+        comm.Barrier()  # everybody has written the same weights there
+        part, block = slices(length, comm.size, dtype.itemsize)[comm.rank], _BLOCK_BYTES // dtype.itemsize
+        starts = range(part.start, part.stop, block)
+        self.mine = [slice(start, min(start + block, part.stop)) for start in starts]
+
+    def close(self) -> None:
+        """Move the replica to memory of its own, and give the shared memory back. All ranks must call."""
+        del self.gradients
+        make_private(self._replica)
+        self._comm.Barrier()  # all have their copies
+        self._rows.free()
+        self._weights.free()
+
+
+def make_private(replica: Replica) -> None:
+    """Copy weights and gradients to memory of their own: the replica may be used when the shared memory is gone."""
+    replica.move(weights=replica.weights.clone(), gradients=replica.gradients.clone())

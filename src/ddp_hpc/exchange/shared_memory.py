@@ -3,7 +3,7 @@
 from mpi4py import MPI
 
 from ddp_hpc.exchange._helpers import MakeOptimizer, Timers
-from ddp_hpc.exchange._shared import mean_of, share, slices
+from ddp_hpc.exchange._shared import SharedModel, mean_of
 from ddp_hpc.replica import Replica
 
 SYNCHRONOUS = True
@@ -14,8 +14,6 @@ CAPTURABLE = False
 ONE_NODE = True
 DEVICES = ("cpu",)
 
-BLOCK_BYTES = 1 << 20  # averaged, then stepped along, while it is in the cache
-
 
 class SharedMemory:
     """Two barriers per step; between them each rank averages its n-th of all gradients, and updates that of the model.
@@ -25,30 +23,23 @@ class SharedMemory:
     """
 
     def __init__(self, replica: Replica, comm: MPI.Intracomm, timers: Timers, make_optimizer: MakeOptimizer) -> None:
-        self._replica, self._comm, self._timers = replica, comm, timers
-        length, dtype = len(replica.weights), replica.weights.dtype
-        self._gradients = share(comm, length, dtype)
-        self._weights = share(comm, length, dtype, ranks=1)
-        replica.move(weights=self._weights.rows[0], gradients=self._gradients.rows[comm.rank])
-        comm.Barrier()  # everybody has written the same weights there
-        mine = slices(length, comm.size, dtype.itemsize)[comm.rank]
-        block = BLOCK_BYTES // dtype.itemsize
-        starts = range(mine.start, mine.stop, block)
-        self._blocks = [slice(start, min(start + block, mine.stop)) for start in starts]
-        mean = replica.weights.new_zeros(min(block, mine.stop - mine.start))
-        self._means = [mean[: part.stop - part.start] for part in self._blocks]
-        self._optimizers = [
-            make_optimizer(replica.weights[part], mean) for part, mean in zip(self._blocks, self._means, strict=True)
+        self._comm, self._timers = comm, timers
+        self._model = SharedModel(replica, comm)
+        mean = replica.weights.new_zeros(max((part.stop - part.start for part in self._model.mine), default=0))
+        means = [mean[: part.stop - part.start] for part in self._model.mine]
+        self._work = [
+            (part, mean, make_optimizer(replica.weights[part], mean))
+            for part, mean in zip(self._model.mine, means, strict=True)
         ]
 
     def update(self) -> None:
         """Go from fresh gradients to the next weights."""
-        timers, rows, ranks = self._timers, self._gradients.rows, self._comm.size
+        timers = self._timers
         timers.arrived()
         self._comm.Barrier()
         timers.mark("exchange_exposed_s")
-        for part, mean, optimizer in zip(self._blocks, self._means, self._optimizers, strict=True):
-            mean_of(rows, part, mean, ranks)
+        for part, mean, optimizer in self._work:
+            mean_of(self._model.gradients, part, mean, self._comm.size)
             timers.mark("exchange_exposed_s")
             optimizer.step()
             timers.mark("update_s")
@@ -57,12 +48,8 @@ class SharedMemory:
 
     def close(self) -> None:
         """Move weights and gradients to memory of their own, and give the shared memory back."""
-        replica = self._replica
-        replica.move(weights=replica.weights.clone(), gradients=replica.gradients.clone())
-        self._optimizers.clear()
-        self._comm.Barrier()
-        self._gradients.free()
-        self._weights.free()
+        self._work.clear()
+        self._model.close()
 
 
 def make(replica: Replica, comm: MPI.Intracomm, timers: Timers, make_optimizer: MakeOptimizer) -> SharedMemory:

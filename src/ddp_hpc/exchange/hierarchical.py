@@ -1,0 +1,137 @@
+"""Gradients summed in the memory that the ranks of a node share, then by a ring of the nodes' leaders."""
+
+from mpi4py import MPI
+
+from ddp_hpc.catalog import PositiveInt
+from ddp_hpc.exchange._helpers import MakeOptimizer, Timers
+from ddp_hpc.exchange._shared import SharedModel, mean_of, share
+from ddp_hpc.exchange.ring import ring_allreduce
+from ddp_hpc.exchange.shared_memory import SharedMemory
+from ddp_hpc.placement import LaunchError
+from ddp_hpc.replica import Replica
+
+SYNCHRONOUS = True
+EXACT = True
+DETERMINISTIC = True
+OVERLAPS = False
+CAPTURABLE = False
+DEVICES = ("cpu",)
+UP_TO_WORLD_SIZE = ("ranks_per_group",)
+
+
+class Hierarchical:
+    """Each rank sums its part of its group's gradients; the leaders sum the groups' sums; each rank updates its part.
+
+    What is divided is the sum over all ranks, by their number, so groups may differ in size. As in `shared_memory`
+    there is one model per group, and each rank keeps the optimiser's state of its part only.
+
+    Args:
+        replica, timers, make_optimizer: as of every exchange.
+        group: the ranks of this one's group; its rank 0 leads.
+        leaders: those of all groups; COMM_NULL on other ranks.
+        node: all ranks of this node.
+        world_size: all ranks of all groups.
+    """
+
+    def __init__(
+        self,
+        replica: Replica,
+        group: MPI.Intracomm,
+        leaders: MPI.Intracomm,
+        node: MPI.Intracomm,
+        world_size: int,
+        timers: Timers,
+        make_optimizer: MakeOptimizer,
+    ) -> None:
+        self._group, self._leaders, self._node = group, leaders, node
+        self._world_size, self._timers = world_size, timers
+        self._model = SharedModel(replica, group, node)
+        self._sums = share(group, len(replica.weights), replica.weights.dtype, ranks=1, node=node)
+        sums = self._sums.rows[0]
+        self._work = [
+            (part, sums[part], make_optimizer(replica.weights[part], sums[part])) for part in self._model.mine
+        ]
+
+    def update(self) -> None:
+        """Go from fresh gradients to the next weights."""
+        timers, group = self._timers, self._group
+        timers.arrived()
+        group.Barrier()
+        for part, total, _ in self._work:
+            mean_of(self._model.gradients, part, total, divisor=1)
+        group.Barrier()
+        if group.rank == 0:
+            ring_allreduce(self._sums.rows[0].numpy(), self._leaders)
+        group.Barrier()
+        timers.mark("exchange_exposed_s")
+        for _, total, optimizer in self._work:
+            total /= self._world_size
+            timers.mark("exchange_exposed_s")
+            optimizer.step()
+            timers.mark("update_s")
+        group.Barrier()  # nobody computes with weights that another still writes
+        timers.mark("exchange_exposed_s")
+
+    def close(self) -> None:
+        """Move weights and gradients to memory of their own; give the shared memory and communicators back."""
+        self._work.clear()
+        self._model.close()
+        self._sums.free()
+        for comm in (self._group, self._leaders, self._node):
+            if comm != MPI.COMM_NULL:
+                comm.Free()
+
+
+def check_groups(places: list[tuple[int, int]], ranks_per_group: int) -> None:
+    """Refuse groups whose ranks do not share memory.
+
+    Args:
+        places: by rank, the numbers of its group and of its node.
+        ranks_per_group: as given.
+
+    Raises:
+        LaunchError: naming the group, and the number that works.
+    """
+    nodes: dict[int, set[int]] = {}
+    for group, node in places:
+        nodes.setdefault(group, set()).add(node)
+    for group, found in nodes.items():
+        if len(found) > 1:
+            ranks = [rank for rank, (other, _) in enumerate(places) if other == group]
+            raise LaunchError(
+                f"ranks_per_group={ranks_per_group}: ranks {ranks[0]} to {ranks[-1]} would form a group, but sit on "
+                f"{len(found)} nodes, and a group shares memory: give a number that divides the ranks of each node "
+                "and place neighbouring ranks on one node, or leave it out: then each node is a group"
+            )
+
+
+def make(
+    replica: Replica,
+    comm: MPI.Intracomm,
+    timers: Timers,
+    make_optimizer: MakeOptimizer,
+    *,
+    ranks_per_group: PositiveInt | None = None,
+) -> Hierarchical | SharedMemory:
+    """Return the exchange, `shared_memory` if there is one group only; all ranks of `comm` must call.
+
+    Args:
+        replica, comm, timers, make_optimizer: as of every exchange.
+        ranks_per_group: so many neighbouring ranks form a group, e.g. those of a socket, the last ones perhaps a
+            smaller one; None: all ranks of a node.
+
+    Raises:
+        LaunchError: a group does not share memory, or a node has too little of it.
+    """
+    node = MPI.Intracomm(comm.Split_type(MPI.COMM_TYPE_SHARED, key=comm.rank))
+    node_number = node.bcast(comm.rank)
+    group_number = comm.rank // ranks_per_group if ranks_per_group else node_number
+    places = comm.allgather((group_number, node_number))
+    if ranks_per_group:
+        check_groups(places, ranks_per_group)
+    if len({group for group, _ in places}) == 1:
+        node.Free()
+        return SharedMemory(replica, comm, timers, make_optimizer)
+    group = MPI.Intracomm(comm.Split(group_number, key=comm.rank))
+    leaders = MPI.Intracomm(comm.Split(0 if group.rank == 0 else MPI.UNDEFINED, key=comm.rank))
+    return Hierarchical(replica, group, leaders, node, comm.size, timers, make_optimizer)
