@@ -217,14 +217,15 @@ def test_what_outlasts_the_backward_pass_bucket_by_bucket(backward_s, buckets):
 
 def test_two_levels_send_as_much_as_a_ring_of_the_leaders():
     memory = Link(latency=1e-6, bandwidth=2e10)
-    whole = exchange_time("hierarchical", 1e6, 32, LINK, memory, groups=4)
+    whole = exchange_time("hierarchical", 1e6, 32, LINK, memory, ranks_per_group=8)
 
-    assert bytes_sent("hierarchical", 1e6, 32, groups=4) == bytes_sent("ring", 1e6, 4)
-    assert bytes_sent("hierarchical", 1e6, 32, groups=4, busiest=False) == 0
+    assert bytes_sent("hierarchical", 1e6, 32, ranks_per_group=8) == bytes_sent("ring", 1e6, 4)
+    assert bytes_sent("hierarchical", 1e6, 32, ranks_per_group=8, busiest=False) == 0
     assert whole > ring_allreduce_time(1e6, world_size=4, link=LINK)
-    assert exchange_time("hierarchical", 1e6, 4, LINK, memory, groups=4) == ring_allreduce_time(
-        1e6, world_size=4, link=LINK
-    )
+    alone = exchange_time("hierarchical", 1e6, 4, LINK, memory, ranks_per_group=1)
+    assert alone == ring_allreduce_time(1e6, world_size=4, link=LINK)
+    one_node = exchange_time("hierarchical", 1e6, 4, LINK, memory)
+    assert one_node == exchange_time("shared_memory", 1e6, 4, LINK, memory)
 
 
 def test_weights_averaged_every_tenth_step_cost_a_tenth():
@@ -246,7 +247,10 @@ def test_bus_bandwidth_of_a_ring_is_that_of_its_link_whatever_the_ranks():
         (lambda: cost("rin", 1, 2), "no model of exchange 'rin'; allowed: none, ring"),
         (lambda: cost("ring", -1, 2), "size=-1, world_size=2"),
         (lambda: cost("sharded_server", 1, 2, servers=3), "servers=3, allowed: 1 to the number of ranks, 2"),
-        (lambda: cost("hierarchical", 1, 2, groups=0), "groups=0, allowed: 1 to the number of ranks, 2"),
+        (
+            lambda: cost("hierarchical", 1, 2, ranks_per_group=0),
+            "ranks_per_group=0, allowed: 1 to the number of ranks, 2",
+        ),
     ],
 )
 def test_what_cannot_be_is_told(call, told):

@@ -148,16 +148,17 @@ def _shared_memory(size: float, n: int) -> Cost:
     return Cost(barriers=2, memory_bytes=(1 + 1 / n) * size, added_bytes=(n - 1) / n * size)
 
 
-def _hierarchical(size: float, n: int, *, groups: int = 1) -> Cost:
-    """Shared memory in each of m groups, then a ring of one leader each, between two more barriers of the group."""
-    if not 1 <= groups <= n:
-        raise ValueError(f"groups={groups}, allowed: 1 to the number of ranks, {n}")
-    largest = -(-n // groups)
-    inside = _shared_memory(size, largest) if largest > 1 else Cost()
-    leaders = _ring(size, groups) if groups > 1 else Cost()
+def _hierarchical(size: float, n: int, *, ranks_per_group: int | None = None) -> Cost:
+    """Shared memory in each group, a ring of one leader each between two more barriers; one group needs no ring."""
+    largest = n if ranks_per_group is None else ranks_per_group
+    if not 1 <= largest <= n:
+        raise ValueError(f"ranks_per_group={ranks_per_group}, allowed: 1 to the number of ranks, {n}")
+    if largest == n:
+        return _shared_memory(size, n)
+    inside, leaders = _shared_memory(size, largest) if largest > 1 else Cost(), _ring(size, -(-n // largest))
     return replace(
         leaders,
-        barriers=inside.barriers + (2 if largest > 1 < groups else 0),
+        barriers=inside.barriers + 2 if largest > 1 else 0,
         memory_bytes=inside.memory_bytes,
         added_bytes=inside.added_bytes + leaders.added_bytes,
         sent_by_others=0.0 if largest > 1 else leaders.sent,
@@ -199,7 +200,7 @@ def cost(exchange: str, size: float, world_size: int, **options: int | None) -> 
         size: bytes of the gradients, which are as many as of the weights.
         world_size: ranks.
         options: `buckets` of ring_overlapped, torch_ddp, gloo, nccl, horovod; `servers` of sharded_server, None:
-            every rank; `groups` of hierarchical, nodes as a rule; `period` of weight_average.
+            every rank; `ranks_per_group` of hierarchical, those of a node, None: all; `period` of weight_average.
 
     Raises:
         ValueError: an exchange without a model, sizes or options that cannot be.

@@ -12,7 +12,7 @@ from ddp_hpc import catalog, perfmodel
 from ddp_hpc.bench.results import COPIES, Row
 
 FEWEST_POINTS = 3  # two numbers are sought, and their errors
-_OPTIONS = ("servers", "groups", "period")  # those that the model knows by the names that exchanges give them
+_OPTIONS = ("servers", "ranks_per_group", "period")  # those that the model knows by the names that exchanges give them
 
 
 def fits(rows: Sequence[Row]) -> list[Row]:

@@ -8,6 +8,10 @@ that does nothing, by the clock of the slowest rank. An exchange that goes on be
 without one: there a step is timed whose backward pass only writes its gradients, less the same step of a replica that
 exchanges nothing, in the same round. Each round takes every exchange once, in another order, made anew: one is in
 memory at a time, and where its buffers lie is drawn anew too.
+
+What an exchange leaves to the optimiser is not in its time: where ranks share one model, as in shared_memory, the mean
+goes to all ranks as the optimiser writes the model and the next forward pass reads it. Whole steps are compared by a
+study, config/studies/exchange_speed.yaml.
 """
 
 import json
