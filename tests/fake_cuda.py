@@ -1,4 +1,4 @@
-"""A GPU for tests on a CPU: streams whose work is done as late as it may be, so that a wait that is missing shows."""
+"""A GPU for tests on a CPU: streams whose work is done as late, or as early, as it may be: a missing wait shows."""
 
 from contextlib import contextmanager
 
@@ -6,13 +6,17 @@ import torch
 
 
 class Stream:
-    """Work in a row; nothing of it is done before somebody waits for it."""
+    """Work in a row; nothing of it is done before somebody waits for it, or all at once if it is `eager`."""
+
+    eager = False
 
     def __init__(self, device=None):
         self.work, self.done = [], 0
 
     def add(self, work):
         self.work.append(work)
+        if self.eager and self is not current[0]:  # the first computes, and is always behind
+            self.run()
 
     def run(self, end=None):
         end = len(self.work) if end is None else end

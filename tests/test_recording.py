@@ -35,6 +35,7 @@ def part(rank, losses, data_s, exchange_s, arrived_ns, hosts=1):
         parts_s=np.zeros((steps, len(PARTS))),
         overlapped_s=np.zeros(steps),
         arrived_ns=np.array([-1] * WARM_UP_STEPS + arrived_ns),
+        fused=np.zeros(steps, dtype=bool),
         placement=place,
         peak_memory_bytes=100 * (rank + 1),
         startup={"import_s": 1.0 + rank},
@@ -112,6 +113,25 @@ def test_the_row_of_a_run_by_hand():
     assert (row["first_loss"], row["min_loss"], row["final_loss"]) == (2.0, 1.5, 1.5)
     assert row["loss_area_loss_s"] == pytest.approx((2.0 + 1.5) / 2 * 2.0)  # from the end of step 1
     assert (row["test_metric"], row["peak_memory_bytes"]) == (0.9, 200)
+
+
+def test_phases_of_steps_in_one_graph_are_null_and_medians_are_those_of_the_sampled():
+    parts = two_ranks()
+    for one in parts:
+        one.fused[WARM_UP_STEPS + 1] = True
+        one.phases_s[WARM_UP_STEPS + 1] = 0
+        one.phases_s[WARM_UP_STEPS + 1, PHASES.index("rest_s")] = 0.5
+    columns = recording.step_columns(measured.curves(parts))
+    assert columns["sampled"].tolist() == [False] * 2 * WARM_UP_STEPS + [True] * 2 + [False] * 2
+    for name in (*PHASES, "exchange_busy_s"):
+        assert np.isnan(columns[name][-2:]).all()
+        assert not np.isnan(columns[name][:-2]).any()
+    assert columns["step_s"].tolist()[-4:] == [4.0, 4.0, 0.5, 0.5]
+    row = make_row(parts)
+    assert (row["data_s"], row["rest_s"]) == (2.0, 0.0)  # of step 1, mean over ranks
+    assert row["step_s"] == pytest.approx((4.0 + 0.5) / 2)
+    assert row["train_s"] == pytest.approx(4.5)
+    assert np.isnan([row["wait_s"], row["move_s"]]).all()  # the exchange is in the graph: nobody sees who is late
 
 
 def test_a_diverged_run_has_no_area_and_no_metric():

@@ -34,6 +34,7 @@ def specs(draw) -> dict:
     """Any valid spec as a study may give it, fields at their defaults now and then written out."""
     scaling = draw(st.sampled_from(["none", "linear", "sqrt"]))
     optimizer = draw(st.sampled_from(["sgd", "adam"]))
+    dtype = draw(st.sampled_from(["float32", "float64"]))
     widths = draw(st.lists(st.integers(1, 512), max_size=3))
     ranks, batch = draw(st.integers(1, 64)), draw(st.integers(1, 512))
     steps = draw(st.integers(1, 10_000))
@@ -43,11 +44,14 @@ def specs(draw) -> dict:
         "weight_decay": numbers(0, 1),
         "seed": st.integers(0, 2**31 - 1),
         "sampling": st.sampled_from(["global", "partitioned"]),
-        "dtype": st.sampled_from(["float32", "float64"]),
+        "dtype": st.just(dtype),
         "learning_rate_warm_up_steps": st.integers(0, 100),
         "evaluate_every_steps": st.none() | st.integers(1, 100),
         "device": st.sampled_from([None, "cpu", "cuda"]),
         "threads_per_rank": st.none() | st.integers(1, 64),
+        "precision": st.just("full") if dtype == "float64" else st.sampled_from(["full", "tf32", "bfloat16"]),
+        "data_placement": st.sampled_from(["device", "host"]),
+        "capture": st.sampled_from(["auto", "off"]),
         "share_gpu": st.booleans(),
     }
     given = {
@@ -125,6 +129,9 @@ def test_each_field_counts():
         "evaluate_every_steps": 10,
         "device": "cpu",
         "threads_per_rank": 1,
+        "precision": "bfloat16",
+        "data_placement": "host",
+        "capture": "off",
         "share_gpu": True,
     }
     assert other.keys() == RunSpec.model_fields.keys(), "a new field needs a line here"
@@ -235,6 +242,13 @@ def test_adam_has_no_momentum_and_scaling_needs_its_base():
     for fields in ({"learning_rate_scaling": "linear"}, {"base_batch_size": 32}):
         with pytest.raises(ValidationError, match="need base_batch_size"):
             spec.load(MINIMAL | fields)
+
+
+def test_coarse_products_are_for_float32():
+    for precision in ("tf32", "bfloat16"):
+        spec.load(MINIMAL | {"precision": precision})
+        with pytest.raises(ValidationError, match=f"precision={precision} with dtype=float64"):
+            spec.load(MINIMAL | {"precision": precision, "dtype": "float64"})
 
 
 def test_columns_are_flat_and_complete():

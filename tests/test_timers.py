@@ -118,12 +118,14 @@ def test_events_are_read_in_order_and_used_again(monkeypatch):
             clock.start()
         if number % 10 == 3:
             clock.arrived()
+            clock.fused()
             clock.resolve()
     clock.resolve()
     timings = clock.timings()
     assert timings.phases_s[:, PHASES.index("forward_s")] == pytest.approx(np.arange(1, 101) / 100)
     assert timings.phases_s[:, PHASES.index("rest_s")] == pytest.approx(0.002)
     assert [number for number, at in enumerate(timings.arrived_ns, 1) if at >= 0] == list(range(4, 101, 10))
+    assert np.array_equal(timings.fused, timings.arrived_ns >= 0)
     assert Event.made < 40
 
 

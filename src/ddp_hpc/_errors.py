@@ -11,6 +11,7 @@ Homes = Mapping[str, tuple[str, ...]]  # the keys that may stand in each part of
 
 # what people write who come from other tools, and our word for it
 OUR_WORD = {
+    "amp": "precision",
     "axes": "grid",
     "backend": "exchange",
     "batch": "batch_size",
@@ -24,12 +25,12 @@ OUR_WORD = {
     "net": "model",
     "network": "model",
     "np": "world_size",
-    "precision": "dtype",
     "ranks": "world_size",
     "samples": "samples_seen",
     "seeds": "repeats",
     "strategy": "exchange",
     "threads": "threads_per_rank",
+    "tf32": "precision",
     "threshold": "loss_threshold",
     "warmup": "learning_rate_warm_up_steps",
     "wd": "weight_decay",

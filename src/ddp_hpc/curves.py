@@ -25,6 +25,7 @@ class RankPart:
     parts_s: Floats  # steps x parts
     overlapped_s: Floats  # by step
     arrived_ns: NDArray[np.int64]  # by step, on the host's monotonic clock
+    fused: NDArray[np.bool_]  # by step: its phases were not told apart
     placement: Placement
     peak_memory_bytes: int
     startup: dict[str, float]  # seconds by part
@@ -41,11 +42,17 @@ class Curves:
     parts_s: Floats  # steps x ranks x parts
     overlapped_s: Floats
     wait_s: Floats  # NaN where it cannot be known
+    fused: NDArray[np.bool_]  # by step: its phases were not told apart on some rank
 
     @property
     def counted(self) -> slice:
         """The steps after the warm-up."""
         return slice(WARM_UP_STEPS, None)
+
+    @property
+    def told_apart(self) -> NDArray[np.bool_]:
+        """Which steps are counted, and have phases."""
+        return ~self.fused & (np.arange(len(self.fused)) >= WARM_UP_STEPS)
 
     @property
     def step_s(self) -> Floats:
@@ -72,7 +79,7 @@ def curves(parts: Sequence[RankPart], synchronous: bool = True) -> Curves:
     """Return the ranks' steps side by side, up to the first one (included) in which some loss is not finite.
 
     Asynchronous ranks may have taken different numbers of steps: the curves end with the shortest, and waiting is not
-    known, for nobody waits for the same step.
+    known, for nobody waits for the same step. Nor is it where the exchange is part of a graph: no host sees it begin.
     """
     shortest = min(len(part.losses) for part in parts)
     losses = np.stack([part.losses[:shortest] for part in parts], axis=1)
@@ -84,13 +91,19 @@ def curves(parts: Sequence[RankPart], synchronous: bool = True) -> Curves:
     overlapped_s, arrived_ns = (
         np.stack([getattr(part, name)[:last] for part in parts], axis=1) for name in ("overlapped_s", "arrived_ns")
     )
-    if parts[0].placement.on_one_host and synchronous:
+    fused = np.any([part.fused[:last] for part in parts], axis=0)
+    if parts[0].placement.on_one_host and synchronous and not (fused.any() and len(parts) > 1):
         wait_s = (arrived_ns.max(axis=1, keepdims=True) - arrived_ns) / 1e9
         wait_s = np.clip(wait_s, 0, phases_s[:, :, EXCHANGE])
     else:
         wait_s = np.full(arrived_ns.shape, np.nan)
     return Curves(
-        rank_losses=losses[:last], phases_s=phases_s, parts_s=parts_s, overlapped_s=overlapped_s, wait_s=wait_s
+        rank_losses=losses[:last],
+        phases_s=phases_s,
+        parts_s=parts_s,
+        overlapped_s=overlapped_s,
+        wait_s=wait_s,
+        fused=fused,
     )
 
 

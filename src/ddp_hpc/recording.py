@@ -33,10 +33,11 @@ def gather(outcome: Outcome, placement: Placement, startup: dict[str, float], co
         parts_s=timings.parts_s,
         overlapped_s=timings.overlapped_s,
         arrived_ns=timings.arrived_ns,
+        fused=timings.fused,
         placement=placement,
         peak_memory_bytes=provenance.peak_memory_bytes(device),
         startup=startup,
-        facts=provenance.of_rank(device),
+        facts=provenance.of_rank(device) | {"captured": outcome.captured},
         reported=outcome.reported,
     )
     return comm.gather(part, root=0) or []
@@ -85,7 +86,7 @@ def step_columns(curve: Curves) -> dict[str, Any]:
         "t_s": np.concatenate([before, curve.t_s]),
         "loss": np.concatenate([before, curve.losses]),
         "warm_up": number < 1,
-        "sampled": np.zeros(steps, dtype=bool),
+        "sampled": curve.told_apart & curve.fused.any(),
     }
     by_rank = {
         "rank_loss": curve.rank_losses,
@@ -97,6 +98,8 @@ def step_columns(curve: Curves) -> dict[str, Any]:
         "exchange_busy_s": exposed + curve.overlapped_s,
         **({part: curve.parts_s[:, :, column] for column, part in enumerate(PARTS)} if curve.parts_s.any() else {}),
     }
+    for name in by_rank.keys() - {"rank_loss", "rank_t_s", "step_s"}:
+        by_rank[name] = np.where(curve.fused[:, None], np.nan, by_rank[name])
     return (
         {name: np.repeat(values, ranks) for name, values in by_step.items()}
         | {"rank": np.tile(np.arange(ranks), steps)}
@@ -125,16 +128,16 @@ def run_columns(
     curve: Curves,
 ) -> dict[str, Any]:
     """Return the one row of the run record."""
-    losses, t_s, counted = curve.losses, curve.t_s, curve.counted
+    losses, t_s, phased = curve.losses, curve.t_s, curve.told_apart
     steps, place = len(losses), parts[0].placement
     synchronous = catalog.constants("exchange", spec.exchange.name)["SYNCHRONOUS"]
     samples_seen = steps * spec.global_batch_size
     if not synchronous and not outcome.diverged:  # a budget in seconds: the ranks took different numbers of steps
         samples_seen = spec.batch_size * sum(len(part.losses) - WARM_UP_STEPS for part in parts)
     finite = losses[np.isfinite(losses)]
-    medians = np.median(curve.phases_s[counted].mean(axis=1), axis=0)
-    wait_s = float(np.median(curve.wait_s[counted].mean(axis=1)))
-    moved_s = float(np.median((curve.phases_s[counted][:, :, EXCHANGE] - curve.wait_s[counted]).mean(axis=1)))
+    medians = np.median(curve.phases_s[phased].mean(axis=1), axis=0)
+    wait_s = float(np.median(curve.wait_s[phased].mean(axis=1)))
+    moved_s = float(np.median((curve.phases_s[phased][:, :, EXCHANGE] - curve.wait_s[phased]).mean(axis=1)))
     return {
         "run": launch["run"],
         "spec_hash": launch["spec_hash"],
@@ -159,8 +162,8 @@ def run_columns(
         **dict(zip(PHASES, medians, strict=True)),
         "wait_s": wait_s,
         "move_s": moved_s,
-        "exchange_busy_s": np.median((curve.phases_s[..., EXCHANGE] + curve.overlapped_s)[counted].mean(axis=1)),
-        **(dict(zip(PARTS, np.median(curve.parts_s[counted, 0], axis=0), strict=True)) if curve.parts_s.any() else {}),
+        "exchange_busy_s": np.median((curve.phases_s[..., EXCHANGE] + curve.overlapped_s)[phased].mean(axis=1)),
+        **(dict(zip(PARTS, np.median(curve.parts_s[phased, 0], axis=0), strict=True)) if curve.parts_s.any() else {}),
         **reports(parts),
         "first_loss": losses[0],
         "min_loss": finite.min() if len(finite) else None,
@@ -210,6 +213,8 @@ def provenance_of(
         null_columns |= dict.fromkeys(("step_s", "wait_s", "move_s"), "each rank takes its steps by itself")
     elif not parts[0].placement.on_one_host:
         null_columns |= dict.fromkeys(("wait_s", "move_s"), "the ranks' hosts have no common clock")
+    elif parts[0].fused.any() and len(parts) > 1:
+        null_columns |= dict.fromkeys(("wait_s", "move_s"), "a CUDA graph holds the exchange: no host sees it begin")
     if run["status"] != "ok":
         null_columns |= dict.fromkeys(("loss_area_loss_s", "test_metric"), f"the run is {run['status']}")
     if run["device_used"] == "cuda":

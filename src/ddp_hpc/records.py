@@ -52,6 +52,9 @@ _SPEC_FIELDS = [
     _field("evaluate_every_steps", _INT, "steps", "null: evaluated at the end only"),
     _field("device", _TEXT, "", "as asked; null: whatever there is"),
     _field("threads_per_rank", _INT, "threads", "as asked; null: cores / ranks of the node"),
+    _field("precision", _TEXT, "", "arithmetic of float32 products: full, tf32 or bfloat16"),
+    _field("data_placement", _TEXT, "", "where the dataset lies: device or host"),
+    _field("capture", _TEXT, "", "as asked; what was captured is in the provenance"),
     _field("share_gpu", _BOOL, "", "ranks were allowed to share GPUs"),
 ]
 
@@ -138,7 +141,7 @@ STEPS = pa.schema(
         _field("exchange_busy_s", _FLOAT, "s", "exchange including what overlaps the backward pass"),
         *(_field(part, _FLOAT, "s", meaning) for part, meaning in _PARTS.items()),
         _field("warm_up", _BOOL, "", "before time zero; in no rate"),
-        _field("sampled", _BOOL, "", "phases of this step were measured with extra synchronisation"),
+        _field("sampled", _BOOL, "", "its phases were measured, where those of most steps are fused"),
     ]
 )
 

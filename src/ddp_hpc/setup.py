@@ -12,9 +12,10 @@ import torch
 from mpi4py import MPI
 from torch import Tensor
 
-from ddp_hpc import optimizers, sampling
+from ddp_hpc import optimizers, precision, sampling
 from ddp_hpc.data._tasks import TASKS, Dataset, Samples, Task
 from ddp_hpc.exchange._helpers import Exchange, Remembers
+from ddp_hpc.loading import Batches, Resident, Staged
 from ddp_hpc.profiling import timers as clocks
 from ddp_hpc.replica import Replica, Snapshot
 from ddp_hpc.spec import RunSpec
@@ -25,12 +26,14 @@ class Setup:
     """Everything that a step needs, on one rank."""
 
     device: torch.device
-    dataset: Dataset  # on the device, so that a step transfers nothing
+    dataset: Dataset  # on the device, so that a step transfers nothing; in host memory if the spec says so
     task: Task
     loss: Callable[[Tensor, Tensor], Tensor]  # of outputs and targets: mean over the samples
     replica: Replica
-    batch: Callable[[int], Tensor]  # of the step, counted from 0: the numbers of this rank's samples
+    batches: Batches
+    arithmetic: precision.Arithmetic  # in which outputs and loss are computed
     timers: clocks.Timers
+    marks: clocks.Relay  # what a step tells: the timers
     exchange: Exchange
     optimizers: list[optimizers.Optimizer]
     synchronous: bool  # all ranks take their steps together
@@ -52,7 +55,9 @@ def assemble(spec: RunSpec, comm: MPI.Intracomm, data_dir: Path, device: torch.d
     """
     data_file = import_module(f"ddp_hpc.data.{spec.dataset.name}")
     loaded = data_file.build(data_dir / spec.dataset.name, **spec.dataset.options)
-    dataset = _on_device(loaded, device, getattr(torch, spec.dtype))
+    place = torch.device("cpu") if spec.data_placement == "host" else device
+    dataset = _on_device(loaded, place, getattr(torch, spec.dtype))
+    arithmetic = precision.choose(spec.precision, device)
     task = TASKS[data_file.TASK]
 
     different_starts = spec.exchange.options.get("different_starts", False)
@@ -67,16 +72,22 @@ def assemble(spec: RunSpec, comm: MPI.Intracomm, data_dir: Path, device: torch.d
 
     make_optimizer = optimizers.maker(spec)
     timers = clocks.make(device)
+    marks = clocks.Relay(timers)
+    numbers = sampling.make_batches(spec, comm.rank, len(dataset.train), place)
     exchange_file = import_module(f"ddp_hpc.exchange.{spec.exchange.name}")
-    exchange = exchange_file.make(replica, comm, timers, make_optimizer, **spec.exchange.options)
+    exchange = exchange_file.make(replica, comm, marks, make_optimizer, **spec.exchange.options)
     return Setup(
         device=device,
         dataset=dataset,
         task=task,
         loss=getattr(model_file, "loss", task.loss),
         replica=replica,
-        batch=sampling.make_batches(spec, comm.rank, len(dataset.train), device),
+        batches=Resident(dataset.train, numbers, marks)
+        if place.type == device.type
+        else Staged(dataset.train, numbers, spec.batch_size, device, marks),
+        arithmetic=arithmetic,
         timers=timers,
+        marks=marks,
         exchange=exchange,
         optimizers=make_optimizer.made,
         synchronous=exchange_file.SYNCHRONOUS,
@@ -111,10 +122,11 @@ def evaluate(setup: Setup, comm: MPI.Intracomm, batch_size: int = 1024) -> tuple
     test, sums = setup.dataset.test, torch.zeros(2, dtype=torch.float64, device=setup.device)
     first, last = (len(test) * place // comm.size for place in (comm.rank, comm.rank + 1))
     setup.replica.model.eval()
-    with torch.inference_mode():
+    with torch.inference_mode(), setup.arithmetic():
         for start in range(first, last, batch_size):
             chosen = slice(start, min(start + batch_size, last))
-            outputs, targets = setup.replica.model(test.inputs[chosen]), test.targets[chosen]
+            inputs, targets = (part[chosen].to(setup.device) for part in (test.inputs, test.targets))
+            outputs = setup.replica.model(inputs)
             sums[0] += setup.task.metric_sum(outputs, targets)
             sums[1] += setup.loss(outputs, targets) * len(targets)
     setup.replica.model.train()

@@ -58,6 +58,21 @@ class RunSpec(BaseModel):
     threads_per_rank: Positive | None = Field(
         None, description="CPU threads of each rank; null: the cores of the node / its ranks"
     )
+    precision: Literal["full", "tf32", "bfloat16"] = Field(
+        "full",
+        description="arithmetic of float32 products and convolutions: full; tf32, factors rounded to 10 bits, on GPUs "
+        "from compute capability 8.0; bfloat16, by autocast. Weights, gradients and updates stay float32",
+    )
+    data_placement: Literal["device", "host"] = Field(
+        "device",
+        description="where the dataset lies; host: in host memory, each batch is copied to the GPU beside the step "
+        "before; on a CPU both are the same",
+    )
+    capture: Literal["auto", "off"] = Field(
+        "auto",
+        description="auto: on a GPU, steps are CUDA graphs, as far as the exchange allows; off: every kernel is "
+        "launched by itself; on a CPU nothing is captured",
+    )
     share_gpu: bool = Field(
         False, description="ranks of a node may share its GPUs, where there are fewer; false: that is an error"
     )
@@ -71,6 +86,11 @@ class RunSpec(BaseModel):
             raise ValueError(
                 f"momentum={self.momentum} belongs to sgd, adam has none; to compare both: "
                 f"zip: {{optimizer: [sgd, adam], momentum: [{self.momentum:g}, 0]}}"
+            )
+        if self.precision != "full" and self.dtype != "float32":
+            raise ValueError(
+                f"precision={self.precision} with dtype={self.dtype}: it is about products of float32; "
+                "allowed: full, or dtype=float32"
             )
         if (self.learning_rate_scaling == "none") != (self.base_batch_size is None):
             raise ValueError(

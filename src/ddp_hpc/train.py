@@ -5,7 +5,9 @@ import math
 import time
 from array import array
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +15,15 @@ import torch
 from mpi4py import MPI
 from torch import Tensor
 
+from ddp_hpc import capture
 from ddp_hpc.exchange._helpers import Reports, Settles
 from ddp_hpc.placement import Placement, check_exchange, choose_device
 from ddp_hpc.profiling.timers import Timers
 from ddp_hpc.replica import Replica
 from ddp_hpc.setup import Setup, assemble, evaluate
 from ddp_hpc.spec import RunSpec
+
+Step = Callable[[int], Tensor]  # of its number, counted from 0; returns the loss of this rank's batch
 
 WARM_UP_STEPS = 3
 AGREE_EVERY_STEPS = 10  # how often the ranks ask each other whether to stop
@@ -35,6 +40,7 @@ class Outcome:
     diverged: bool = False
     parameters: int = 0
     device: str = ""
+    captured: capture.Mode = "off"
     warm_up_s: float = 0.0
     time_zero: float = 0.0  # seconds since the epoch
     ended: float = 0.0  # seconds since the epoch; evaluation at the end comes later
@@ -75,7 +81,8 @@ def train(
     outcome.timers, outcome.metric_name = setup.timers, setup.task.metric
     outcome.parameters, outcome.device = setup.replica.parameters, device.type
 
-    warm_up(setup, outcome, comm)
+    outcome.captured = capture.mode(spec, device)
+    take_step = warm_up(setup, outcome, comm)
     comm.Barrier()
     outcome.time_zero, zero = time.time(), time.perf_counter()
     setup.timers.start()
@@ -83,7 +90,7 @@ def train(
     together = comm if setup.synchronous else MPI.COMM_SELF  # else every rank stops by itself
     unread: list[Tensor] = []
     for step in itertools.count(1):
-        unread.append(training_step(setup, step - 1))
+        unread.append(take_step(step - 1))
         stop = None
         if step == spec.steps_asked or step % AGREE_EVERY_STEPS == 0:
             losses, elapsed_s = read_losses(unread, outcome), time.perf_counter() - zero - outcome.evaluation_s
@@ -115,17 +122,30 @@ def train(
 
 def training_step(setup: Setup, number: int) -> Tensor:
     """Go from one state of the weights to the next; return the loss of this rank's batch, still on the device."""
-    timers, data, replica = setup.timers, setup.dataset.train, setup.replica
-    chosen = setup.batch(number)
-    inputs, targets = data.inputs.index_select(0, chosen), data.targets.index_select(0, chosen)
-    timers.mark("data_s")
-    loss = setup.loss(replica.forward(inputs), targets)
-    timers.mark("forward_s")
+    setup.batches.load(number)
+    loss = forward_backward(setup)
+    setup.batches.prefetch(number + 1)
+    setup.exchange.update()
+    return loss
+
+
+def forward_backward(setup: Setup) -> Tensor:
+    """Make the gradients of this rank's batch; return its loss."""
+    replica, batch = setup.replica, setup.batches.batch()
+    with setup.arithmetic():
+        loss = setup.loss(replica.forward(batch.inputs), batch.targets)
+    setup.marks.mark("forward_s")
     replica.zero_gradients()
     loss.backward()  # type: ignore[no-untyped-call]
-    timers.mark("backward_s")
-    setup.exchange.update()
+    setup.marks.mark("backward_s")
     return loss.detach()
+
+
+def whole_step(setup: Setup) -> Tensor:
+    """Go from this rank's batch to the next weights; return its loss."""
+    loss = forward_backward(setup)
+    setup.exchange.update()
+    return loss
 
 
 def settle(setup: Setup) -> None:
@@ -135,21 +155,32 @@ def settle(setup: Setup) -> None:
         setup.timers.mark("exchange_exposed_s")
 
 
-def warm_up(setup: Setup, outcome: Outcome, comm: MPI.Intracomm) -> None:
-    """Take a few steps, so that nothing is done for the first time later, and put everything back."""
+def warm_up(setup: Setup, outcome: Outcome, comm: MPI.Intracomm) -> Step:
+    """Take a few steps, so that nothing is done for the first time later, and put everything back.
+
+    Returns:
+        What takes a step from then on: from the graphs of a captured one, where the spec and the exchange allow it.
+    """
     began, before = time.perf_counter(), setup.snapshot()
     comm.Barrier()  # no rank moves weights that it may share with one that still copies them
-    setup.timers.start()
-    losses = []
-    for number in range(WARM_UP_STEPS):
-        losses.append(training_step(setup, number))
-        if number == WARM_UP_STEPS - 1:
-            settle(setup)
-        setup.timers.end_step()
-    read_losses(losses, outcome)
-    setup.timers.resolve()
+    graphs = capture.CudaGraphs(setup.device) if outcome.captured != "off" else None
+    with graphs.warming_up() if graphs else nullcontext():
+        setup.timers.start()
+        losses = []
+        for number in range(WARM_UP_STEPS):
+            losses.append(training_step(setup, number))
+            if number == WARM_UP_STEPS - 1:
+                settle(setup)
+            setup.timers.end_step()
+        read_losses(losses, outcome)
+        setup.timers.resolve()
+    step: Step = partial(training_step, setup)
+    if graphs:
+        whole = outcome.captured == "whole step"
+        step = capture.Captured(setup, graphs, whole_step if whole else forward_backward, whole)
     before.restore()
     outcome.warm_up_s = time.perf_counter() - began
+    return step
 
 
 def check_warm_up(losses: "array[float]") -> None:

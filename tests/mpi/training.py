@@ -11,7 +11,7 @@ from catalogued import usable
 from mpi4py import MPI
 from torch import nn
 
-from ddp_hpc import catalog, placement, recording, setup, spec, train
+from ddp_hpc import catalog, placement, recording, sampling, setup, spec, train
 from ddp_hpc import curves as measured
 from ddp_hpc.phases import PHASES
 
@@ -108,7 +108,8 @@ def test_warm_up_leaves_no_trace(comm, monkeypatch):
 def test_partitioned_ranks_cycle_their_own_part_in_order(comm):
     given = spec.load(BASE | {"world_size": comm.size, "sampling": "partitioned"})
     parts = setup.assemble(given, comm, Path("unused"), torch.device("cpu"))
-    taken = torch.cat([parts.batch(step) for step in range(200)]).tolist()
+    batch = sampling.make_batches(given, comm.rank, len(parts.dataset.train), parts.device)
+    taken = torch.cat([batch(step) for step in range(200)]).tolist()
     first, last = (1437 * place // comm.size for place in (comm.rank, comm.rank + 1))
     assert taken == [first + position % (last - first) for position in range(200 * 12)]
 

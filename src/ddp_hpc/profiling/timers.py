@@ -27,19 +27,27 @@ class Timings:
 
     `phases_s` is steps x phases in the order of `PHASES`, `parts_s` steps x parts in that of `PARTS`; `overlapped_s` is
     for how long an exchange was in flight beside the backward pass. `arrived_ns` is when the rank was ready to
-    exchange, on the monotonic clock that all processes of a host share; -1 where it did not exchange.
+    exchange, on the monotonic clock that all processes of a host share; -1 where it did not exchange. `fused`: the
+    phases of this step were not told apart, and all of it is in `rest_s`.
     """
 
     phases_s: NDArray[np.float64]
     parts_s: NDArray[np.float64]
     overlapped_s: NDArray[np.float64]
     arrived_ns: NDArray[np.int64]
+    fused: NDArray[np.bool_]
 
 
-def _timings(durations_s: NDArray[np.float64], arrived_ns: "array[int]") -> Timings:
-    """Return rows of phases, parts and what overlapped, and arrivals, as Timings."""
+def _timings(durations_s: NDArray[np.float64], arrived_ns: "array[int]", fused: "array[int]") -> Timings:
+    """Return rows of phases, parts and what overlapped, arrivals and what was fused, as Timings."""
     rows, phases = durations_s.reshape(-1, _WIDTH), len(PHASES)
-    return Timings(rows[:, :phases], rows[:, phases:-1], rows[:, -1], np.array(arrived_ns, dtype=np.int64))
+    return Timings(
+        rows[:, :phases],
+        rows[:, phases:-1],
+        rows[:, -1],
+        np.array(arrived_ns, dtype=np.int64),
+        np.array(fused, dtype=np.bool_),
+    )
 
 
 class Timers(Protocol):
@@ -57,6 +65,9 @@ class Timers(Protocol):
     def overlapped(self, seconds: float) -> None:
         """An exchange was in flight beside the backward pass of this step, for so long."""
 
+    def fused(self) -> None:
+        """The phases of this step cannot be told apart."""
+
     def end_step(self) -> None:
         """End the step, and begin the next: what was done since the last mark is its rest."""
 
@@ -71,9 +82,9 @@ class HostTimers:
     """Phases by the host's monotonic clock."""
 
     def __init__(self) -> None:
-        self._durations_ns, self._arrivals_ns = array("q"), array("q")
+        self._durations_ns, self._arrivals_ns, self._fused_steps = array("q"), array("q"), array("b")
         self._row = [0] * _WIDTH
-        self._arrived_ns, self._last_ns = -1, perf_counter_ns()
+        self._arrived_ns, self._fused, self._last_ns = -1, False, perf_counter_ns()
 
     def start(self) -> None:
         """Begin a step here."""
@@ -95,20 +106,25 @@ class HostTimers:
         """An exchange was in flight beside the backward pass of this step, for so long."""
         self._row[-1] += round(1e9 * seconds)
 
+    def fused(self) -> None:
+        """The phases of this step cannot be told apart."""
+        self._fused = True
+
     def end_step(self) -> None:
         """End the step: what was done since the last mark is its rest."""
         self.mark("rest_s")
         self._durations_ns.extend(self._row)
         self._arrivals_ns.append(self._arrived_ns)
+        self._fused_steps.append(self._fused)
         self._row = [0] * _WIDTH
-        self._arrived_ns = -1
+        self._arrived_ns, self._fused = -1, False
 
     def resolve(self) -> None:
         """Nothing waits."""
 
     def timings(self) -> Timings:
         """Return all steps."""
-        return _timings(np.array(self._durations_ns, dtype=np.int64) / 1e9, self._arrivals_ns)
+        return _timings(np.array(self._durations_ns, dtype=np.int64) / 1e9, self._arrivals_ns, self._fused_steps)
 
 
 class CudaTimers:
@@ -118,13 +134,14 @@ class CudaTimers:
     """
 
     def __init__(self) -> None:
-        self._durations_s, self._arrivals_ns = array("d"), array("q")
+        self._durations_s, self._arrivals_ns, self._fused_steps = array("d"), array("q"), array("b")
         self._free: list[torch.cuda.Event] = []
         self._base = self._event()
         self._pending: list[tuple[tuple[int, ...], torch.cuda.Event]] = []  # no column: not a phase, but a new start
         self._row = [0.0] * _WIDTH
-        self._steps_pending: list[tuple[int, float]] = []  # their arrival and what overlapped, in order
-        self._arrived_ns, self._overlapped_s = -1, 0.0
+        # their arrival, what overlapped, whether they are fused, in order
+        self._steps_pending: list[tuple[int, float, bool]] = []
+        self._arrived_ns, self._overlapped_s, self._fused = -1, 0.0, False
 
     def _event(self) -> torch.cuda.Event:
         event = self._free.pop() if self._free else torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -148,11 +165,15 @@ class CudaTimers:
         """An exchange was in flight beside the backward pass of this step, for so long."""
         self._overlapped_s += seconds
 
+    def fused(self) -> None:
+        """The phases of this step cannot be told apart."""
+        self._fused = True
+
     def end_step(self) -> None:
         """End the step: what was done since the last mark is its rest."""
         self.mark("rest_s")
-        self._steps_pending.append((self._arrived_ns, self._overlapped_s))
-        self._arrived_ns, self._overlapped_s = -1, 0.0
+        self._steps_pending.append((self._arrived_ns, self._overlapped_s, self._fused))
+        self._arrived_ns, self._overlapped_s, self._fused = -1, 0.0, False
 
     def resolve(self) -> None:
         """Wait for the last event, and read all of them."""
@@ -163,9 +184,10 @@ class CudaTimers:
             for column in columns:
                 self._row[column] += self._base.elapsed_time(event) / 1e3
             if columns == (_REST,):
-                arrived_ns, self._row[-1] = self._steps_pending.pop(0)
+                arrived_ns, self._row[-1], fused = self._steps_pending.pop(0)
                 self._durations_s.extend(self._row)
                 self._arrivals_ns.append(arrived_ns)
+                self._fused_steps.append(fused)
                 self._row = [0.0] * _WIDTH
             self._free.append(self._base)
             self._base = event
@@ -173,7 +195,31 @@ class CudaTimers:
 
     def timings(self) -> Timings:
         """Return all steps that have been resolved."""
-        return _timings(np.array(self._durations_s, dtype=np.float64), self._arrivals_ns)
+        return _timings(np.array(self._durations_s, dtype=np.float64), self._arrivals_ns, self._fused_steps)
+
+
+class Listener(Protocol):
+    """What is told of a step while it happens."""
+
+    def mark(self, phase: str, part: str | None = None) -> None:
+        """As of `Timers`."""
+
+    def arrived(self) -> None:
+        """As of `Timers`."""
+
+    def overlapped(self, seconds: float) -> None:
+        """As of `Timers`."""
+
+
+class Relay:
+    """Whom data, model and exchange tell: the clock, or somebody else while a step is recorded. It costs no call."""
+
+    def __init__(self, clock: Timers) -> None:
+        self.tell(clock)
+
+    def tell(self, listener: Listener) -> None:
+        """Tell this one from now on."""
+        self.mark, self.arrived, self.overlapped = listener.mark, listener.arrived, listener.overlapped
 
 
 def make(device: torch.device) -> Timers:

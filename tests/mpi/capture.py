@@ -1,0 +1,210 @@
+"""Steps from graphs are the steps that would have been taken one kernel at a time."""
+
+from contextlib import contextmanager
+from pathlib import Path
+
+import fake_graphs
+import numpy as np
+import pytest
+import torch
+from mpi4py import MPI
+from torch import nn
+
+from ddp_hpc import capture, catalog, setup, spec, train
+from ddp_hpc.models import mlp
+from ddp_hpc.phases import PHASES
+from ddp_hpc.placement import survey
+
+pytestmark = pytest.mark.usefixtures("comm")
+
+BASE = {
+    "model": {"name": "mlp", "widths": [16]},
+    "dataset": "digits",
+    "exchange": "none",
+    "world_size": 1,
+    "batch_size": 12,
+    "learning_rate": 0.25,  # exact in float32, as the device keeps it
+    "budget": {"steps": 102},
+    "device": "cpu",
+    "threads_per_rank": 1,
+}
+
+
+class Graphs(fake_graphs.Graphs):
+    """With the warm-up as on a GPU."""
+
+    def __init__(self, device):
+        super().__init__()
+
+    @contextmanager
+    def warming_up(self):
+        yield
+
+
+def run(monkeypatch, mode, comm=MPI.COMM_SELF, **fields):
+    """Train on the ranks of `comm`; return outcome and replica."""
+    monkeypatch.setattr(capture, "mode", lambda spec, device: mode)
+    monkeypatch.setattr(capture, "CudaGraphs", Graphs)
+    given = spec.load(BASE | fields)
+    outcome = train.Outcome()
+    return outcome, train.train(given, comm, survey(given, comm), Path("unused"), outcome)
+
+
+RULES = [
+    {},
+    {"momentum": 0.75, "weight_decay": 2.0**-7},
+    {"optimizer": "adam", "learning_rate": 2.0**-7, "learning_rate_warm_up_steps": 4},
+    {"precision": "bfloat16"},
+    {"evaluate_every_steps": 20},
+]
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("mode", ["whole step", "forward and backward"])
+def test_losses_and_weights_are_those_without_capture(monkeypatch, mode, rule):
+    expected, weights = run(monkeypatch, "off", **rule)
+    outcome, replica = run(monkeypatch, mode, **rule)
+    assert outcome.losses == expected.losses
+    assert outcome.evaluations == expected.evaluations
+    assert torch.equal(replica.weights, weights.weights)
+    assert expected.losses[-1] < 0.9 * expected.losses[0]
+
+
+@pytest.mark.parametrize("exchange", ["ring", "mpi_allreduce", "parameter_server"])
+def test_ranks_exchange_between_graphs(monkeypatch, comm, exchange):
+    fields = {"exchange": exchange, "world_size": comm.size, "momentum": 0.75}
+    expected, weights = run(monkeypatch, "off", comm, **fields)
+    outcome, replica = run(monkeypatch, "forward and backward", comm, **fields)
+    assert outcome.losses == expected.losses
+    assert torch.equal(replica.weights, weights.weights)
+
+
+class Noisy(nn.Sequential):
+    """Draws random numbers, and keeps running means."""
+
+    def __init__(self):
+        super().__init__(nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.25), nn.Linear(32, 10))
+
+
+def test_dropout_and_running_means_go_on_from_step_to_step(monkeypatch):
+    monkeypatch.setattr(mlp, "build", lambda shape, outputs, **options: Noisy())
+    expected, weights = run(monkeypatch, "off")
+    for mode in ("whole step", "forward and backward"):
+        outcome, replica = run(monkeypatch, mode)
+        assert outcome.losses == expected.losses
+        for mine, theirs in zip(replica.buffers(), weights.buffers(), strict=True):
+            assert torch.equal(mine, theirs)
+
+
+def test_phases_are_known_of_every_fiftieth_step_and_fill_it(monkeypatch):
+    outcome, _ = run(monkeypatch, "whole step")
+    timings = outcome.timers.timings()
+    fused = timings.fused[train.WARM_UP_STEPS :]
+    assert np.flatnonzero(~fused).tolist() == [0, 50, 100]
+    phases_s = timings.phases_s[train.WARM_UP_STEPS :]
+    assert not phases_s[fused][:, :-1].any()
+    assert (phases_s[fused][:, PHASES.index("rest_s")] > 0).all()
+    for phase in ("data_s", "forward_s", "backward_s", "update_s"):
+        assert (phases_s[~fused][:, PHASES.index(phase)] > 0).all()
+
+
+def test_phases_are_known_of_every_step_whose_exchange_is_not_captured(monkeypatch):
+    outcome, _ = run(monkeypatch, "forward and backward")
+    timings = outcome.timers.timings()
+    assert not timings.fused.any()
+    for phase in ("data_s", "forward_s", "backward_s", "update_s"):
+        assert (timings.phases_s[:, PHASES.index(phase)] > 0).all()
+
+
+class Replacing(nn.Module):
+    """Has a new tensor for a buffer in each step."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(64, 10)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls = self.calls + 1
+        return self.layer(x)
+
+
+class Reading(nn.Module):
+    """Reads a value on the host."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(64, 10)
+
+    def forward(self, x):
+        return self.layer(x) * float(x.sum() > 0)
+
+
+@pytest.mark.parametrize(("model", "told"), [(Replacing, "its buffer calls"), (Reading, "cannot be captured")])
+def test_a_model_that_a_graph_would_get_wrong_is_refused(monkeypatch, model, told):
+    monkeypatch.setattr(mlp, "build", lambda shape, outputs, **options: model())
+    run(monkeypatch, "off", budget={"steps": 10})
+    with pytest.raises(RuntimeError, match=rf"(?s){told}.*`capture: off`"):
+        run(monkeypatch, "whole step", budget={"steps": 10})
+
+
+def test_a_batch_of_another_size_is_refused_by_name(monkeypatch):
+    given = spec.load(BASE)
+    parts = setup.assemble(given, MPI.COMM_SELF, Path("unused"), torch.device("cpu"))
+    step = capture.Captured(parts, Graphs(None), train.whole_step, whole=True)
+    step(0)
+    parts.batches._numbers = lambda number: torch.arange(11)
+    with pytest.raises(ValueError, match="the batch of step 4 has 11 samples, there is room for 12"):
+        step(3)
+
+
+FLAGS = {"CAPTURABLE": False, "OVERLAPS": False}
+
+
+@pytest.mark.parametrize(
+    ("flags", "fields", "expected"),
+    [
+        ({"CAPTURABLE": True}, {}, "whole step"),
+        ({"CAPTURABLE": True}, {"dtype": "float64"}, "forward and backward"),  # rates on the device are float32
+        ({"CAPTURABLE": True}, {"capture": "off"}, "off"),
+        ({}, {}, "forward and backward"),
+        ({"OVERLAPS": True}, {}, "off"),
+        ({"OVERLAPS": True, "CAPTURABLE": True}, {}, "whole step"),
+    ],
+)
+def test_what_is_captured_follows_from_the_exchange(monkeypatch, flags, fields, expected):
+    given = spec.load(BASE | {"device": "cuda"} | fields)
+    monkeypatch.setattr(catalog, "constants", lambda kind, name: FLAGS | flags)
+    assert capture.mode(given, torch.device("cuda", 0)) == expected
+    assert capture.mode(given, torch.device("cpu")) == "off"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("exchange", ["none", "mpi_allreduce"])
+@pytest.mark.parametrize("placement", ["device", "host"])
+def test_on_a_gpu_too(rule, exchange, placement):
+    def losses(how):
+        given = spec.load(
+            BASE | {"device": "cuda", "capture": how, "exchange": exchange, "data_placement": placement} | rule
+        )
+        outcome = train.Outcome()
+        train.train(given, MPI.COMM_SELF, survey(given, MPI.COMM_SELF), Path("unused"), outcome)
+        assert (outcome.captured == "off") == (how == "off")
+        return outcome.losses
+
+    assert losses("auto") == pytest.approx(losses("off"), rel=1e-4)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_graph_of_nothing_is_left_out():
+    graphs = capture.CudaGraphs(torch.device("cuda", 0))
+    graphs.begin()
+    assert graphs.end() is None
+    room = torch.zeros(3, device="cuda")
+    graphs.begin()
+    room += 1
+    replay = graphs.end()
+    for _ in range(2):
+        replay()
+    assert room.tolist() == [2.0, 2.0, 2.0]
