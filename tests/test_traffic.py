@@ -17,6 +17,8 @@ EXCHANGES = {
     "ring": "ring",
     "mpi_allreduce": "mpi_allreduce",
     "parameter_server": "parameter_server",
+    "parameter_server float16": {"name": "parameter_server", "compression": "float16"},
+    "parameter_server top_k": {"name": "parameter_server", "compression": "top_k", "kept": 0.01},
     "sharded_server 1": {"name": "sharded_server", "servers": 1},
     "sharded_server 2": {"name": "sharded_server", "servers": 2},
     "sharded_server": "sharded_server",
@@ -57,6 +59,13 @@ def test_everything_of_a_parameter_server_goes_through_rank_0(mpiexec, ranks):
     assert buffer <= sent[0] <= perfmodel.bytes_sent("parameter_server", buffer, ranks)  # others may pass weights on
     assert all(one >= buffer for one in sent[1:])
     assert min(messages[1:]) >= ceil(buffer / PIECE_BYTES)
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize(("compression", "part"), [("float16", 1 / 2), ("top_k", 2 * 0.01)])  # an index per value
+def test_compression_makes_gradients_smaller_and_leaves_weights_whole(mpiexec, ranks, compression, part):
+    sent, _, buffer = all_sent(mpiexec, ranks)[f"parameter_server {compression}"]
+    assert sum(sent) == (ranks - 1) * (part * buffer + buffer)
 
 
 @pytest.mark.parametrize("ranks", RANKS)

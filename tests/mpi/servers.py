@@ -112,6 +112,29 @@ def test_the_parameter_server_tells_its_three_times_apart(comm):
         assert timers.marked == ["gather_s", "distribute_s"]
 
 
+@pytest.mark.parametrize("compression", ["float16", "bfloat16"])
+def test_half_precision_gives_the_mean_of_what_it_can_hold(comm, compression):
+    replica = replica_of(1000)
+    exchange = make("parameter_server", replica, comm, compression=compression)
+    for _ in range(2):
+        step(replica, exchange, torch.arange(1000) % 100 + comm.rank)  # both types hold these
+    expected = 1 - 2 * (torch.arange(1000) % 100 + (comm.size - 1) / 2)
+    np.testing.assert_allclose(replica.model.parts[0].detach(), expected, rtol=1e-14)
+    assert same_on_all(comm, replica.weights)
+
+
+def test_what_top_k_has_not_sent_is_kept_and_nothing_is_lost(comm):
+    replica = replica_of(1024)
+    exchange = make("parameter_server", replica, comm, compression="top_k", kept=0.05)
+    given = torch.from_numpy(np.random.default_rng(comm.rank).integers(-50, 50, (6, 1024)).astype(float))
+    for gradients in given:
+        step(replica, exchange, gradients)
+    late = exchange.state()[0].numpy()
+    assert (comm.rank == 0) or (late != 0).any()
+    moved = (1 - replica.weights.numpy()) * comm.size
+    np.testing.assert_allclose(moved + comm.allreduce(late), comm.allreduce(given.sum(0).numpy()), atol=1e-9)
+
+
 # the server that nobody waits for
 
 

@@ -1,10 +1,16 @@
 """Rank 0 serves beside computing: it gathers all gradients, averages them, steps, and broadcasts the weights."""
 
-from mpi4py import MPI
+from typing import Literal
 
+import numpy as np
+from mpi4py import MPI
+from torch import Tensor
+
+from ddp_hpc.catalog import Fraction
+from ddp_hpc.exchange._compression import Compression, make_wire
 from ddp_hpc.exchange._helpers import MakeOptimizer, Timers
 from ddp_hpc.exchange._host import Hosted, when_ready
-from ddp_hpc.exchange._serving import Collector, send
+from ddp_hpc.exchange._serving import GRADIENTS, Collector, send
 from ddp_hpc.replica import Replica
 
 SYNCHRONOUS = True
@@ -14,6 +20,60 @@ OVERLAPS = False
 CAPTURABLE = False
 
 
+class Whole:
+    """Gradients go to rank 0 as they are, in pieces."""
+
+    def __init__(self, gradients: Tensor, comm: MPI.Intracomm) -> None:
+        self._gradients, self._comm = Hosted(gradients), comm
+        self._collector = Collector(self._gradients.array, comm) if comm.rank == 0 else None
+
+    def send(self) -> None:
+        """Send this rank's gradients."""
+        self._gradients.pull()
+        MPI.Request.Waitall(send(self._gradients.array, self._comm, server=0))
+
+    def mean(self, timers: Timers) -> None:
+        """Overwrite rank 0's gradients with the mean of all."""
+        assert self._collector is not None, "only rank 0 serves"
+        self._collector.listen()
+        self._gradients.pull()
+        self._collector.mean(timers)
+        self._gradients.push()
+
+    def state(self) -> list[Tensor]:
+        """Nothing is kept."""
+        return []
+
+
+class Compressed:
+    """Gradients go to rank 0 in fewer bytes, except its own, which go nowhere."""
+
+    def __init__(self, gradients: Tensor, comm: MPI.Intracomm, compression: Compression, kept: float) -> None:
+        self._gradients, self._comm = gradients, comm
+        self._wire = make_wire(compression, gradients, kept)
+        senders = comm.size - 1 if comm.rank == 0 else 0
+        self._room = np.empty((senders, self._wire.bytes_per_message), np.uint8)
+
+    def send(self) -> None:
+        """Send this rank's gradients."""
+        self._comm.Send(self._wire.encode(self._gradients), 0, GRADIENTS)
+
+    def mean(self, timers: Timers) -> None:
+        """Overwrite rank 0's gradients with the mean of all, added in the order of the ranks."""
+        arriving = [self._comm.Irecv(row, rank, GRADIENTS) for rank, row in enumerate(self._room, start=1)]
+        for request, row in zip(arriving, self._room, strict=True):
+            request.Wait()
+            timers.mark("exchange_exposed_s", "gather_s")
+            self._wire.add_to(self._gradients, row)
+            timers.mark("exchange_exposed_s", "average_s")
+        self._gradients /= self._comm.size
+        timers.mark("exchange_exposed_s", "average_s")
+
+    def state(self) -> list[Tensor]:
+        """Return what has not been sent yet."""
+        return self._wire.state()
+
+
 class ParameterServer:
     """The scheme of SHM-Learn-Dist (Biswas, 2017), section 6, steps 3 to 6, with the three times that it publishes.
 
@@ -21,41 +81,63 @@ class ParameterServer:
     gathering is sending, and distributing is to wait for the weights and to receive them.
     """
 
-    def __init__(self, replica: Replica, comm: MPI.Intracomm, timers: Timers, make_optimizer: MakeOptimizer) -> None:
+    def __init__(
+        self,
+        replica: Replica,
+        comm: MPI.Intracomm,
+        timers: Timers,
+        make_optimizer: MakeOptimizer,
+        gradients: Whole | Compressed,
+    ) -> None:
         self._replica, self._comm, self._timers = replica, comm, timers
-        self._weights, self._gradients = Hosted(replica.weights), Hosted(replica.gradients)
+        self._weights, self._gradients = Hosted(replica.weights), gradients
         if comm.rank == 0:
             self._optimizer = make_optimizer(replica.weights, replica.gradients)
-            self._collector = Collector(self._gradients.array, comm)
 
     def update(self) -> None:
         """Go from fresh gradients to the next weights."""
         when_ready(self._replica.gradients)
         self._timers.arrived()
-        self._gradients.pull()
         if self._comm.rank == 0:
-            self._serve()
+            self._gradients.mean(self._timers)
+            self._optimizer.step()
+            self._timers.mark("update_s")
+            self._weights.pull()
         else:
-            MPI.Request.Waitall(send(self._gradients.array, self._comm, server=0))
+            self._gradients.send()
             self._timers.mark("exchange_exposed_s", "gather_s")
         self._comm.Bcast(self._weights.array)
         if self._comm.rank != 0:
             self._weights.push()
         self._timers.mark("exchange_exposed_s", "distribute_s")
 
-    def _serve(self) -> None:
-        """Average the gradients of all ranks, and step."""
-        self._collector.listen()
-        self._collector.mean(self._timers)
-        self._gradients.push()
-        self._optimizer.step()
-        self._timers.mark("update_s")
-        self._weights.pull()
+    def state(self) -> list[Tensor]:
+        """Return what compression keeps for later."""
+        return self._gradients.state()
 
     def close(self) -> None:
         """Nothing is held."""
 
 
-def make(replica: Replica, comm: MPI.Intracomm, timers: Timers, make_optimizer: MakeOptimizer) -> ParameterServer:
-    """Return the exchange; all ranks of `comm` must call. What lies on a GPU goes through pinned host memory."""
-    return ParameterServer(replica, comm, timers, make_optimizer)
+def make(
+    replica: Replica,
+    comm: MPI.Intracomm,
+    timers: Timers,
+    make_optimizer: MakeOptimizer,
+    *,
+    compression: Literal["none", "float16", "bfloat16", "top_k"] = "none",
+    kept: Fraction = 0.01,
+) -> ParameterServer:
+    """Return the exchange; all ranks of `comm` must call. What lies on a GPU goes through pinned host memory.
+
+    Args:
+        replica, comm, timers, make_optimizer: as of every exchange.
+        compression: how gradients are sent; weights go out in full.
+        kept: which part of the gradients `top_k` sends in a step, > 0.
+
+    Raises:
+        ValueError: `top_k` with `kept` 0, or gradients that have two bytes each already.
+    """
+    gradients = replica.gradients
+    how = Whole(gradients, comm) if compression == "none" else Compressed(gradients, comm, compression, kept)
+    return ParameterServer(replica, comm, timers, make_optimizer, how)
