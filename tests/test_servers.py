@@ -1,4 +1,4 @@
-"""Exchanges with servers and weight averaging on several ranks; the facts are in tests/mpi/servers.py."""
+"""Exchanges with servers and weight averaging on several ranks; the facts are in tests/mpi."""
 
 import pytest
 
@@ -9,7 +9,7 @@ POINT = {"model": "mlp", "dataset": "digits", "batch_size": 8, "learning_rate": 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_facts_hold_on(on_ranks, ranks):
-    on_ranks(ranks, "servers.py")
+    on_ranks(ranks, "servers.py", "async_server.py")
 
 
 @pytest.mark.parametrize(
