@@ -4,9 +4,12 @@ import os
 import socket
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
+import numpy as np
 import torch
 from mpi4py import MPI
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ddp_hpc.placement import LaunchError
@@ -95,13 +98,14 @@ def slices(length: int, parts: int, itemsize: int) -> list[slice]:
     return [slice(first, last) for first, last in pairwise(bounds)]
 
 
-def mean_of(rows: Tensor, chosen: slice, out: Tensor, divisor: int) -> None:
+def mean_of(rows: NDArray[Any], chosen: slice, out: NDArray[Any], divisor: int) -> None:
     """Write the sum of all rows over `chosen`, divided by `divisor`, to `out`: in the order of the rows, so that it
-    repeats bit for bit. Half the time of `torch.mean` over two rows."""
+    repeats bit for bit. By numpy, whose calls cost less than torch's: 14 us for two rows of 76,728, torch's sums 23 us,
+    `torch.mean` 30 us."""
     if len(rows) == 1:
-        out.copy_(rows[0, chosen])
+        out[:] = rows[0, chosen]
     else:
-        torch.add(rows[0, chosen], rows[1, chosen], out=out)
+        np.add(rows[0, chosen], rows[1, chosen], out=out)
         for row in rows[2:]:
             out += row[chosen]
     if divisor > 1:
@@ -130,8 +134,8 @@ class SharedModel:
         self._replica, self._comm = replica, comm
         length, dtype = len(replica.weights), replica.weights.dtype
         self._rows, self._weights = share(comm, length, dtype, node=node), share(comm, length, dtype, 1, node)
-        self.gradients = self._rows.rows
-        replica.move(weights=self._weights.rows[0], gradients=self.gradients[comm.rank])
+        self.gradients: NDArray[Any] = self._rows.rows.numpy()
+        replica.move(weights=self._weights.rows[0], gradients=self._rows.rows[comm.rank])
         comm.Barrier()  # everybody has written the same weights there
         part, block = slices(length, comm.size, dtype.itemsize)[comm.rank], _BLOCK_BYTES // dtype.itemsize
         starts = range(part.start, part.stop, block)

@@ -49,7 +49,7 @@ class Hierarchical:
         self._sums = share(group, len(replica.weights), replica.weights.dtype, ranks=1, node=node)
         sums = self._sums.rows[0]
         self._work = [
-            (part, sums[part], make_optimizer(replica.weights[part], sums[part])) for part in self._model.mine
+            (part, sums[part].numpy(), make_optimizer(replica.weights[part], sums[part])) for part in self._model.mine
         ]
 
     def update(self) -> None:

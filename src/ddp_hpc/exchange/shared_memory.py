@@ -28,7 +28,7 @@ class SharedMemory:
         mean = replica.weights.new_zeros(max((part.stop - part.start for part in self._model.mine), default=0))
         means = [mean[: part.stop - part.start] for part in self._model.mine]
         self._work = [
-            (part, mean, make_optimizer(replica.weights[part], mean))
+            (part, mean.numpy(), make_optimizer(replica.weights[part], mean))
             for part, mean in zip(self._model.mine, means, strict=True)
         ]
 
