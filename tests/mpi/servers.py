@@ -163,7 +163,7 @@ def test_between_averages_ranks_differ_and_a_settling_shows_their_mean(comm):
     exchange = make("weight_average", replica, comm, period=3)
     mean = (comm.size + 1) / 2  # of the ranks' gradients below
     for number in range(1, 10):
-        constant_steps(replica, exchange, 1, comm.rank + 1)
+        step(replica, exchange, torch.full((8,), comm.rank + 1.0))
         averaged, since = number // 3 * 3, number % 3
         expected = 1 - averaged * mean - since * (comm.rank + 1)
         np.testing.assert_allclose(replica.weights, np.full(8, expected), atol=1e-12)
