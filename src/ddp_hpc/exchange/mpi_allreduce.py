@@ -1,8 +1,14 @@
-"""Gradients averaged by MPI's own Allreduce: blocking, in place."""
+"""Gradients averaged by MPI's own Allreduce: in one blocking call, in buckets, or compressed."""
 
+from typing import Literal
+
+import numpy as np
+import torch
 from mpi4py import MPI
 
-from ddp_hpc.exchange._helpers import MakeOptimizer, Timers
+from ddp_hpc.catalog import Fraction, PositiveFloat
+from ddp_hpc.exchange._compression import Wire, make_wire
+from ddp_hpc.exchange._helpers import Exchange, MakeOptimizer, Timers
 from ddp_hpc.exchange._host import HostGradients
 from ddp_hpc.replica import Replica
 
@@ -39,6 +45,104 @@ class MpiAllreduce:
         """Nothing is held."""
 
 
-def make(replica: Replica, comm: MPI.Intracomm, timers: Timers, make_optimizer: MakeOptimizer) -> MpiAllreduce:
-    """Return the exchange; all ranks of `comm` must call. GPU gradients go through pinned host memory."""
-    return MpiAllreduce(replica, comm, timers, make_optimizer)
+class InBuckets:
+    """One Iallreduce per bucket, all in flight together: one is divided while others are still on their way."""
+
+    def __init__(
+        self,
+        replica: Replica,
+        comm: MPI.Intracomm,
+        timers: Timers,
+        make_optimizer: MakeOptimizer,
+        bucket_bytes: float,
+    ) -> None:
+        whole, length = len(replica.gradients), max(1, int(bucket_bytes / replica.gradients.element_size()))
+        bounds = [slice(start, min(start + length, whole)) for start in range(0, whole, length)]
+        self._gradients = HostGradients(replica.gradients, bounds)
+        self._comm, self._timers = comm, timers
+        self._optimizer = make_optimizer(replica.weights, replica.gradients)
+
+    def update(self) -> None:
+        """Go from fresh gradients to the next weights."""
+        gradients, buckets = self._gradients, range(len(self._gradients.pieces))
+        gradients.begin(self._timers)
+        requests = [self._comm.Iallreduce(MPI.IN_PLACE, gradients.ready(number)) for number in buckets]
+        for number, request in zip(buckets, requests, strict=True):
+            request.Wait()
+            gradients.pieces[number] /= self._comm.size
+            gradients.give_back(number)
+        gradients.join()
+        self._timers.mark("exchange_exposed_s")
+        self._optimizer.step()
+        self._timers.mark("update_s")
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class Compressed:
+    """All ranks gather all messages, and each sums them by rank: every rank gets the same bits."""
+
+    def __init__(
+        self, replica: Replica, comm: MPI.Intracomm, timers: Timers, make_optimizer: MakeOptimizer, wire: Wire
+    ) -> None:
+        self._gradients, self._wire = replica.gradients, wire
+        self._inbox = np.empty((comm.size, wire.bytes_per_message), dtype=np.uint8)
+        self._comm, self._timers = comm, timers
+        self._optimizer = make_optimizer(replica.weights, replica.gradients)
+
+    def update(self) -> None:
+        """Go from fresh gradients to the next weights."""
+        if self._gradients.is_cuda:
+            torch.cuda.current_stream(self._gradients.device).synchronize()
+        self._timers.arrived()
+        self._comm.Allgather(self._wire.encode(self._gradients), self._inbox)
+        self._gradients.zero_()
+        for message in self._inbox:
+            self._wire.add_to(self._gradients, message)
+        self._gradients /= self._comm.size
+        self._timers.mark("exchange_exposed_s")
+        self._optimizer.step()
+        self._timers.mark("update_s")
+
+    def state(self) -> list[torch.Tensor]:
+        """Return what compression keeps from step to step."""
+        return self._wire.state()
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def make(
+    replica: Replica,
+    comm: MPI.Intracomm,
+    timers: Timers,
+    make_optimizer: MakeOptimizer,
+    *,
+    bucket_mb: PositiveFloat | None = None,
+    compression: Literal["none", "float16", "bfloat16", "top_k"] = "none",
+    kept: Fraction = 0.01,
+) -> Exchange:
+    """Return the exchange; all ranks of `comm` must call. GPU gradients go through pinned host memory.
+
+    Args:
+        bucket_mb: None: one blocking Allreduce; else non-blocking ones of so many MB (1e6 bytes) each.
+        compression: form of the gradients in a message, see `_compression`. Each rank sends its own to all others, so
+            float16 saves bytes against an allreduce on up to 3 ranks, top_k on up to 1/kept or so.
+        kept: which part of the gradients top_k sends, > 0.
+
+    Raises:
+        ValueError: both buckets and compression, or a `kept` that does nothing.
+    """
+    if compression != "top_k" and kept != 0.01:
+        raise ValueError(f"kept={kept} with compression {compression!r} does nothing; allowed: with compression: top_k")
+    if compression == "none":
+        if bucket_mb is None:
+            return MpiAllreduce(replica, comm, timers, make_optimizer)
+        return InBuckets(replica, comm, timers, make_optimizer, 1e6 * bucket_mb)
+    if bucket_mb is not None:
+        raise ValueError(
+            f"bucket_mb={bucket_mb} with compression {compression!r}: compressed gradients go in one message; allowed: "
+            "bucket_mb: null, or compression: none"
+        )
+    return Compressed(replica, comm, timers, make_optimizer, make_wire(compression, replica.gradients, kept))

@@ -1,5 +1,6 @@
 """Gradients averaged by a hand-written ring: reduce-scatter, then allgather, in place."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,82 +17,92 @@ DETERMINISTIC = True
 OVERLAPS = False
 CAPTURABLE = False
 
-Chunks = list[NDArray[Any]]
+# What a message carries at most. A long buffer goes round piece by piece, so that what has arrived is still in the
+# cache when it is added and sent on.
+CHUNK_BYTES = 1 << 20
 
 
-def split(buffer: NDArray[Any], n: int) -> Chunks:
-    """Return `buffer` as n adjoining views, the longest first; some are empty if it is shorter than n.
+def ring(
+    buffer: NDArray[Any], comm: MPI.Intracomm, inbox: NDArray[Any], divisor: int = 1, tag: int = 0
+) -> Iterator[list[MPI.Request]]:
+    """Sum `buffer` over the ranks of `comm` and divide by `divisor`, in place, step by step.
+
+    Args:
+        buffer: 1-D, contiguous; same length and dtype on every rank.
+        comm: the ring; all its ranks must call.
+        inbox: as long as the longest of n parts of the buffer, or longer; overwritten.
+        divisor: 1 leaves the sum.
+        tag: of the messages; rings in flight at the same time need one each.
+
+    Yields:
+        The messages of a step: complete them, then ask for the next step.
+
+    Each rank sends 2 (n-1)/n of the buffer, the least any allreduce can
+    (Patarasuk and Yuan, JPDC 69(2), 2009).
+    """
+    rank, n = comm.rank, comm.size
+    right, left = (rank + 1) % n, (rank - 1) % n
+    chunks = np.array_split(
+        buffer, n
+    )  # views, the longest first; some are empty if there are fewer elements than ranks
+
+    for step in range(n - 1):  # reduce-scatter
+        outgoing, incoming = chunks[(rank - step) % n], chunks[(rank - step - 1) % n]
+        arrived = inbox[: len(incoming)]
+        yield [comm.Irecv(arrived, left, tag), comm.Isend(outgoing, right, tag)]
+        incoming += arrived
+
+    if divisor != 1:
+        mine = chunks[right]  # here each rank divides its own part only
+        mine /= divisor
+
+    for step in range(n - 1):  # allgather
+        outgoing, incoming = chunks[(rank - step + 1) % n], chunks[(rank - step) % n]
+        yield [comm.Irecv(incoming, left, tag), comm.Isend(outgoing, right, tag)]
+
+
+def ring_in_pieces(
+    buffer: NDArray[Any], comm: MPI.Intracomm, inbox: NDArray[Any], divisor: int = 1, tag: int = 0
+) -> Iterator[list[MPI.Request]]:
+    """Do as `ring`, with messages of at most `CHUNK_BYTES`; `inbox` is that of `make_inbox`."""
+    length = comm.size * (CHUNK_BYTES // buffer.itemsize)
+    for start in range(0, len(buffer), length):
+        yield from ring(buffer[start : start + length], comm, inbox, divisor, tag)
+
+
+def make_inbox(buffer: NDArray[Any], n: int) -> NDArray[Any]:
+    """Return room for what arrives in one step of `ring_in_pieces` of `buffer` on n ranks."""
+    return np.empty(min(-(-len(buffer) // n), CHUNK_BYTES // buffer.itemsize), buffer.dtype)
+
+
+def ring_allreduce(buffer: NDArray[Any], comm: MPI.Intracomm, divisor: int = 1) -> None:
+    """Sum `buffer` over the ranks of `comm` and divide by `divisor`, in place; see `ring`.
 
     Raises:
         ValueError: `buffer` is not 1-D and contiguous.
     """
     if buffer.ndim != 1 or not buffer.flags.c_contiguous:
         raise ValueError(f"need a flat buffer, got shape {buffer.shape}, strides {buffer.strides}")
-    return np.array_split(buffer, n)
-
-
-def reduce_scatter(chunks: Chunks, comm: MPI.Intracomm, inbox: NDArray[Any]) -> NDArray[Any]:
-    """Sum `chunks` over the ranks of `comm`, each rank one of them, in place; return the chunk that this rank summed.
-
-    Args:
-        chunks: one per rank, as `split` gives them; the same lengths and dtype on every rank.
-        comm: the ring; all its ranks must call.
-        inbox: as long as the longest chunk; overwritten.
-    """
-    rank, n = comm.rank, comm.size
-    right, left = (rank + 1) % n, (rank - 1) % n
-    for step in range(n - 1):
-        outgoing, incoming = chunks[(rank - step) % n], chunks[(rank - step - 1) % n]
-        arrived = inbox[: len(incoming)]
-        comm.Sendrecv(outgoing, dest=right, recvbuf=arrived, source=left)
-        incoming += arrived
-    return chunks[right]
-
-
-def allgather(chunks: Chunks, comm: MPI.Intracomm) -> None:
-    """Give every rank all `chunks`, in place; each rank brings the one that `reduce_scatter` returned to it."""
-    rank, n = comm.rank, comm.size
-    right, left = (rank + 1) % n, (rank - 1) % n
-    for step in range(n - 1):
-        outgoing, incoming = chunks[(rank - step + 1) % n], chunks[(rank - step) % n]
-        comm.Sendrecv(outgoing, dest=right, recvbuf=incoming, source=left)
-
-
-def ring_allreduce(buffer: NDArray[Any], comm: MPI.Intracomm) -> None:
-    """Sum `buffer` over the ranks of `comm`, in place.
-
-    Args:
-        buffer: 1-D, contiguous; same length and dtype on every rank.
-        comm: the ring; all its ranks must call.
-
-    Raises:
-        ValueError: `buffer` is not 1-D and contiguous.
-
-    Each rank sends 2 (n-1)/n of the buffer, the least any allreduce can
-    (Patarasuk and Yuan, JPDC 69(2), 2009).
-    """
-    chunks = split(buffer, comm.size)
-    reduce_scatter(chunks, comm, inbox=np.empty_like(chunks[0]))
-    allgather(chunks, comm)
+    for requests in ring_in_pieces(buffer, comm, make_inbox(buffer, comm.size), divisor):
+        MPI.Request.Waitall(requests)
 
 
 class Ring:
-    """One ring allreduce per step, then the optimiser."""
+    """One ring allreduce per step, or one per piece of what is staged from a GPU, then the optimiser."""
 
     def __init__(self, replica: Replica, comm: MPI.Intracomm, timers: Timers, make_optimizer: MakeOptimizer) -> None:
         self._gradients = HostGradients(replica.gradients)
-        self._chunks = split(self._gradients.array, comm.size)
-        self._inbox = np.empty_like(self._chunks[0])
         self._comm, self._timers = comm, timers
         self._optimizer = make_optimizer(replica.weights, replica.gradients)
 
     def update(self) -> None:
         """Go from fresh gradients to the next weights."""
-        self._gradients.fetch(self._timers)
-        mine = reduce_scatter(self._chunks, self._comm, self._inbox)
-        mine /= self._comm.size  # here each rank divides its own part only
-        allgather(self._chunks, self._comm)
-        self._gradients.put_back()
+        gradients = self._gradients
+        gradients.begin(self._timers)
+        for number in range(len(gradients.pieces)):  # one on a CPU; on a GPU the next is copied while this one is sent
+            ring_allreduce(gradients.ready(number), self._comm, divisor=self._comm.size)
+            gradients.give_back(number)
+        gradients.join()
         self._timers.mark("exchange_exposed_s")
         self._optimizer.step()
         self._timers.mark("update_s")

@@ -1,0 +1,209 @@
+"""Gradients averaged by a ring per bucket, in reverse order of the layers, while the backward pass goes on."""
+
+from collections.abc import Iterator
+from time import perf_counter
+from typing import Any
+
+import torch
+from mpi4py import MPI
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ddp_hpc.catalog import PositiveFloat
+from ddp_hpc.exchange._helpers import MakeOptimizer, Timers
+from ddp_hpc.exchange.ring import make_inbox, ring_in_pieces
+from ddp_hpc.replica import Replica, Span
+
+SYNCHRONOUS = True
+EXACT = True
+DETERMINISTIC = True
+OVERLAPS = True
+CAPTURABLE = False
+
+
+class Staged:
+    """A part of the gradients as memory that MPI can read; of a GPU's, a pinned copy, made on a stream beside."""
+
+    def __init__(self, gradients: Tensor, beside: torch.cuda.Stream | None) -> None:
+        self._device, self._beside = gradients, beside
+        self._host = gradients if beside is None else torch.empty_like(gradients, device="cpu", pin_memory=True)
+        self._here = None if beside is None else torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self.array: NDArray[Any] = self._host.numpy()
+
+    def fetch(self) -> None:
+        """Queue the copy to the host, behind all that is queued now on the current stream."""
+        if self._beside is not None and self._here is not None:
+            self._beside.wait_stream(torch.cuda.current_stream(self._device.device))
+            with torch.cuda.stream(self._beside):
+                self._host.copy_(self._device, non_blocking=True)
+                self._here.record()
+
+    def here(self, wait: bool) -> bool:
+        """Return whether the copy is there; if it shall `wait`, it is."""
+        if self._here is not None and wait:
+            self._here.synchronize()
+        return self._here is None or bool(self._here.query())  # type: ignore[no-untyped-call]
+
+    def put_back(self) -> None:
+        """Bring the array back to the device, where work of the stream beside goes on."""
+        if self._beside is not None:
+            with torch.cuda.stream(self._beside):
+                self._device.copy_(self._host, non_blocking=True)
+
+
+class Bucket:
+    """Adjoining parameters, the ring that averages them, and how far it is."""
+
+    def __init__(self, spans: list[Span], staged: Staged, comm: MPI.Intracomm, tag: int) -> None:
+        self.parameters = [span.parameter for span in spans]
+        self._staged, self._comm, self._tag = staged, comm, tag
+        self._inbox = make_inbox(staged.array, comm.size)
+        self._ring: Iterator[list[MPI.Request]] = iter(())
+        self._requests: list[MPI.Request] = []
+        self.missing = len(spans)  # so many parameters have no gradient yet
+        self.started = self.done = False
+
+    def reset(self) -> None:
+        """Be ready for the next backward pass."""
+        self.missing, self.started, self.done = len(self.parameters), False, False
+
+    def start(self) -> None:
+        """Let the gradients of this bucket go round; no rank writes them from now on."""
+        self.started = True
+        self._staged.fetch()
+        self._ring = ring_in_pieces(self._staged.array, self._comm, self._inbox, self._comm.size, self._tag)
+        self._requests = []
+
+    def advance(self, wait: bool = False) -> None:
+        """Go on as far as messages have arrived, or, if it shall `wait`, one step at least."""
+        if not self._staged.here(wait):
+            return
+        while not self.done and self._complete(wait):
+            self._requests, wait = next(self._ring, []), False
+            self.done = not self._requests
+        if self.done:
+            self._staged.put_back()
+
+    def _complete(self, wait: bool) -> bool:
+        if wait:
+            MPI.Request.Waitall(self._requests)
+        return wait or MPI.Request.Testall(self._requests)
+
+
+class RingOverlapped:
+    """A bucket starts when its last gradient is there; hooks of the later ones drive it, and `update` the rest of it.
+
+    No thread: it would share its core with the backward pass. Messages of a bucket carry its number as their tag, so
+    ranks need not start them in the same order, and sums do not depend on it.
+    """
+
+    def __init__(
+        self,
+        replica: Replica,
+        comm: MPI.Intracomm,
+        timers: Timers,
+        make_optimizer: MakeOptimizer,
+        bucket_bytes: float,
+    ) -> None:
+        self._timers = timers
+        gradients, self._device = replica.gradients, replica.gradients.device
+        self._beside = torch.cuda.Stream(self._device) if gradients.is_cuda else None  # type: ignore[no-untyped-call]
+        self._buckets = []
+        end = len(gradients)
+        for number, spans in enumerate(in_buckets(replica.spans, bucket_bytes, gradients.element_size())):
+            start = spans[-1].start
+            staged = Staged(gradients[start:end], self._beside)
+            self._buckets.append(Bucket(spans, staged, comm, tag=number))
+            end = start
+        self._flying: list[Bucket] = []
+        self._took_off = 0.0
+        # autograd runs the hooks of a GPU's parameters in a thread of its own, which not every MPI lets call it
+        self._hooks_call_mpi = not gradients.is_cuda or MPI.Query_thread() >= MPI.THREAD_SERIALIZED
+        self._hooks = [
+            parameter.register_post_accumulate_grad_hook(self._hook(bucket))  # type: ignore[no-untyped-call]
+            for bucket in self._buckets
+            for parameter in bucket.parameters
+        ]
+        self._optimizer = make_optimizer(replica.weights, replica.gradients)
+
+    def _hook(self, bucket: Bucket) -> Any:
+        """Return what is to be done when a parameter of `bucket` has got its gradient."""
+
+        def arrived(_: Tensor) -> None:
+            bucket.missing -= 1
+            if bucket.missing == 0:
+                self._start(bucket)
+            if self._hooks_call_mpi:
+                self._advance()
+
+        return arrived
+
+    def _start(self, bucket: Bucket) -> None:
+        bucket.start()
+        if not self._flying:
+            self._took_off = perf_counter()
+        self._flying.append(bucket)
+
+    def _advance(self) -> None:
+        """Bring all buckets on that are in flight; without waiting."""
+        if not self._flying:
+            return
+        for bucket in self._flying:
+            bucket.advance()
+        self._flying = [bucket for bucket in self._flying if not bucket.done]
+        if not self._flying:
+            self._timers.overlapped(perf_counter() - self._took_off)
+
+    def update(self) -> None:
+        """Go from fresh gradients to the next weights."""
+        if self._flying and self._hooks_call_mpi:
+            self._timers.overlapped(perf_counter() - self._took_off)
+        if self._beside is not None:
+            torch.cuda.current_stream(self._device).synchronize()
+        self._timers.arrived()
+        for bucket in self._buckets:  # those with a parameter that took no part in this step on this rank
+            if not bucket.started:
+                bucket.start()
+        for bucket in self._buckets:  # in the same order on all ranks, so that none waits for one that waits for it
+            while not bucket.done:
+                bucket.advance(wait=True)
+        for bucket in self._buckets:
+            bucket.reset()
+        self._flying = []
+        if self._beside is not None:
+            torch.cuda.current_stream(self._device).wait_stream(self._beside)
+        self._timers.mark("exchange_exposed_s")
+        self._optimizer.step()
+        self._timers.mark("update_s")
+
+    def close(self) -> None:
+        """Remove the hooks."""
+        for hook in self._hooks:
+            hook.remove()
+
+
+def in_buckets(spans: list[Span], bucket_bytes: float, bytes_per_element: int) -> list[list[Span]]:
+    """Return the spans from the last to the first, as many together as fill `bucket_bytes`, or one that is larger."""
+    buckets: list[list[Span]] = [[]]
+    for span in reversed(spans):
+        bucket = buckets[-1]
+        if bucket and (bucket[0].end - bucket[-1].start) * bytes_per_element >= bucket_bytes:
+            buckets.append(bucket := [])
+        bucket.append(span)
+    return buckets
+
+
+def make(
+    replica: Replica,
+    comm: MPI.Intracomm,
+    timers: Timers,
+    make_optimizer: MakeOptimizer,
+    *,
+    bucket_mb: PositiveFloat = 4.0,
+) -> RingOverlapped:
+    """Return the exchange; all ranks of `comm` must call. GPU gradients go through pinned host memory.
+
+    Args:
+        bucket_mb: how much goes round together at least, in MB (1e6 bytes), but for the last.
+    """
+    return RingOverlapped(replica, comm, timers, make_optimizer, 1e6 * bucket_mb)
