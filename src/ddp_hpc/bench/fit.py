@@ -38,8 +38,9 @@ def fit(sizes: Sequence[int], times: Sequence[float], world_size: int, exchange:
     """Return `latency_s`, `bandwidth`, their standard errors and how far the fit is from the times.
 
     The time of an exchange is linear in alpha and 1/beta, with the factors of `perfmodel.cost`: one rank, and what has
-    no model there, is one message of the whole buffer. Relative errors are made least (weights 1/t), for the times span
-    six powers of ten; neither number may be negative. Standard errors are those of linear least squares.
+    no model there, is one message of the whole buffer; of compressed gradients the bandwidth is an effective one.
+    Relative errors are made least (weights 1/t), for the times span six powers of ten; neither number may be negative.
+    Standard errors are those of linear least squares.
 
     Args:
         sizes: in bytes.
