@@ -95,6 +95,8 @@ def curves(parts: Sequence[RankPart], synchronous: bool = True) -> Curves:
     if parts[0].placement.on_one_host and synchronous and not (fused.any() and len(parts) > 1):
         wait_s = (arrived_ns.max(axis=1, keepdims=True) - arrived_ns) / 1e9
         wait_s = np.clip(wait_s, 0, phases_s[:, :, EXCHANGE])
+        if len(parts) > 1:
+            wait_s[(arrived_ns < 0).any(axis=1)] = np.nan
     else:
         wait_s = np.full(arrived_ns.shape, np.nan)
     return Curves(

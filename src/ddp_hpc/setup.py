@@ -37,6 +37,7 @@ class Setup:
     exchange: Exchange
     optimizers: list[optimizers.Optimizer]
     synchronous: bool  # all ranks take their steps together
+    last_of_backward: str  # the phase in which the backward pass ends
 
     def snapshot(self) -> Snapshot:
         """Return a copy of all that a step changes."""
@@ -91,6 +92,7 @@ def assemble(spec: RunSpec, comm: MPI.Intracomm, data_dir: Path, device: torch.d
         exchange=exchange,
         optimizers=make_optimizer.made,
         synchronous=exchange_file.SYNCHRONOUS,
+        last_of_backward="exchange_exposed_s" if getattr(exchange_file, "WAITS_IN_BACKWARD", False) else "backward_s",
     )
 
 

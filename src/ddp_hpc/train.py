@@ -137,7 +137,7 @@ def forward_backward(setup: Setup) -> Tensor:
     setup.marks.mark("forward_s")
     replica.zero_gradients()
     loss.backward()  # type: ignore[no-untyped-call]
-    setup.marks.mark("backward_s")
+    setup.marks.mark(setup.last_of_backward)
     return loss.detach()
 
 

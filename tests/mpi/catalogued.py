@@ -4,6 +4,9 @@ from importlib import import_module
 
 from ddp_hpc import catalog
 
+# peers that must be told of what ours do by themselves
+UNUSED = {"torch_ddp": {"find_unused_parameters": True}}
+
 
 def usable(world_size, **flags):
     """The names of all exchanges that run here, on so many ranks, and whose file says that of them."""

@@ -6,7 +6,7 @@ from importlib import import_module
 import numpy as np
 import pytest
 import torch
-from catalogued import usable
+from catalogued import UNUSED, usable
 from torch import nn
 
 from ddp_hpc import optimizers
@@ -16,9 +16,6 @@ from ddp_hpc.setup import broadcast
 
 LENGTHS = list(itertools.product([0, 1, 2, 7, 153_441], ["float32", "float64"]))
 OVER_64_MB = [(16_777_219, "float32"), (8_388_611, "float64")]  # and no multiple of any number of ranks here
-
-# peers that must be told of what ours do by themselves
-UNUSED = {"torch_ddp": {"find_unused_parameters": True}}
 
 
 class NoTimers:

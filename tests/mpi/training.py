@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from catalogued import usable
+from catalogued import UNUSED, usable
 from mpi4py import MPI
 from torch import nn
 
@@ -213,7 +213,7 @@ def test_a_parameter_that_only_some_ranks_use_hangs_nobody(comm, monkeypatch):
 
     monkeypatch.setattr(mlp, "build", lambda shape, outputs, **options: Unused(comm.rank))
     for name in usable(comm.size, EXACT=True, SYNCHRONOUS=True):
-        outcome, replica, _ = run(comm, exchange=name)
+        outcome, replica, _ = run(comm, exchange={"name": name} | UNUSED.get(name, {}))
         assert outcome.steps == 20
         assert len({weights.tobytes() for weights in comm.allgather(replica.weights.numpy())}) == 1
 

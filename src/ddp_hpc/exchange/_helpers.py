@@ -1,9 +1,9 @@
 """What the exchanges share: their protocols."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from torch import Tensor
+from torch import Tensor, nn
 
 
 class Optimizer(Protocol):
@@ -68,4 +68,11 @@ class Reports(Protocol):
         """
 
 
-MakeOptimizer = Callable[[Tensor, Tensor], Optimizer]  # of weights and gradients: all, or the same slice of both
+class MakeOptimizer(Protocol):
+    """Makes optimisers by the spec's rule."""
+
+    def __call__(self, weights: Tensor, gradients: Tensor) -> Optimizer:
+        """Return one of these weights, all or a slice, and the same slice of the gradients: flat tensors."""
+
+    def of_torch(self, parameters: Sequence[nn.Parameter], fused: bool) -> Optimizer:
+        """Return one of `torch.optim` for these parameters, as users of torch make it."""

@@ -1,0 +1,110 @@
+"""torch.distributed started through MPI, and one allreduce of all gradients with it."""
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from mpi4py import MPI
+from torch._C._distributed_c10d import TCPStore
+
+from ddp_hpc.exchange._helpers import MakeOptimizer, Timers
+from ddp_hpc.placement import LaunchError
+from ddp_hpc.replica import Replica
+
+CONNECT_S = 60  # in which all ranks must have found rank 0
+WIRES = {"full": None, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+def start(backend: str, comm: MPI.Intracomm) -> None:
+    """Make the ranks of `comm` the default group of torch.distributed. All must call; `stop` ends it.
+
+    Rank 0 listens on a free port, and tells address and port over MPI: no fixed port, no list of nodes to parse.
+
+    Raises:
+        LaunchError: this torch has no such backend, or rank 0 cannot be reached.
+    """
+    if not getattr(dist, f"is_{backend}_available")():
+        raise LaunchError(f"torch {torch.__version__} was built without {backend}: install a build that has it")
+    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    one_host = comm.allreduce(node.size, MPI.MIN) == comm.size
+    node.Free()
+    wait = timedelta(seconds=CONNECT_S)
+    door = socket.create_server(("127.0.0.1" if one_host else "", 0)) if comm.rank == 0 else None
+    host, port = comm.bcast(("127.0.0.1" if one_host else socket.gethostname(), door and door.getsockname()[1]))
+    try:
+        # it waits for all ranks: a group that is made before the last has come sometimes never is
+        store = TCPStore(
+            host, port, comm.size, door is not None, timeout=wait, master_listen_fd=door.detach() if door else None
+        )
+        with _loopback(one_host and backend == "gloo"):
+            dist.init_process_group(backend, store=store, rank=comm.rank, world_size=comm.size)
+    except (dist.DistError, RuntimeError) as error:
+        raise LaunchError(
+            f"rank {comm.rank} on {socket.gethostname()} cannot join {backend} at {host}:{port} within {CONNECT_S} s "
+            f"({error}): the name must mean rank 0's host on every node, and no firewall may stand between; "
+            "GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME choose the network"
+        ) from None
+
+
+@contextmanager
+def _loopback(wanted: bool) -> Iterator[None]:
+    """Let gloo use the loopback interface, unless the user has chosen another; a host's name may mean no interface."""
+    name = "GLOO_SOCKET_IFNAME"
+    if not wanted or name in os.environ:
+        yield
+        return
+    os.environ[name] = "lo"
+    try:
+        yield
+    finally:
+        del os.environ[name]
+
+
+def stop() -> None:
+    """End what `start` has begun."""
+    dist.destroy_process_group()
+
+
+class AllReduce:
+    """One all_reduce of all gradients per step, by a backend of torch.distributed, then the optimiser.
+
+    Nothing here makes the host wait for a GPU, so on one it can be part of a CUDA graph; when a rank arrived is not
+    known there.
+    """
+
+    def __init__(
+        self,
+        replica: Replica,
+        comm: MPI.Intracomm,
+        timers: Timers,
+        make_optimizer: MakeOptimizer,
+        backend: str,
+        wire: str,
+    ) -> None:
+        start(backend, comm)
+        self._gradients, self._timers = replica.gradients, timers
+        kind = WIRES[wire]
+        self._sent = replica.gradients if kind is None else torch.empty_like(replica.gradients, dtype=kind)
+        self._optimizer = make_optimizer(replica.weights, replica.gradients)
+
+    def update(self) -> None:
+        """Go from fresh gradients to the next weights."""
+        gradients, sent = self._gradients, self._sent
+        if not gradients.is_cuda:
+            self._timers.arrived()
+        if sent is not gradients:
+            sent.copy_(gradients)
+        dist.all_reduce(sent, op=dist.ReduceOp.AVG)
+        if sent is not gradients:
+            gradients.copy_(sent)
+        self._timers.mark("exchange_exposed_s")
+        self._optimizer.step()
+        self._timers.mark("update_s")
+
+    def close(self) -> None:
+        """Leave the group."""
+        stop()

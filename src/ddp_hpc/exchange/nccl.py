@@ -1,0 +1,32 @@
+"""Gradients averaged by NCCL, one all_reduce: the library of NVIDIA GPUs."""
+
+from typing import Literal
+
+from mpi4py import MPI
+
+from ddp_hpc.exchange._helpers import MakeOptimizer, Timers
+from ddp_hpc.exchange._torch_distributed import AllReduce
+from ddp_hpc.replica import Replica
+
+SYNCHRONOUS = True
+EXACT = True
+DETERMINISTIC = True
+OVERLAPS = False
+CAPTURABLE = True
+DEVICES = ("cuda",)
+
+
+def make(
+    replica: Replica,
+    comm: MPI.Intracomm,
+    timers: Timers,
+    make_optimizer: MakeOptimizer,
+    *,
+    wire: Literal["full", "float16", "bfloat16"] = "full",
+) -> AllReduce:
+    """Return the exchange; all ranks of `comm` must call.
+
+    Args:
+        wire: how gradients travel, and are added: as they are, or rounded to half of the bits.
+    """
+    return AllReduce(replica, comm, timers, make_optimizer, "nccl", wire)

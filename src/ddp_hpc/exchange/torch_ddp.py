@@ -1,0 +1,90 @@
+"""A peer: DistributedDataParallel of torch as people use it, over NCCL on GPUs and Gloo on CPUs."""
+
+from mpi4py import MPI
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from ddp_hpc.catalog import PositiveFloat
+from ddp_hpc.exchange import _torch_distributed as group
+from ddp_hpc.exchange._helpers import MakeOptimizer, Timers
+from ddp_hpc.replica import Replica
+
+SYNCHRONOUS = True
+EXACT = True
+DETERMINISTIC = True
+OVERLAPS = True
+CAPTURABLE = False
+WAITS_IN_BACKWARD = True
+
+
+class TorchDdp:
+    """DDP wraps the model and exchanges in the backward pass, bucket by bucket; a `torch.optim` optimiser steps."""
+
+    def __init__(
+        self,
+        replica: Replica,
+        comm: MPI.Intracomm,
+        timers: Timers,
+        make_optimizer: MakeOptimizer,
+        tuned: bool,
+        find_unused_parameters: bool,
+        bucket_mb: float,
+    ) -> None:
+        device = replica.weights.device
+        group.start("nccl" if device.type == "cuda" else "gloo", comm)
+        self._timers = timers
+        # the clock's own hook: what follows the last of them in the backward pass is waiting for the exchange
+        self._hooks = [
+            span.parameter.register_post_accumulate_grad_hook(self._computed)  # type: ignore[no-untyped-call]
+            for span in replica.spans
+        ]
+        self._on_cpu = device.type == "cpu"
+        self._optimizer = make_optimizer.of_torch([span.parameter for span in replica.spans], fused=tuned)
+        module = DistributedDataParallel(
+            replica.model,
+            device_ids=None if self._on_cpu else [device],
+            bucket_cap_mb=bucket_mb,
+            find_unused_parameters=find_unused_parameters,
+            static_graph=tuned,
+            gradient_as_bucket_view=tuned,
+        )
+        replica.hand_over(module)
+
+    def _computed(self, parameter: Tensor) -> None:
+        self._timers.mark("backward_s")
+        if self._on_cpu:
+            self._timers.arrived()
+
+    def update(self) -> None:
+        """Take the optimiser's step: the backward pass has left the mean gradients."""
+        self._optimizer.step()
+        self._timers.mark("update_s")
+
+    def close(self) -> None:
+        """Leave the group."""
+        for hook in self._hooks:
+            hook.remove()
+        group.stop()
+
+
+def make(
+    replica: Replica,
+    comm: MPI.Intracomm,
+    timers: Timers,
+    make_optimizer: MakeOptimizer,
+    *,
+    tuned: bool = False,
+    find_unused_parameters: bool = False,
+    bucket_mb: PositiveFloat = 25.0,
+) -> TorchDdp:
+    """Return the exchange; all ranks of `comm` must call.
+
+    Args:
+        tuned: as its documentation advises for models that never change: static graph, gradients as views of the
+            buckets, a fused optimiser.
+        find_unused_parameters: some parameters may have no gradient in some step on some rank.
+        bucket_mb: megabytes (2^20 bytes) of a bucket, but the first, which has one.
+
+    Source: Li et al., PyTorch Distributed, VLDB 13(12), 2020.
+    """
+    return TorchDdp(replica, comm, timers, make_optimizer, tuned, find_unused_parameters, bucket_mb)
