@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from conftest import MPI_ENVIRONMENT
+from launching import MPI_ENVIRONMENT
 
 from ddp_hpc import catalog
 from ddp_hpc.bench import exchange, fit, results, screen, sweep

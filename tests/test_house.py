@@ -15,7 +15,7 @@ import jsonschema
 import pytest
 from ruamel.yaml import YAML
 
-from ddp_hpc import _keys, grid
+from ddp_hpc import _keys, catalog, grid
 from ddp_hpc._yaml import read_mapping
 
 ROOT = Path(__file__).parents[1]
@@ -256,3 +256,9 @@ def test_every_link_in_a_page_leads_somewhere(page):
     links = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text())
     dead = [link for link in links if "://" not in link and not (page.parent / link).exists()]
     assert dead == []
+
+
+def test_every_exchange_has_its_row_in_the_table_of_all():
+    page = (ROOT / "docs" / "exchanges.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \|", page, flags=re.MULTILINE)
+    assert sorted(rows) == catalog.names("exchange")

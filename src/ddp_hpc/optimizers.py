@@ -217,14 +217,25 @@ class Maker:
         )
         return self.made[-1]
 
-    def of_torch(self, parameters: Sequence[nn.Parameter], fused: bool) -> Optimizer:
-        """Return the rule as `torch.optim` has it, for parameters that have gradients; `fused`: in one kernel."""
-        rule = (
+    def of_torch(
+        self,
+        parameters: Sequence[nn.Parameter],
+        fused: bool,
+        wrap: Callable[[torch.optim.Optimizer], torch.optim.Optimizer] | None = None,
+    ) -> Optimizer:
+        """Return the rule as `torch.optim` has it, for parameters that have gradients.
+
+        Args:
+            parameters: have gradients.
+            fused: in one kernel.
+            wrap: makes of it the optimiser to use, such as Horovod's.
+        """
+        rule: torch.optim.Optimizer = (
             torch.optim.Adam(parameters, weight_decay=self.weight_decay, fused=fused)
             if self.rule == "adam"
             else torch.optim.SGD(parameters, momentum=self.momentum, weight_decay=self.weight_decay, fused=fused)
         )
-        self.made.append(OfTorch(rule, self.learning_rate))
+        self.made.append(OfTorch(wrap(rule) if wrap else rule, self.learning_rate))
         return self.made[-1]
 
 

@@ -49,12 +49,13 @@ def _work(folder: Path, known: dict[str, Any]) -> None:
         mpi4py.rc.initialize = mpi4py.rc.finalize = False  # done below, so that it can be timed
         from mpi4py import MPI
 
-        from ddp_hpc import identity, placement
+        from ddp_hpc import catalog, identity, placement
         from ddp_hpc import spec as specs
-    with _timed(startup, "mpi_init_s"):
-        MPI.Init_thread(MPI.THREAD_FUNNELED)
-        comm = MPI.COMM_WORLD
     spec = specs.load(launch["spec"])
+    level = catalog.constants("exchange", spec.exchange.name).get("THREADS", "funneled")
+    with _timed(startup, "mpi_init_s"):
+        MPI.Init_thread({"funneled": MPI.THREAD_FUNNELED, "multiple": MPI.THREAD_MULTIPLE}[level])
+        comm = MPI.COMM_WORLD
     place = placement.survey(spec, comm)
     _claim(folder / f"rank-{place.rank}.pid", placement.LaunchError)
     if spec.hash != launch["spec_hash"]:

@@ -17,7 +17,7 @@ study, config/studies/exchange_speed.yaml.
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -32,6 +32,7 @@ from ddp_hpc import placement
 from ddp_hpc import spec as specs
 from ddp_hpc._process import read_json, write_json
 from ddp_hpc.bench.results import COPIES, COPY_ALONE
+from ddp_hpc.exchange._helpers import Wrap
 from ddp_hpc.profiling import provenance
 from ddp_hpc.replica import Replica
 from ddp_hpc.spec import RunSpec
@@ -48,6 +49,20 @@ class Idle:
 
     def step(self) -> None:
         """Leave the weights as they are."""
+
+
+class MakeIdle:
+    """Makes optimisers that do nothing, whatever for."""
+
+    def __call__(self, weights: Tensor, gradients: Tensor) -> Idle:
+        """Return one for flat tensors."""
+        return Idle()
+
+    def of_torch(self, parameters: Sequence[nn.Parameter], fused: bool, wrap: Wrap | None = None) -> Idle:
+        """Return one for parameters; but what wraps an optimiser gets one of torch's."""
+        if wrap:
+            wrap(torch.optim.SGD(parameters))
+        return Idle()
 
 
 class NoTimers:
@@ -142,7 +157,7 @@ def made(spec: RunSpec, size: int, comm: MPI.Intracomm) -> Iterator[Callable[[],
     """Give a step of the spec's exchange on a buffer of `size` bytes; it is closed in the end."""
     module = import_module(f"ddp_hpc.exchange.{spec.exchange.name}")
     replica = replica_of(size)
-    exchange = module.make(replica, comm, NoTimers(), lambda weights, gradients: Idle(), **spec.exchange.options)
+    exchange = module.make(replica, comm, NoTimers(), MakeIdle(), **spec.exchange.options)
 
     def with_backward_pass() -> None:
         backward_pass(replica)

@@ -1,8 +1,9 @@
 """What the exchanges share: their protocols."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
+import torch
 from torch import Tensor, nn
 
 
@@ -68,11 +69,14 @@ class Reports(Protocol):
         """
 
 
+Wrap = Callable[[torch.optim.Optimizer], torch.optim.Optimizer]
+
+
 class MakeOptimizer(Protocol):
     """Makes optimisers by the spec's rule."""
 
     def __call__(self, weights: Tensor, gradients: Tensor) -> Optimizer:
         """Return one of these weights, all or a slice, and the same slice of the gradients: flat tensors."""
 
-    def of_torch(self, parameters: Sequence[nn.Parameter], fused: bool) -> Optimizer:
-        """Return one of `torch.optim` for these parameters, as users of torch make it."""
+    def of_torch(self, parameters: Sequence[nn.Parameter], fused: bool, wrap: Wrap | None = None) -> Optimizer:
+        """Return one of `torch.optim` for these parameters, as users of torch make it, in what `wrap` makes of it."""

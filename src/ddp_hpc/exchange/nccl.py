@@ -14,6 +14,7 @@ DETERMINISTIC = True
 OVERLAPS = False
 CAPTURABLE = True
 DEVICES = ("cuda",)
+ONE_GPU_EACH = True
 
 
 def make(
