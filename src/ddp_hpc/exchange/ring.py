@@ -17,62 +17,63 @@ DETERMINISTIC = True
 OVERLAPS = False
 CAPTURABLE = False
 
-# What a message carries at most. A long buffer goes round piece by piece, so that what has arrived is still in the
-# cache when it is added and sent on.
+# A long buffer goes round piece by piece, in messages of so many bytes, so that what has arrived is still in the cache
+# when it is added and sent on; one that fits the cache goes round at once, in fewer messages.
 CHUNK_BYTES = 1 << 20
+WHOLE_BYTES = 8 << 20
 
 
-def ring(
-    buffer: NDArray[Any], comm: MPI.Intracomm, inbox: NDArray[Any], divisor: int = 1, tag: int = 0
-) -> Iterator[list[MPI.Request]]:
-    """Sum `buffer` over the ranks of `comm` and divide by `divisor`, in place, step by step.
+Step = tuple[NDArray[Any], NDArray[Any]]  # what to send to the right, and where to receive from the left
+
+
+def ring(buffer: NDArray[Any], rank: int, n: int, inbox: NDArray[Any], divisor: int = 1) -> Iterator[Step]:
+    """Sum `buffer` over n ranks and divide by `divisor`, in place, step by step.
 
     Args:
         buffer: 1-D, contiguous; same length and dtype on every rank.
-        comm: the ring; all its ranks must call.
+        rank: of n; its neighbours are `rank + 1` to the right and `rank - 1` to the left, modulo n.
+        n: ranks; all must take all steps.
         inbox: as long as the longest of n parts of the buffer, or longer; overwritten.
         divisor: 1 leaves the sum.
-        tag: of the messages; rings in flight at the same time need one each.
 
     Yields:
-        The messages of a step: complete them, then ask for the next step.
+        The messages of a step: send the one, receive the other, then ask for the next step.
 
     Each rank sends 2 (n-1)/n of the buffer, the least any allreduce can
     (Patarasuk and Yuan, JPDC 69(2), 2009).
     """
-    rank, n = comm.rank, comm.size
-    right, left = (rank + 1) % n, (rank - 1) % n
-    chunks = np.array_split(
-        buffer, n
-    )  # views, the longest first; some are empty if there are fewer elements than ranks
+    chunks = np.array_split(buffer, n)  # views, the longest first; the last are empty if there are too few elements
 
     for step in range(n - 1):  # reduce-scatter
         outgoing, incoming = chunks[(rank - step) % n], chunks[(rank - step - 1) % n]
         arrived = inbox[: len(incoming)]
-        yield [comm.Irecv(arrived, left, tag), comm.Isend(outgoing, right, tag)]
+        yield outgoing, arrived
         incoming += arrived
 
     if divisor != 1:
-        mine = chunks[right]  # here each rank divides its own part only
+        mine = chunks[(rank + 1) % n]  # here each rank divides its own part only
         mine /= divisor
 
     for step in range(n - 1):  # allgather
         outgoing, incoming = chunks[(rank - step + 1) % n], chunks[(rank - step) % n]
-        yield [comm.Irecv(incoming, left, tag), comm.Isend(outgoing, right, tag)]
+        yield outgoing, incoming
 
 
-def ring_in_pieces(
-    buffer: NDArray[Any], comm: MPI.Intracomm, inbox: NDArray[Any], divisor: int = 1, tag: int = 0
-) -> Iterator[list[MPI.Request]]:
-    """Do as `ring`, with messages of at most `CHUNK_BYTES`; `inbox` is that of `make_inbox`."""
-    length = comm.size * (CHUNK_BYTES // buffer.itemsize)
+def ring_in_pieces(buffer: NDArray[Any], rank: int, n: int, inbox: NDArray[Any], divisor: int = 1) -> Iterator[Step]:
+    """Do as `ring`, but a buffer of more than `WHOLE_BYTES` in messages of `CHUNK_BYTES`; `inbox`: see `make_inbox`."""
+    length = _piece(buffer, n)
     for start in range(0, len(buffer), length):
-        yield from ring(buffer[start : start + length], comm, inbox, divisor, tag)
+        yield from ring(buffer[start : start + length], rank, n, inbox, divisor)
+
+
+def _piece(buffer: NDArray[Any], n: int) -> int:
+    """Return how many numbers of `buffer` go round at once."""
+    return max(1, len(buffer)) if buffer.nbytes <= WHOLE_BYTES else n * (CHUNK_BYTES // buffer.itemsize)
 
 
 def make_inbox(buffer: NDArray[Any], n: int) -> NDArray[Any]:
     """Return room for what arrives in one step of `ring_in_pieces` of `buffer` on n ranks."""
-    return np.empty(min(-(-len(buffer) // n), CHUNK_BYTES // buffer.itemsize), buffer.dtype)
+    return np.empty(-(-min(len(buffer), _piece(buffer, n)) // n), buffer.dtype)
 
 
 def ring_allreduce(buffer: NDArray[Any], comm: MPI.Intracomm, divisor: int = 1) -> None:
@@ -83,8 +84,10 @@ def ring_allreduce(buffer: NDArray[Any], comm: MPI.Intracomm, divisor: int = 1) 
     """
     if buffer.ndim != 1 or not buffer.flags.c_contiguous:
         raise ValueError(f"need a flat buffer, got shape {buffer.shape}, strides {buffer.strides}")
-    for requests in ring_in_pieces(buffer, comm, make_inbox(buffer, comm.size), divisor):
-        MPI.Request.Waitall(requests)
+    rank, n = comm.rank, comm.size
+    right, left = (rank + 1) % n, (rank - 1) % n
+    for outgoing, incoming in ring_in_pieces(buffer, rank, n, make_inbox(buffer, n), divisor):
+        comm.Sendrecv(outgoing, right, 0, incoming, left, 0)
 
 
 class Ring:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ddp_hpc.catalog import PositiveFloat
 from ddp_hpc.exchange._helpers import MakeOptimizer, Timers
-from ddp_hpc.exchange.ring import make_inbox, ring_in_pieces
+from ddp_hpc.exchange.ring import Step, make_inbox, ring_in_pieces
 from ddp_hpc.replica import Replica, Span
 
 SYNCHRONOUS = True
@@ -58,7 +58,7 @@ class Bucket:
         self.parameters = [span.parameter for span in spans]
         self._staged, self._comm, self._tag = staged, comm, tag
         self._inbox = make_inbox(staged.array, comm.size)
-        self._ring: Iterator[list[MPI.Request]] = iter(())
+        self._ring: Iterator[Step] = iter(())
         self._requests: list[MPI.Request] = []
         self.missing = len(spans)  # so many parameters have no gradient yet
         self.started = self.done = False
@@ -71,7 +71,8 @@ class Bucket:
         """Let the gradients of this bucket go round; no rank writes them from now on."""
         self.started = True
         self._staged.fetch()
-        self._ring = ring_in_pieces(self._staged.array, self._comm, self._inbox, self._comm.size, self._tag)
+        n = self._comm.size
+        self._ring = ring_in_pieces(self._staged.array, self._comm.rank, n, self._inbox, divisor=n)
         self._requests = []
 
     def advance(self, wait: bool = False) -> None:
@@ -79,10 +80,19 @@ class Bucket:
         if not self._staged.here(wait):
             return
         while not self.done and self._complete(wait):
-            self._requests, wait = next(self._ring, []), False
+            self._requests, wait = self._next_step(), False
             self.done = not self._requests
         if self.done:
             self._staged.put_back()
+
+    def _next_step(self) -> list[MPI.Request]:
+        """Start the messages of the ring's next step and return them; none, if it is through."""
+        step = next(self._ring, None)
+        if step is None:
+            return []
+        outgoing, incoming = step
+        right, left = (self._comm.rank + 1) % self._comm.size, (self._comm.rank - 1) % self._comm.size
+        return [self._comm.Irecv(incoming, left, self._tag), self._comm.Isend(outgoing, right, self._tag)]
 
     def _complete(self, wait: bool) -> bool:
         if wait:
