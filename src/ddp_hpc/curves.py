@@ -40,8 +40,8 @@ class Curves:
     rank_losses: Floats
     phases_s: Floats  # steps x ranks x phases
     parts_s: Floats  # steps x ranks x parts
-    overlapped_s: Floats
     wait_s: Floats  # NaN where it cannot be known
+    busy_s: Floats  # of the exchange, with what overlaps the backward pass; NaN where that cannot be known
     fused: NDArray[np.bool_]  # by step: its phases were not told apart on some rank
 
     @property
@@ -75,11 +75,12 @@ class Curves:
         return weighted_mean(self.rank_losses[self.counted].T, np.ones(self.rank_losses.shape[1]))
 
 
-def curves(parts: Sequence[RankPart], synchronous: bool = True) -> Curves:
+def curves(parts: Sequence[RankPart], synchronous: bool = True, overlaps: bool = False) -> Curves:
     """Return the ranks' steps side by side, up to the first one (included) in which some loss is not finite.
 
     Asynchronous ranks may have taken different numbers of steps: the curves end with the shortest, and waiting is not
     known, for nobody waits for the same step. Nor is it where the exchange is part of a graph: no host sees it begin.
+    How long an exchange that overlaps is busy is known only if it says so itself, which a peer does not.
     """
     shortest = min(len(part.losses) for part in parts)
     losses = np.stack([part.losses[:shortest] for part in parts], axis=1)
@@ -99,12 +100,15 @@ def curves(parts: Sequence[RankPart], synchronous: bool = True) -> Curves:
             wait_s[(arrived_ns < 0).any(axis=1)] = np.nan
     else:
         wait_s = np.full(arrived_ns.shape, np.nan)
+    busy_s = phases_s[:, :, EXCHANGE] + overlapped_s
+    if overlaps and len(parts) > 1 and not overlapped_s.any():
+        busy_s = np.full(busy_s.shape, np.nan)
     return Curves(
         rank_losses=losses[:last],
         phases_s=phases_s,
         parts_s=parts_s,
-        overlapped_s=overlapped_s,
         wait_s=wait_s,
+        busy_s=busy_s,
         fused=fused,
     )
 

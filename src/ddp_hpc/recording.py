@@ -60,7 +60,7 @@ def write(
     from ddp_hpc import records  # brings pyarrow, which the start of a run can do without
 
     flags = catalog.constants("exchange", spec.exchange.name)
-    curve = curves(parts, flags["SYNCHRONOUS"])
+    curve = curves(parts, flags["SYNCHRONOUS"], flags["OVERLAPS"])
     run = run_columns(launch, spec, outcome, parts, curve)
     metadata = {
         "provenance": provenance_of(launch, parts, run, mpi_library),
@@ -95,7 +95,7 @@ def step_columns(curve: Curves) -> dict[str, Any]:
         **{phase: curve.phases_s[:, :, column] for column, phase in enumerate(PHASES)},
         "wait_s": curve.wait_s,
         "move_s": exposed - curve.wait_s,
-        "exchange_busy_s": exposed + curve.overlapped_s,
+        "exchange_busy_s": curve.busy_s,
         **({part: curve.parts_s[:, :, column] for column, part in enumerate(PARTS)} if curve.parts_s.any() else {}),
     }
     for name in by_rank.keys() - {"rank_loss", "rank_t_s", "step_s"}:
@@ -162,7 +162,7 @@ def run_columns(
         **dict(zip(PHASES, medians, strict=True)),
         "wait_s": wait_s,
         "move_s": moved_s,
-        "exchange_busy_s": np.median((curve.phases_s[..., EXCHANGE] + curve.overlapped_s)[phased].mean(axis=1)),
+        "exchange_busy_s": np.median(curve.busy_s[phased].mean(axis=1)),
         **(dict(zip(PARTS, np.median(curve.parts_s[phased, 0], axis=0), strict=True)) if curve.parts_s.any() else {}),
         **reports(parts),
         "first_loss": losses[0],
@@ -215,10 +215,14 @@ def provenance_of(
         null_columns |= dict.fromkeys(("wait_s", "move_s"), "the ranks' hosts have no common clock")
     elif parts[0].fused.any() and len(parts) > 1:
         null_columns |= dict.fromkeys(("wait_s", "move_s"), "a CUDA graph holds the exchange: no host sees it begin")
+    if np.isnan(run["exchange_busy_s"]):
+        null_columns["exchange_busy_s"] = "the exchange overlaps the backward pass and does not say for how long"
     if run["status"] != "ok":
         null_columns |= dict.fromkeys(("loss_area_loss_s", "test_metric"), f"the run is {run['status']}")
     if run["device_used"] == "cuda":
-        gradient_path = "none" if run["exchange"] == "none" else "through pinned host memory"
+        nccl = "ONE_GPU_EACH" in catalog.constants("exchange", run["exchange"])
+        staged = "device memory, by NCCL" if nccl else "through pinned host memory"
+        gradient_path = "none" if run["exchange"] == "none" else staged
     else:
         gradient_path = "host memory"
     return {

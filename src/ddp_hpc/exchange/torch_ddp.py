@@ -15,6 +15,7 @@ DETERMINISTIC = True
 OVERLAPS = True
 CAPTURABLE = False
 WAITS_IN_BACKWARD = True
+ONE_GPU_EACH = True
 
 
 class TorchDdp:
