@@ -168,7 +168,9 @@ class OfTorch:
     def __init__(self, optimizer: torch.optim.Optimizer, learning_rate: LearningRate) -> None:
         self._optimizer = optimizer
         self.rate = Rate(learning_rate, optimizer.param_groups[0]["params"][0].device)
-        optimizer.zero_grad(set_to_none=False)
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad.zero_()  # not by `zero_grad`, whose parameters differ between torch and Horovod
         self._set_rate(0.0)
         optimizer.step()
         for tensor in self._tensors():

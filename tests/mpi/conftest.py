@@ -3,12 +3,17 @@
 from collections.abc import Iterator
 
 import pytest
+from catalogued import installed
 from mpi4py import MPI
+
+from ddp_hpc import catalog
 
 
 @pytest.fixture(scope="session")
 def comm() -> Iterator[MPI.Intracomm]:
-    MPI.Init_thread(MPI.THREAD_FUNNELED)
+    threaded = [name for name in catalog.names("exchange") if "THREADS" in catalog.constants("exchange", name)]
+    # as a rank does for the one exchange that it is started for; here come all that are installed, in one process
+    MPI.Init_thread(MPI.THREAD_MULTIPLE if any(map(installed, threaded)) else MPI.THREAD_FUNNELED)
     yield MPI.COMM_WORLD
     MPI.Finalize()
 

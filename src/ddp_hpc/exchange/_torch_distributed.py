@@ -64,8 +64,12 @@ def _loopback(wanted: bool) -> Iterator[None]:
         del os.environ[name]
 
 
-def stop() -> None:
-    """End what `start` has begun."""
+def stop(comm: MPI.Intracomm) -> None:
+    """End what `start` has begun. All ranks must call.
+
+    They wait for each other first: a rank that leaves while another still receives would keep that one for ever.
+    """
+    comm.Barrier()
     dist.destroy_process_group()
 
 
@@ -86,7 +90,7 @@ class AllReduce:
         wire: str,
     ) -> None:
         start(backend, comm)
-        self._gradients, self._timers = replica.gradients, timers
+        self._gradients, self._comm, self._timers = replica.gradients, comm, timers
         kind = WIRES[wire]
         self._sent = replica.gradients if kind is None else torch.empty_like(replica.gradients, dtype=kind)
         self._optimizer = make_optimizer(replica.weights, replica.gradients)
@@ -107,4 +111,4 @@ class AllReduce:
 
     def close(self) -> None:
         """Leave the group."""
-        stop()
+        stop(self._comm)

@@ -35,6 +35,7 @@ class Horovod:
             return self._distributed  # type: ignore[no-any-return]
 
         self._optimizer = make_optimizer.of_torch([weights for _, weights in named], fused=False, wrap=distributed)
+        replica.hand_over(replica.model)
 
     def update(self) -> None:
         """Wait for the mean gradients, then take the optimiser's step."""

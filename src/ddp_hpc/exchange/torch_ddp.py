@@ -33,7 +33,7 @@ class TorchDdp:
     ) -> None:
         device = replica.weights.device
         group.start("nccl" if device.type == "cuda" else "gloo", comm)
-        self._timers = timers
+        self._replica, self._comm, self._timers = replica, comm, timers
         # the clock's own hook: what follows the last of them in the backward pass is waiting for the exchange
         self._hooks = [
             span.parameter.register_post_accumulate_grad_hook(self._computed)  # type: ignore[no-untyped-call]
@@ -65,7 +65,8 @@ class TorchDdp:
         """Leave the group."""
         for hook in self._hooks:
             hook.remove()
-        group.stop()
+        self._replica.hand_over(self._replica.model)  # DDP goes now, not when the replica does: it holds the group
+        group.stop(self._comm)
 
 
 def make(
