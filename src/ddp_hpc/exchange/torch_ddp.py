@@ -1,5 +1,7 @@
 """A peer: DistributedDataParallel of torch as people use it, over NCCL on GPUs and Gloo on CPUs."""
 
+import gc
+
 from mpi4py import MPI
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
@@ -65,7 +67,10 @@ class TorchDdp:
         """Leave the group."""
         for hook in self._hooks:
             hook.remove()
-        self._replica.hand_over(self._replica.model)  # DDP goes now, not when the replica does: it holds the group
+        # DDP goes before the group: if its reducer held the group last, it would end the group's threads with Python's
+        # lock in its hand, for which they wait
+        self._replica.hand_over(self._replica.model)
+        gc.collect()
         group.stop(self._comm)
 
 
