@@ -3,13 +3,9 @@
 from importlib import import_module
 
 from ddp_hpc import catalog
-from ddp_hpc._process import usable_cores
 
 # peers that must be told of what ours do by themselves
 UNUSED = {"torch_ddp": {"find_unused_parameters": True}}
-
-# their threads and MPI's waiting ranks hold each other up where ranks outnumber cores: a group takes seconds to make
-PEERS = ("torch_ddp", "horovod")
 
 
 def usable(world_size, **flags):
@@ -17,8 +13,7 @@ def usable(world_size, **flags):
     names = []
     for name in catalog.names("exchange"):
         known = catalog.constants("exchange", name)
-        crowded = name in PEERS and world_size > usable_cores()
-        fits = not crowded and known.get("MAX_WORLD_SIZE", 10**6) >= world_size and "cpu" in catalog.devices(name)
+        fits = known.get("MAX_WORLD_SIZE", 10**6) >= world_size and "cpu" in catalog.devices(name)
         if fits and all(known[flag] == value for flag, value in flags.items()) and installed(name):
             names.append(name)
     return names

@@ -100,10 +100,11 @@ class AllReduce:
         gradients, sent = self._gradients, self._sent
         if not gradients.is_cuda:
             self._timers.arrived()
-        if sent is not gradients:
-            sent.copy_(gradients)
-        dist.all_reduce(sent, op=dist.ReduceOp.AVG)
-        if sent is not gradients:
+        if sent is gradients:
+            dist.all_reduce(sent, op=dist.ReduceOp.AVG)
+        else:  # divided first: a sum of halves may be infinite where their mean is not
+            torch.mul(gradients, 1 / self._comm.size, out=sent)
+            dist.all_reduce(sent)
             gradients.copy_(sent)
         self._timers.mark("exchange_exposed_s")
         self._optimizer.step()

@@ -27,6 +27,7 @@ def make(
     """Return the exchange; all ranks of `comm` must call.
 
     Args:
-        wire: how gradients travel, and are added: as they are, or rounded to half of the bits.
+        wire: how gradients travel, and are added: as they are, or divided by the ranks and rounded to 16 bits; float16
+            has none beyond 65504.
     """
     return AllReduce(replica, comm, timers, make_optimizer, "gloo", wire)

@@ -1,0 +1,20 @@
+"""A rank that says, instead of training, how many threads may call MPI: `thread_level.py ATTEMPT_DIR`."""
+
+import sys
+
+import mpi4py
+
+mpi4py.rc.initialize = mpi4py.rc.finalize = False
+from mpi4py import MPI  # noqa: E402
+
+from ddp_hpc import rank, train  # noqa: E402
+
+LEVELS = {MPI.THREAD_FUNNELED: "funneled", MPI.THREAD_MULTIPLE: "multiple"}
+
+
+def say(*_):
+    raise RuntimeError(f"threads: {LEVELS[MPI.Query_thread()]}")
+
+
+train.train = say
+rank.main([sys.argv[1]])
