@@ -53,15 +53,14 @@ def test_pieces_arrive_when_they_are_waited_for_and_go_back_when_they_are_done(g
         assert torch.equal(gradients.as_subclass(torch.Tensor), torch.zeros(35))
 
 
-def test_all_at_once(gradients):
+def test_one_piece_after_another(gradients):
     values, clock = torch.arange(35.0), Said()
     staged = HostGradients(gradients)
     computed(gradients, values)
-    staged.fetch(clock)
-    assert clock.times == 1
-    assert np.array_equal(staged.array, values.numpy())
-    staged.array += 1
-    staged.put_back()
+    for piece in staged.in_pieces(clock):
+        assert clock.times == 1
+        piece += 1
+    assert np.array_equal(staged.array, values.numpy() + 1)
     current[-1].synchronize()
     assert torch.equal(gradients.as_subclass(torch.Tensor), values + 1)
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ddp_hpc import catalog
-from ddp_hpc.exchange._helpers import Timers
+from ddp_hpc.exchange._helpers import NoTimers, Timers
 from ddp_hpc.setup import Setup
 from ddp_hpc.spec import RunSpec
 
@@ -89,20 +89,7 @@ class CudaGraphs:
         return None if any("graph is empty" in str(warning.message).lower() for warning in said) else self._graph.replay
 
 
-class _Deaf:
-    """A clock that does not run: while a step is recorded, nothing happens on the device."""
-
-    def mark(self, phase: str, part: str | None = None) -> None:
-        pass
-
-    def arrived(self) -> None:
-        pass
-
-    def overlapped(self, seconds: float) -> None:
-        pass
-
-
-class _Cutter(_Deaf):
+class _Cutter(NoTimers):
     """Ends a recording at each mark, and begins the next."""
 
     def __init__(self, recorder: Recorder) -> None:
@@ -141,7 +128,7 @@ class Captured:
             if whole:
                 for optimizer in setup.optimizers:
                     optimizer.rate.to_device()
-                self._whole, self._whole_loss = self._record(recorder, work, _Deaf())
+                self._whole, self._whole_loss = self._record(recorder, work, NoTimers())  # nothing happens now
                 recorder.separate()
             cutter = _Cutter(recorder)
             rest, self._loss = self._record(recorder, work, cutter)

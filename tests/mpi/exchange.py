@@ -11,22 +11,12 @@ from torch import nn
 
 from ddp_hpc import optimizers
 from ddp_hpc.exchange import ring
+from ddp_hpc.exchange._helpers import NoTimers
 from ddp_hpc.replica import Replica
 from ddp_hpc.setup import broadcast
 
 LENGTHS = list(itertools.product([0, 1, 2, 7, 153_441], ["float32", "float64"]))
 OVER_64_MB = [(16_777_219, "float32"), (8_388_611, "float64")]  # and no multiple of any number of ranks here
-
-
-class NoTimers:
-    def arrived(self):
-        pass
-
-    def mark(self, phase, part=None):
-        pass
-
-    def overlapped(self, seconds):
-        pass
 
 
 class Vectors(nn.Module):

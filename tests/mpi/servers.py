@@ -6,11 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from exchange import NoTimers, make, replica_of, step
+from exchange import make, replica_of, step
 from torch import nn
 
 from ddp_hpc import optimizers, setup, spec, train
 from ddp_hpc.exchange import _serving, parameter_server, sharded_server
+from ddp_hpc.exchange._helpers import NoTimers
 from ddp_hpc.models import mlp
 
 DIGITS = {

@@ -32,7 +32,7 @@ from ddp_hpc import placement
 from ddp_hpc import spec as specs
 from ddp_hpc._process import read_json, write_json
 from ddp_hpc.bench.results import COPIES, COPY_ALONE
-from ddp_hpc.exchange._helpers import Wrap
+from ddp_hpc.exchange._helpers import NoTimers, Wrap
 from ddp_hpc.profiling import provenance
 from ddp_hpc.replica import Replica
 from ddp_hpc.spec import RunSpec
@@ -63,19 +63,6 @@ class MakeIdle:
         if wrap:
             wrap(torch.optim.SGD(parameters))
         return Idle()
-
-
-class NoTimers:
-    """A clock that nobody reads."""
-
-    def arrived(self) -> None:
-        """Nothing is noted."""
-
-    def mark(self, phase: str, part: str | None = None) -> None:
-        """Nothing is noted."""
-
-    def overlapped(self, seconds: float) -> None:
-        """Nothing is noted."""
 
 
 class _Write(torch.autograd.Function):

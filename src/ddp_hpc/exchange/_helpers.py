@@ -27,6 +27,19 @@ class Timers(Protocol):
         """An exchange was in flight beside the backward pass of this step, for so long."""
 
 
+class NoTimers:
+    """A clock that does not run."""
+
+    def arrived(self) -> None:
+        """Nothing is noted."""
+
+    def mark(self, phase: str, part: str | None = None) -> None:
+        """Nothing is noted."""
+
+    def overlapped(self, seconds: float) -> None:
+        """Nothing is noted."""
+
+
 class Exchange(Protocol):
     """A way to go from the gradients of all ranks to the next weights."""
 

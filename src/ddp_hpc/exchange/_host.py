@@ -1,6 +1,6 @@
 """Gradients and weights as memory that MPI can read: whole, in parts, or in pieces copied while others are sent."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -17,8 +17,8 @@ class HostGradients:
     """Gradients as a numpy array: the tensor's own memory on a CPU, a pinned copy of it for a GPU.
 
     Staging works with every MPI; handing GPU memory to one that is not CUDA-aware is a segmentation fault.
-    Either `fetch` all and later `put_back` all; or `begin`, then for each piece `ready` and `give_back`, then `join`.
-    On a CPU all of this is nothing, but for the timers' `arrived`.
+    `begin`, then for each piece `ready` and `give_back`, then `join`: `in_pieces` does it one piece after another. On a
+    CPU all of this is nothing, but for the timers' `arrived`.
 
     Args:
         gradients: 1-D, contiguous.
@@ -42,11 +42,16 @@ class HostGradients:
             self._down, self._up = (torch.cuda.Stream(gradients.device) for _ in range(2))  # type: ignore[no-untyped-call]
             self._here = [torch.cuda.Event() for _ in self._bounds]  # type: ignore[no-untyped-call]
 
-    def fetch(self, timers: Timers) -> None:
-        """Wait until the gradients are complete, say so to the timers, and bring all of them to the host."""
+    def in_pieces(self, timers: Timers) -> Iterator[NDArray[Any]]:
+        """Yield each piece, one on a CPU; what it holds when the next is asked for goes back to the device.
+
+        On a GPU the next pieces are copied while this one is sent.
+        """
         self.begin(timers)
-        if self._device is not None:
-            self._down.synchronize()
+        for number in range(len(self.pieces)):
+            yield self.ready(number)
+            self.give_back(number)
+        self.join()
 
     def begin(self, timers: Timers) -> None:
         """Queue the copies to the host, piece by piece; wait until the gradients are complete, and say so."""
@@ -79,11 +84,6 @@ class HostGradients:
         """Let work queued on the device from now on see the pieces that were given back."""
         if self._device is not None:
             torch.cuda.current_stream(self._device.device).wait_stream(self._up)
-
-    def put_back(self) -> None:
-        """Bring the whole array back to the device; work queued there later sees it."""
-        if self._device is not None:
-            self._device.copy_(self._host, non_blocking=True)
 
 
 class Hosted:

@@ -1,5 +1,6 @@
 """What synchronous servers share: who serves which part, and the mean of what all ranks send, piece by piece."""
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ Array = NDArray[Any]
 def parts(length: int, servers: int) -> list[slice]:
     """Return adjoining slices, one per server, the longest first; some are empty if there are fewer numbers."""
     ends = np.cumsum([length // servers + (place < length % servers) for place in range(servers)]).tolist()
-    return [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
+    return [slice(start, end) for start, end in pairwise([0, *ends])]
 
 
 def serving_ranks(world_size: int, servers: int) -> list[int]:

@@ -9,7 +9,7 @@ from mpi4py import MPI
 from ddp_hpc.catalog import Fraction, PositiveFloat
 from ddp_hpc.exchange._compression import Wire, make_wire
 from ddp_hpc.exchange._helpers import Exchange, MakeOptimizer, Timers
-from ddp_hpc.exchange._host import HostGradients
+from ddp_hpc.exchange._host import HostGradients, when_ready
 from ddp_hpc.replica import Replica
 
 SYNCHRONOUS = True
@@ -29,14 +29,9 @@ class MpiAllreduce:
 
     def update(self) -> None:
         """Go from fresh gradients to the next weights."""
-        gradients = self._gradients
-        gradients.begin(self._timers)
-        for number in range(len(gradients.pieces)):  # one on a CPU; on a GPU the next is copied while this one is sent
-            piece = gradients.ready(number)
+        for piece in self._gradients.in_pieces(self._timers):
             self._comm.Allreduce(MPI.IN_PLACE, piece)
             piece /= self._comm.size
-            gradients.give_back(number)
-        gradients.join()
         self._timers.mark("exchange_exposed_s")
         self._optimizer.step()
         self._timers.mark("update_s")
@@ -93,8 +88,7 @@ class Compressed:
 
     def update(self) -> None:
         """Go from fresh gradients to the next weights."""
-        if self._gradients.is_cuda:
-            torch.cuda.current_stream(self._gradients.device).synchronize()
+        when_ready(self._gradients)
         self._timers.arrived()
         self._comm.Allgather(self._wire.encode(self._gradients), self._inbox)
         self._gradients.zero_()

@@ -100,12 +100,8 @@ class Ring:
 
     def update(self) -> None:
         """Go from fresh gradients to the next weights."""
-        gradients = self._gradients
-        gradients.begin(self._timers)
-        for number in range(len(gradients.pieces)):  # one on a CPU; on a GPU the next is copied while this one is sent
-            ring_allreduce(gradients.ready(number), self._comm, divisor=self._comm.size)
-            gradients.give_back(number)
-        gradients.join()
+        for piece in self._gradients.in_pieces(self._timers):
+            ring_allreduce(piece, self._comm, divisor=self._comm.size)
         self._timers.mark("exchange_exposed_s")
         self._optimizer.step()
         self._timers.mark("update_s")

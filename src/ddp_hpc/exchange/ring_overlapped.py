@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ddp_hpc.catalog import PositiveFloat
 from ddp_hpc.exchange._helpers import MakeOptimizer, Timers
+from ddp_hpc.exchange._host import when_ready
 from ddp_hpc.exchange.ring import Step, make_inbox, ring_in_pieces
 from ddp_hpc.replica import Replica, Span
 
@@ -116,8 +117,8 @@ class RingOverlapped:
         bucket_bytes: float,
     ) -> None:
         self._timers = timers
-        gradients, self._device = replica.gradients, replica.gradients.device
-        self._beside = torch.cuda.Stream(self._device) if gradients.is_cuda else None  # type: ignore[no-untyped-call]
+        gradients = self._gradients = replica.gradients
+        self._beside = torch.cuda.Stream(gradients.device) if gradients.is_cuda else None  # type: ignore[no-untyped-call]
         self._buckets = []
         end = len(gradients)
         for number, spans in enumerate(in_buckets(replica.spans, bucket_bytes, gradients.element_size())):
@@ -168,8 +169,7 @@ class RingOverlapped:
         """Go from fresh gradients to the next weights."""
         if self._flying and self._hooks_call_mpi:
             self._timers.overlapped(perf_counter() - self._took_off)
-        if self._beside is not None:
-            torch.cuda.current_stream(self._device).synchronize()
+        when_ready(self._gradients)
         self._timers.arrived()
         for bucket in self._buckets:  # those with a parameter that took no part in this step on this rank
             if not bucket.started:
@@ -181,7 +181,7 @@ class RingOverlapped:
             bucket.reset()
         self._flying = []
         if self._beside is not None:
-            torch.cuda.current_stream(self._device).wait_stream(self._beside)
+            torch.cuda.current_stream(self._gradients.device).wait_stream(self._beside)
         self._timers.mark("exchange_exposed_s")
         self._optimizer.step()
         self._timers.mark("update_s")
