@@ -5,7 +5,7 @@ from mpi4py import MPI
 from ddp_hpc.catalog import PositiveInt
 from ddp_hpc.exchange._helpers import MakeOptimizer, Timers
 from ddp_hpc.exchange._shared import SharedModel, mean_of, share
-from ddp_hpc.exchange.ring import ring_allreduce
+from ddp_hpc.exchange.ring import make_inbox, ring_allreduce
 from ddp_hpc.exchange.shared_memory import SharedMemory
 from ddp_hpc.placement import LaunchError
 from ddp_hpc.replica import Replica
@@ -48,6 +48,7 @@ class Hierarchical:
         self._model = SharedModel(replica, group, node)
         self._sums = share(group, len(replica.weights), replica.weights.dtype, ranks=1, node=node)
         sums = self._sums.rows[0]
+        self._inbox = make_inbox(sums.numpy(), leaders.size) if group.rank == 0 else None
         self._work = [
             (part, sums[part].numpy(), make_optimizer(replica.weights[part], sums[part])) for part in self._model.mine
         ]
@@ -61,7 +62,7 @@ class Hierarchical:
             mean_of(self._model.gradients, part, total, divisor=1)
         group.Barrier()
         if group.rank == 0:
-            ring_allreduce(self._sums.rows[0].numpy(), self._leaders)
+            ring_allreduce(self._sums.rows[0].numpy(), self._leaders, inbox=self._inbox)
         group.Barrier()
         timers.mark("exchange_exposed_s")
         for _, total, optimizer in self._work:

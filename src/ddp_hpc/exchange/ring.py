@@ -18,9 +18,8 @@ OVERLAPS = False
 CAPTURABLE = False
 
 # A long buffer goes round piece by piece, in messages of so many bytes, so that what has arrived is still in the cache
-# when it is added and sent on; one that fits the cache goes round at once, in fewer messages.
+# when it is added and sent on.
 CHUNK_BYTES = 1 << 20
-WHOLE_BYTES = 8 << 20
 
 
 Step = tuple[NDArray[Any], NDArray[Any]]  # what to send to the right, and where to receive from the left
@@ -60,7 +59,7 @@ def ring(buffer: NDArray[Any], rank: int, n: int, inbox: NDArray[Any], divisor: 
 
 
 def ring_in_pieces(buffer: NDArray[Any], rank: int, n: int, inbox: NDArray[Any], divisor: int = 1) -> Iterator[Step]:
-    """Do as `ring`, but a buffer of more than `WHOLE_BYTES` in messages of `CHUNK_BYTES`; `inbox`: see `make_inbox`."""
+    """Do as `ring`, but in messages of at most `CHUNK_BYTES`; `inbox`: see `make_inbox`."""
     length = _piece(buffer, n)
     for start in range(0, len(buffer), length):
         yield from ring(buffer[start : start + length], rank, n, inbox, divisor)
@@ -68,7 +67,7 @@ def ring_in_pieces(buffer: NDArray[Any], rank: int, n: int, inbox: NDArray[Any],
 
 def _piece(buffer: NDArray[Any], n: int) -> int:
     """Return how many numbers of `buffer` go round at once."""
-    return max(1, len(buffer)) if buffer.nbytes <= WHOLE_BYTES else n * (CHUNK_BYTES // buffer.itemsize)
+    return n * (CHUNK_BYTES // buffer.itemsize)
 
 
 def make_inbox(buffer: NDArray[Any], n: int) -> NDArray[Any]:
@@ -76,8 +75,12 @@ def make_inbox(buffer: NDArray[Any], n: int) -> NDArray[Any]:
     return np.empty(-(-min(len(buffer), _piece(buffer, n)) // n), buffer.dtype)
 
 
-def ring_allreduce(buffer: NDArray[Any], comm: MPI.Intracomm, divisor: int = 1) -> None:
+def ring_allreduce(
+    buffer: NDArray[Any], comm: MPI.Intracomm, divisor: int = 1, inbox: NDArray[Any] | None = None
+) -> None:
     """Sum `buffer` over the ranks of `comm` and divide by `divisor`, in place; see `ring`.
+
+    Whoever calls often gives the same `inbox`, of `make_inbox`: receiving in memory never touched before is slow.
 
     Raises:
         ValueError: `buffer` is not 1-D and contiguous.
@@ -86,7 +89,8 @@ def ring_allreduce(buffer: NDArray[Any], comm: MPI.Intracomm, divisor: int = 1) 
         raise ValueError(f"need a flat buffer, got shape {buffer.shape}, strides {buffer.strides}")
     rank, n = comm.rank, comm.size
     right, left = (rank + 1) % n, (rank - 1) % n
-    for outgoing, incoming in ring_in_pieces(buffer, rank, n, make_inbox(buffer, n), divisor):
+    inbox = make_inbox(buffer, n) if inbox is None else inbox
+    for outgoing, incoming in ring_in_pieces(buffer, rank, n, inbox, divisor):
         comm.Sendrecv(outgoing, right, 0, incoming, left, 0)
 
 
@@ -95,13 +99,14 @@ class Ring:
 
     def __init__(self, replica: Replica, comm: MPI.Intracomm, timers: Timers, make_optimizer: MakeOptimizer) -> None:
         self._gradients = HostGradients(replica.gradients)
+        self._inbox = make_inbox(self._gradients.array, comm.size)
         self._comm, self._timers = comm, timers
         self._optimizer = make_optimizer(replica.weights, replica.gradients)
 
     def update(self) -> None:
         """Go from fresh gradients to the next weights."""
         for piece in self._gradients.in_pieces(self._timers):
-            ring_allreduce(piece, self._comm, divisor=self._comm.size)
+            ring_allreduce(piece, self._comm, divisor=self._comm.size, inbox=self._inbox)
         self._timers.mark("exchange_exposed_s")
         self._optimizer.step()
         self._timers.mark("update_s")
