@@ -138,6 +138,18 @@ def test_each_panel_has_a_bar_per_exchange_the_fastest_on_top_with_its_ratio(tmp
     assert two.get_ylim()[0] > two.get_ylim()[1]
 
 
+def test_the_line_stands_at_the_reference_and_not_at_the_same_exchange_with_other_options(tmp_path):
+    tuned = {"name": "mpi_allreduce", "bucket_mb": 1}
+    grid = [{"exchange": ["mpi_allreduce", tuned], "world_size": 2}]
+
+    def train(spec):
+        return took(spec, 3e-3 if spec.exchange.options else 6e-3)
+
+    (axes,) = figure_of(made(tmp_path, train, grid=grid)).axes
+    lines = [line.get_xdata() for line in axes.lines if line.get_linestyle() == "--"]
+    assert lines == [pytest.approx([6.0, 6.0])]  # ms
+
+
 def test_what_is_not_to_be_trusted_is_hollow_or_ringed(tmp_path):
     def train(spec):
         result = in_rounds(spec)

@@ -59,12 +59,13 @@ def test_weights_are_one_memory_during_training_and_everyones_own_after_it(comm,
 
 @pytest.mark.parametrize("length", [0, 1, 7, 1000, 600_011])  # the last: several blocks
 @pytest.mark.parametrize("ranks_per_group", [1, 2, 3])
-def test_groups_of_different_sizes_give_the_mean_over_all_ranks(comm, length, ranks_per_group):
+@pytest.mark.parametrize("within", ["shared_memory", "gloo"])
+def test_groups_of_different_sizes_give_the_mean_over_all_ranks(comm, length, ranks_per_group, within):
     """3 = 2 + 1 and 4 = 3 + 1: the mean of the groups' means would be another."""
     if ranks_per_group > comm.size:
         pytest.skip("more than there are")
     replica = replica_of(length, 3)
-    exchange = make("hierarchical", replica, comm, ranks_per_group=ranks_per_group)
+    exchange = make("hierarchical", replica, comm, ranks_per_group=ranks_per_group, within=within)
     for _ in range(2):
         mine = torch.arange(length, dtype=torch.float64) % 1000 + 10.0**comm.rank
         step(replica, exchange, mine, torch.full((3,), 10.0**comm.rank))
@@ -92,6 +93,11 @@ def test_any_grouping_follows_one_rank_with_the_whole_batch(comm, rule):
         np.testing.assert_allclose(runs[0][1].weights, expected.weights, rtol=0, atol=1e-11)
         assert len({weights.tobytes() for weights in comm.allgather(runs[0][1].weights.numpy())}) == 1
         assert runs[0][0].losses == runs[1][0].losses  # bit for bit
+
+
+def test_what_sums_within_a_group_must_be_for_the_device(comm):
+    with pytest.raises(placement.LaunchError, match="within=nccl on cpu; allowed there: shared_memory and gloo"):
+        make("hierarchical", replica_of(5), comm, within="nccl")
 
 
 @pytest.mark.parametrize("optimizer", [{}, {"momentum": 0.9}])

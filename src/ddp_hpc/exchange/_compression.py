@@ -10,6 +10,8 @@ from torch import Tensor
 Compression = Literal["float16", "bfloat16", "top_k"]
 Message = NDArray[np.uint8]
 
+KEPT = 0.01  # the default, in the exchanges that have the option
+
 
 class Wire(Protocol):
     """How gradients look in a message. All messages of all ranks are equally long."""
@@ -109,6 +111,16 @@ class TopK:
     def state(self) -> list[Tensor]:
         """Return what has not been sent yet."""
         return [self.residual]
+
+
+def check_kept(compression: str, kept: float) -> None:
+    """Refuse a `kept` that does nothing.
+
+    Raises:
+        ValueError: it was given, and compression is not top_k.
+    """
+    if compression != "top_k" and kept != KEPT:
+        raise ValueError(f"kept={kept} with compression {compression!r} does nothing; allowed: with compression: top_k")
 
 
 def make_wire(compression: Compression, gradients: Tensor, kept: float) -> Wire:

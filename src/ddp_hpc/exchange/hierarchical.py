@@ -1,9 +1,14 @@
-"""Gradients summed in the memory that the ranks of a node share, then by a ring of the nodes' leaders."""
+"""Gradients summed within a node, in shared memory or by NCCL, then by a ring of the nodes' leaders."""
 
+from typing import Literal
+
+import torch.distributed as dist
 from mpi4py import MPI
 
 from ddp_hpc.catalog import PositiveInt
-from ddp_hpc.exchange._helpers import MakeOptimizer, Timers
+from ddp_hpc.exchange import _torch_distributed
+from ddp_hpc.exchange._helpers import MakeOptimizer, NoTimers, Timers
+from ddp_hpc.exchange._host import HostGradients
 from ddp_hpc.exchange._shared import SharedModel, mean_of, share
 from ddp_hpc.exchange.ring import make_inbox, ring_allreduce
 from ddp_hpc.exchange.shared_memory import SharedMemory
@@ -15,11 +20,10 @@ EXACT = True
 DETERMINISTIC = True
 OVERLAPS = False
 CAPTURABLE = False
-DEVICES = ("cpu",)
 UP_TO_WORLD_SIZE = ("ranks_per_group",)
 
 
-class Hierarchical:
+class ThroughSharedMemory:
     """Each rank sums its part of its group's gradients; the leaders sum the groups' sums; each rank updates its part.
 
     What is divided is the sum over all ranks, by their number, so groups may differ in size. As in `shared_memory`
@@ -83,6 +87,58 @@ class Hierarchical:
                 comm.Free()
 
 
+class ThroughLibrary:
+    """A library sums the gradients of a group on its leader; the leaders sum the groups' sums, and share them out.
+
+    Every rank keeps a model of its own and updates it. A GPU's sum goes through pinned host memory for the ring.
+
+    Args:
+        replica, timers, make_optimizer: as of every exchange.
+        backend: of torch.distributed.
+        group, leaders, world_size: as of `ThroughSharedMemory`.
+    """
+
+    def __init__(
+        self,
+        replica: Replica,
+        backend: str,
+        group: MPI.Intracomm,
+        leaders: MPI.Intracomm,
+        world_size: int,
+        timers: Timers,
+        make_optimizer: MakeOptimizer,
+    ) -> None:
+        _torch_distributed.start(backend, group)
+        self._group, self._leaders = group, leaders
+        self._world_size, self._timers = world_size, timers
+        self._gradients = replica.gradients
+        self._optimizer = make_optimizer(replica.weights, replica.gradients)
+        if group.rank == 0:
+            self._staged = HostGradients(replica.gradients)
+            self._inbox = make_inbox(self._staged.array, leaders.size)
+
+    def update(self) -> None:
+        """Go from fresh gradients to the next weights."""
+        timers, gradients = self._timers, self._gradients
+        if not gradients.is_cuda:  # there, nothing has waited for it yet
+            timers.arrived()
+        dist.reduce(gradients, dst=0)
+        if self._group.rank == 0:
+            for piece in self._staged.in_pieces(NoTimers()):
+                ring_allreduce(piece, self._leaders, self._world_size, self._inbox)
+        dist.broadcast(gradients, src=0)
+        timers.mark("exchange_exposed_s")
+        self._optimizer.step()
+        timers.mark("update_s")
+
+    def close(self) -> None:
+        """Leave the group; give the communicators back."""
+        _torch_distributed.stop(self._group)
+        for comm in (self._group, self._leaders):
+            if comm != MPI.COMM_NULL:
+                comm.Free()
+
+
 def check_groups(places: list[tuple[int, int]], ranks_per_group: int) -> None:
     """Refuse groups whose ranks do not share memory.
 
@@ -113,26 +169,36 @@ def make(
     make_optimizer: MakeOptimizer,
     *,
     ranks_per_group: PositiveInt | None = None,
-) -> Hierarchical | SharedMemory:
-    """Return the exchange, `shared_memory` if there is one group only; all ranks of `comm` must call.
+    within: Literal["shared_memory", "gloo", "nccl"] | None = None,
+) -> ThroughSharedMemory | ThroughLibrary | SharedMemory:
+    """Return the exchange, `shared_memory` if one group shares memory; all ranks of `comm` must call.
 
     Args:
         replica, comm, timers, make_optimizer: as of every exchange.
         ranks_per_group: so many neighbouring ranks form a group, e.g. those of a socket, the last ones perhaps a
             smaller one; None: all ranks of a node.
+        within: how gradients are summed in a group; None: in shared memory on CPUs, by NCCL on GPUs.
 
     Raises:
-        LaunchError: a group does not share memory, or a node has too little of it.
+        LaunchError: `within` is not for this device; a group does not share memory, or a node has too little of it.
     """
+    device = replica.gradients.device.type
+    allowed = ("nccl",) if device == "cuda" else ("shared_memory", "gloo")
+    how = within or allowed[0]
+    if how not in allowed:
+        raise LaunchError(f"within={how} on {device}; allowed there: {' and '.join(allowed)}")
     node = MPI.Intracomm(comm.Split_type(MPI.COMM_TYPE_SHARED, key=comm.rank))
     node_number = node.bcast(comm.rank)
     group_number = comm.rank // ranks_per_group if ranks_per_group else node_number
     places = comm.allgather((group_number, node_number))
     if ranks_per_group:
         check_groups(places, ranks_per_group)
-    if len({group for group, _ in places}) == 1:
+    if how == "shared_memory" and len({group for group, _ in places}) == 1:
         node.Free()
         return SharedMemory(replica, comm, timers, make_optimizer)
     group = MPI.Intracomm(comm.Split(group_number, key=comm.rank))
     leaders = MPI.Intracomm(comm.Split(0 if group.rank == 0 else MPI.UNDEFINED, key=comm.rank))
-    return Hierarchical(replica, group, leaders, node, comm.size, timers, make_optimizer)
+    if how != "shared_memory":
+        node.Free()
+        return ThroughLibrary(replica, how, group, leaders, comm.size, timers, make_optimizer)
+    return ThroughSharedMemory(replica, group, leaders, node, comm.size, timers, make_optimizer)

@@ -7,7 +7,7 @@ import torch
 from mpi4py import MPI
 
 from ddp_hpc.catalog import Fraction, PositiveFloat
-from ddp_hpc.exchange._compression import Wire, make_wire
+from ddp_hpc.exchange._compression import Wire, check_kept, make_wire
 from ddp_hpc.exchange._helpers import Exchange, MakeOptimizer, Timers
 from ddp_hpc.exchange._host import HostGradients, when_ready
 from ddp_hpc.replica import Replica
@@ -128,8 +128,7 @@ def make(
     Raises:
         ValueError: both buckets and compression, or a `kept` that does nothing.
     """
-    if compression != "top_k" and kept != 0.01:
-        raise ValueError(f"kept={kept} with compression {compression!r} does nothing; allowed: with compression: top_k")
+    check_kept(compression, kept)
     if compression == "none":
         if bucket_mb is None:
             return MpiAllreduce(replica, comm, timers, make_optimizer)

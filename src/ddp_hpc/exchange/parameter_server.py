@@ -7,7 +7,7 @@ from mpi4py import MPI
 from torch import Tensor
 
 from ddp_hpc.catalog import Fraction
-from ddp_hpc.exchange._compression import Compression, make_wire
+from ddp_hpc.exchange._compression import Compression, check_kept, make_wire
 from ddp_hpc.exchange._helpers import MakeOptimizer, Timers
 from ddp_hpc.exchange._host import Hosted, when_ready
 from ddp_hpc.exchange._serving import GRADIENTS, Collector, send
@@ -136,8 +136,9 @@ def make(
         kept: which part of the gradients `top_k` sends in a step, > 0.
 
     Raises:
-        ValueError: `top_k` with `kept` 0, or gradients that have two bytes each already.
+        ValueError: a `kept` that does nothing, `top_k` with `kept` 0, or gradients that have two bytes each already.
     """
     gradients = replica.gradients
+    check_kept(compression, kept)
     how = Whole(gradients, comm) if compression == "none" else Compressed(gradients, comm, compression, kept)
     return ParameterServer(replica, comm, timers, make_optimizer, how)

@@ -122,12 +122,16 @@ def _bars(axes: Axes, rows: list[dict[str, Any]], us: float, reference: str) -> 
         if row["slow_steps_share"] > DISTURBED:
             axes.plot(step, place, "o", clip_on=False, zorder=4, **RING)
         axes.annotate(
-            _beside(row, us, reference), (largest, place), (5, 0), textcoords="offset points", va="center", size=SMALL
+            _beside(row, us, reference),
+            (largest, place),
+            (5, 0),
+            textcoords="offset points",
+            va="center",
+            size=SMALL,
+            bbox={"boxstyle": "square,pad=0.1", "facecolor": "#ffffff", "edgecolor": "none"},
         )
-    for row in rows:
-        if row["exchange"] == reference and pd.notna(row["times_as_fast"]):
+        if _is_reference(row, reference):
             axes.axvline(row["step_us"] / us, color=GREY, linestyle="--", linewidth=0.8, zorder=0)
-            break
     axes.set_xlim(left, left * (longest / left) ** ROOM if wide else ROOM * longest)
     names = [_in_lines(_name(row)) for row in rows]
     axes.set_yticks(range(len(rows)), names, size=SMALL if any("\n" in name for name in names) else None)
@@ -153,7 +157,13 @@ def _in_lines(name: str) -> str:
 
 
 def _colour(row: Mapping[str, Any], reference: str) -> str:
-    return GREY if row["exchange"] == reference else "#c8c8c8" if row["exchange"] == "none" else COLOURS[3]
+    return GREY if _is_reference(row, reference) else "#c8c8c8" if row["exchange"] == "none" else COLOURS[3]
+
+
+def _is_reference(row: Mapping[str, Any], reference: str) -> bool:
+    """Return whether the ratios are to this row: another one may be the same exchange with other options."""
+    ratios = [row[name] for name in ("times_as_fast_least", "times_as_fast", "times_as_fast_largest")]
+    return bool(row["exchange"] == reference and ratios == [1, 1, 1])
 
 
 def _beside(row: Mapping[str, Any], us: float, reference: str) -> str:
@@ -162,7 +172,7 @@ def _beside(row: Mapping[str, Any], us: float, reference: str) -> str:
     ratio = row["times_as_fast"]
     if pd.isna(ratio):
         return time
-    if row["exchange"] == reference and row["times_as_fast_least"] == row["times_as_fast_largest"] == 1:
+    if _is_reference(row, reference):
         return f"{time}   the reference"
     spread = f" ({row['times_as_fast_least']:.2f}\u2013{row['times_as_fast_largest']:.2f})" if row["pairs"] > 1 else ""
     return f"{time}   {ratio:.2f}\u00d7{spread}"
