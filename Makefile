@@ -38,9 +38,10 @@ keys: .venv/installed ## write the tables of config/README.md and the JSON Schem
 	@$(BIN)/python -m ddp_hpc._keys
 
 .PHONY: bench
-bench: .venv/installed ## time planning, the workflow and the exchanges on this machine
+bench: .venv/installed ## time planning, the workflow, the exchanges and whole steps on this machine: half an hour
 	@$(BIN)/ddp-hpc bench planning
 	@$(BIN)/ddp-hpc bench exchange
+	@$(BIN)/ddp-hpc run exchange_speed
 
 .PHONY: clean
 clean: ## remove .venv and all caches; results/ stays

@@ -72,14 +72,17 @@ def show(value: Any) -> str:
 
 
 def show_choice(name: Any, options: Any) -> str:
-    """Return a choice with its options: `mlp (widths 64-32)`."""
+    """Return a choice with its options: `mlp (widths 64-32)`, `torch_ddp (tuned)`."""
     chosen = {} if pd.isna(options) else json.loads(options)
     if not chosen:
         return show(name)
-    listed = ", ".join(
-        f"{key} {'-'.join(map(str, value)) if isinstance(value, list) else value}" for key, value in chosen.items()
-    )
-    return f"{show(name)} ({listed})"
+    return f"{show(name)} ({', '.join(_show_option(key, value) for key, value in chosen.items())})"
+
+
+def _show_option(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return name if value else f"not {name}"
+    return f"{name} {'-'.join(map(str, value)) if isinstance(value, list) else value}"
 
 
 def label(row: Mapping[str, Any], columns: Iterable[str]) -> str:
