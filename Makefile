@@ -84,7 +84,7 @@ SLURM := munge slurmctld slurmd slurm-client libpmix2 iproute2
 .PHONY: slurm
 slurm:
 	@export PATH="$$PATH:/usr/sbin:/sbin"; \
-	if command -v slurmctld slurmd srun munged ip >/dev/null && compgen -G '/usr/lib/*/pmix2/lib' >/dev/null; then exit 0; fi; \
+	if type -P slurmctld slurmd srun munged ip >/dev/null && compgen -G '/usr/lib/*/pmix2/lib' >/dev/null; then exit 0; fi; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 		echo "installing $(SLURM)"; \
 		export DEBIAN_FRONTEND=noninteractive; \
