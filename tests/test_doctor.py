@@ -9,8 +9,8 @@ import psutil
 import pytest
 from sandbox import wait_for
 
-from ddp_hpc import _probes, doctor
-from ddp_hpc._probes import Said
+from ddp_hpc import _commands, _probes, doctor
+from ddp_hpc._commands import Said
 from ddp_hpc.doctor import slurm, software
 from ddp_hpc.doctor.finding import Finding
 
@@ -80,7 +80,7 @@ def test_a_probe_that_crashes_hangs_or_babbles_is_an_error_not_an_end(monkeypatc
         "list": "print([1])",
         "absent": "",
     }[probe]
-    real = _probes.run
+    real = _commands.run
     command = [sys.executable, "-c", program] if program else ["/no/such/python"]
     monkeypatch.setattr(_probes, "run", lambda given, timeout_s: real(command, timeout_s))
     start = time.monotonic()
@@ -106,7 +106,7 @@ def test_a_command_that_hangs_is_ended_with_its_children(tmp_path):
         f"child = subprocess.Popen([sys.executable, '-c', {child!r}]);"
         f"open({str(pids)!r}, 'w').write(f'{{os.getpid()}} {{child.pid}}'); time.sleep(60)"
     )
-    said = _probes.run([sys.executable, "-c", program], timeout_s=1)
+    said = _commands.run([sys.executable, "-c", program], timeout_s=1)
     assert (said.code, said.err) == (None, "no answer within 1 s")
     for pid in map(int, pids.read_text().split()):
         wait_for(lambda pid=pid: _has_ended(pid), seconds=10)  # the system kills when it comes to it

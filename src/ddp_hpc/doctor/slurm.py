@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any
 
-from ddp_hpc._probes import run
+from ddp_hpc._commands import run
 from ddp_hpc.doctor.finding import Finding
 
 _TIMEOUT_S = 20
