@@ -131,7 +131,9 @@ class _Workflow:
         more: Sequence[str],
     ) -> None:
         self.project, self.lock, self.profile, self.more = project, lock, profile, more
-        self.config = [f"studies=[{name}]", *([f"launcher={launcher}"] if launcher else [])]
+        # what we say of `config` stands in place of all that the profile says of it
+        config = dict(project.profile_config(profile)) | ({"launcher": launcher} if launcher else {})
+        self.config = [*(f"{key}={value}" for key, value in config.items()), f"studies=[{name}]"]
         self.log = Path("logs") / "workflow" / f"{name}-{datetime.now():%Y%m%d-%H%M%S}.log"
 
     def start(self, target: str, progress: Making | Progress, *config: str) -> int:

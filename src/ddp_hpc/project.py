@@ -64,6 +64,16 @@ class Project:
         file = self.root / "config" / "config.yaml"
         return read_mapping(file, StudyError).values if file.exists() else {}
 
+    def profile_config(self, profile: str) -> Mapping[str, Any]:
+        """Return the `config:` of a profile, a folder relative to the project or an absolute one; empty without any.
+
+        Raises:
+            StudyError: its file is missing or no YAML.
+        """
+        files = [file for file in (self.root / profile).glob("*.yaml") if file.name.startswith(("profile.", "config."))]
+        file = files[0] if files else self.root / profile / "profile.yaml"
+        return read_mapping(file, StudyError).values.get("config") or {}
+
     def study_file(self, name: str) -> Path:
         """Return the file of a study, given its name or its path.
 

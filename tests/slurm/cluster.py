@@ -40,7 +40,7 @@ class Cluster:
 
     def __init__(self, root: Path, **settings: str) -> None:
         self.root = root
-        self.environment = os.environ | {"PATH": PATH, "CLUSTER_ROOT": str(root)}
+        self.environment = os.environ | {"CLUSTER_ROOT": str(root)}
         self.environment |= {f"CLUSTER_{name}": value for name, value in settings.items()}
         self.nodes = [f"node{i + 1}" for i in range(int(settings.get("NODES", "2")))]
         self._log = root / "cluster.log"
@@ -64,7 +64,7 @@ class Cluster:
     @property
     def through(self) -> tuple[str, ...]:
         """What stands before a command to run it on the login node."""
-        return ("env", f"PATH={PATH}", f"CLUSTER_ROOT={self.root}", str(SCRIPT), "run")
+        return ("env", f"CLUSTER_ROOT={self.root}", str(SCRIPT), "run")
 
     def run(self, *command: str, timeout: float = 60) -> str:
         """Run a command on the login node and return what it printed."""

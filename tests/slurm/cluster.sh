@@ -23,6 +23,7 @@ GPUS=${CLUSTER_GPUS:-4}           # likewise: a GPU is a copy of /dev/null, good
 PARTITIONS=${CLUSTER_PARTITIONS:-main:60 short:5}   # name:minutes; the first is the default
 MORE=${CLUSTER_MORE:-}            # further lines of slurm.conf
 NET=10.77.0
+export PATH=$PATH:/usr/sbin:/sbin
 unset SLURM_CONF                  # every namespace sees $ROOT/etc as /etc/slurm: job steps lose SLURM_CONF
 
 configure() {

@@ -12,6 +12,12 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from cluster import Cluster, lacking
 from sandbox import Sandbox
 
+# the plugin asks Slurm ever more seldom, up to every three minutes; a test cannot wait so long
+PACE = """
+from snakemake_executor_plugin_slurm import Executor
+Executor.next_seconds_between_status_checks = property(lambda executor: 1, lambda executor, seconds: None)
+"""
+
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
@@ -31,8 +37,7 @@ def cluster() -> Iterator[Cluster]:
 def project(cluster: Cluster, tmp_path: Path) -> Iterator[Sandbox]:
     """A project whose commands run on the login node; afterwards no job is left and every node is idle."""
     sandbox = Sandbox.make(tmp_path / "project", cluster.through)
-    # a test does not want to wait as long as a user may
-    sandbox.edit("profiles/slurm/profile.yaml", "status-checks: 20", "status-checks: 1")
+    sandbox.append("workflow/Snakefile", PACE)
     yield sandbox
     cluster.heal()
     sandbox.end_all()

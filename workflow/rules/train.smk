@@ -23,6 +23,8 @@ rule train:
     resources:
         slot=1,  # one training at a time where the profile says so: timings must not share the machine
         runtime=config.get("runtime_min", 60),
+        tasks=world_size,
+        mem_mb=lambda wildcards: 1500 * world_size(wildcards),
         # the ranks come from the spec, never from `tasks` or `threads`: Snakemake scales those down
         mpi=lambda wildcards: f"{LAUNCHER} -n {world_size(wildcards)}" if world_size(wildcards) > 1 else "",
     shell:
