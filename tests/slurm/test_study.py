@@ -1,8 +1,5 @@
 """A study on a real Slurm: every run a job, to the page."""
 
-import json
-import re
-
 import pandas as pd
 import pytest
 
@@ -10,7 +7,10 @@ pytestmark = pytest.mark.slurm
 
 RUN = ("ddp-hpc", "run")
 ON_SLURM = ("--profile", "profiles/slurm")
-BASE = "base: {dataset: digits, model: {name: mlp, widths: [8]}, batch_size: 16, learning_rate: 0.1, threads_per_rank: 1}\n"
+BASE = """\
+base:
+  {dataset: digits, model: {name: mlp, widths: [8]}, batch_size: 16, learning_rate: 0.1, threads_per_rank: 1}
+"""
 
 
 def test_one_two_and_four_ranks_end_with_the_page(project, cluster):
