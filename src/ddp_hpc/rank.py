@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from ddp_hpc._process import DONE_FD, rank_from_environment, read_json, write_json
 
 if TYPE_CHECKING:
+    from ddp_hpc.live import Live
     from ddp_hpc.placement import Placement
     from ddp_hpc.spec import RunSpec
     from ddp_hpc.train import Outcome
@@ -76,7 +77,10 @@ def _work(folder: Path, known: dict[str, Any]) -> None:
 
     outcome = known["outcome"] = Outcome()
     if comm.rank == 0:
-        progress = Progress(spec, heading=lambda: heading(place, outcome.device))
+        from ddp_hpc.live import Live
+
+        live = Live(folder / "progress.json", spec)
+        progress = Progress(spec, live, heading=lambda: heading(place, outcome.device))
         train(spec, comm, place, Path(launch["data_dir"]), outcome, progress)
         progress.close()
     else:
@@ -189,20 +193,27 @@ class Progress:
 
     Args:
         spec: how much there is to do.
+        live: tells those who look on from outside.
         heading: gives a line to print before the first.
         on_terminal: None: as the environment variable DDP_HPC_TERMINAL says.
     """
 
     def __init__(
-        self, spec: "RunSpec", heading: Callable[[], str] | None = None, on_terminal: bool | None = None
+        self,
+        spec: "RunSpec",
+        live: "Live | None" = None,
+        heading: Callable[[], str] | None = None,
+        on_terminal: bool | None = None,
     ) -> None:
-        self._spec, self._heading = spec, heading
+        self._spec, self._live, self._heading = spec, live, heading
         self._on_terminal = os.environ.get(TERMINAL) == "1" if on_terminal is None else on_terminal
         self._every_s = 0.2 if self._on_terminal else 10.0
         self._next_s = 0.0
 
     def __call__(self, step: int, loss: float, elapsed_s: float) -> None:
         """Print a line, if the last one is old enough or the training is over."""
+        if self._live:
+            self._live.tell(step, loss, elapsed_s)
         if self._heading:
             print(self._heading(), flush=True)
             self._heading = None
@@ -218,17 +229,20 @@ class Progress:
 
     def close(self) -> None:
         """Leave the line, so that the next output begins a new one."""
+        if self._live:
+            self._live.close()
         if self._on_terminal:
             print(flush=True)
 
     def line(self, step: int, loss: float, elapsed_s: float) -> str:
         """Return e.g. `step 120/400  loss 0.41  3.1e+04 samples/s  ETA 12 s`."""
+        from ddp_hpc.live import remaining_s
+
         asked, rate = self._spec.steps_asked, step / max(elapsed_s, 1e-9)
-        remaining_s = (asked - step) / rate if asked else (self._spec.budget.seconds or 0.0) - elapsed_s
         of = f"/{asked}" if asked else ""
         return (
             f"step {step}{of}  loss {loss:.4g}  {rate * self._spec.global_batch_size:.2g} samples/s  "
-            f"ETA {max(0.0, remaining_s):.0f} s"
+            f"ETA {remaining_s(self._spec, step, elapsed_s):.0f} s"
         )
 
 

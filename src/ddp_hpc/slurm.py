@@ -119,6 +119,17 @@ def queue(kept_s: float = KEPT_S) -> Queue:
     return answer
 
 
+def is_active(number: str) -> bool | None:
+    """Return whether a job waits or runs; None if Slurm does not answer. A job that it does not know does not run."""
+    listed, found = queue(), queue().job(number)
+    if found:
+        return found.active
+    if listed.problem:
+        return None
+    told = record(number)
+    return told is not None and told.state not in ENDED
+
+
 def forget() -> None:
     """Forget what Slurm has said: the next question is asked anew."""
     global _kept

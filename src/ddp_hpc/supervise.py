@@ -8,6 +8,7 @@ It imports nothing heavy: its start is part of the time of every run.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,8 +17,9 @@ import time
 from collections import deque
 from pathlib import Path
 
+from ddp_hpc import lease, verdict
 from ddp_hpc._process import Fork, die_with_parent, process_created, read_json, usable_cores, write_json
-from ddp_hpc.statuses import STATUSES
+from ddp_hpc.verdict import KINDS, Outcome
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # a quick start
@@ -27,26 +29,12 @@ if TYPE_CHECKING:  # a quick start
     Process = subprocess.Popen[bytes] | Fork
 
 GRACE_S = 15.0  # how long the launcher may take to end after a rank has failed, or all are through
-KINDS = ("steps", "evaluations", "run")  # moved in this order: run.parquet says that all is there
 _POLL_S = 0.25
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-class Outcome:
-    """How an attempt ended: a status, its reason, and what the journal keeps beside (`steps`, `train_s`, ...)."""
-
-    def __init__(self, status: str, reason: str | None = None, numbers: dict[str, Any] | None = None) -> None:
-        self.status, self.reason, self.numbers = status, reason, numbers or {}
-
-    @property
-    def exit_code(self) -> int:
-        """The exit code of the job: 0 for a result or a finding."""
-        code = STATUSES[self.status][1]
-        return 1 if code is None else code
-
-
 class Ended(Exception):  # noqa: N818  (not an error: somebody asked us to stop)
-    """A signal asked the supervisor to end the run."""
+    """A signal, named in the first argument, asked the supervisor to end the run."""
 
 
 def supervise(folder: Path, launcher: Sequence[str], data_dir: Path, time_limit_s: float | None = None) -> Outcome:
@@ -60,6 +48,7 @@ def supervise(folder: Path, launcher: Sequence[str], data_dir: Path, time_limit_
 
     Raises:
         FileNotFoundError: the folder has no `spec.json`.
+        HeldError: another supervisor works at the run; this one leaves no journal.
     """
     planned = read_json(folder / "spec.json")
     if planned.get("run") != folder.name or not isinstance(planned.get("spec"), dict):
@@ -68,23 +57,31 @@ def supervise(folder: Path, launcher: Sequence[str], data_dir: Path, time_limit_
         )
     attempt = _new_attempt(folder)
     began = time.time()
-    _start_journal(attempt, launcher, began)
+    _start_journal(attempt, launcher)
+    try:
+        lease.take(folder, attempt)
+    except lease.HeldError:
+        shutil.rmtree(attempt)
+        raise
     command = [*launcher, sys.executable, "-m", "ddp_hpc.shepherd", str(attempt)]
     launch = planned | {"launched_at": began, "data_dir": str(data_dir), "command": command}
     write_json(attempt / "launch.json", launch)
-    kills_before = _oom_kills()
+    kills_before = verdict.oom_kills()
     try:
         outcome = _launch(launcher, command, attempt, planned, time_limit_s)
     except Ended as ended:
-        outcome = Outcome("cancelled", str(ended))
-    if outcome.status == "crashed" and _oom_kills() > kills_before:
+        said = f"{ended}: asked to end, or the driver went away"
+        outcome = Outcome("cancelled", said, {"signal": str(ended)})  # `ledger` asks Slurm why, if it was Slurm
+    if outcome.status == "crashed" and verdict.oom_kills() > kills_before:
         outcome = Outcome("oom_host", f"{outcome.reason}; the kernel killed a process for memory meanwhile")
     if outcome.status == "oom_gpu":
         from ddp_hpc import findings
 
-        findings.write(folder, planned, _first_report(attempt), outcome.status, outcome.reason, time.time() - began)
+        findings.write(
+            folder, planned, verdict.first_report(attempt), outcome.status, outcome.reason, time.time() - began
+        )
     elif outcome.status in ("ok", "diverged"):
-        for kind in KINDS:
+        for kind in KINDS:  # in this order: run.parquet says that all is there
             os.replace(attempt / f"{kind}.parquet", folder / f"{kind}.parquet")
     journal = {"status": outcome.status, "reason": outcome.reason, "at": _now(), "wall_s": time.time() - began}
     write_json(attempt / "ended.json", journal | outcome.numbers)
@@ -104,7 +101,7 @@ def _new_attempt(folder: Path) -> Path:
         return (parent / str(number)).resolve()
 
 
-def _start_journal(attempt: Path, launcher: Sequence[str], began: float) -> None:
+def _start_journal(attempt: Path, launcher: Sequence[str]) -> None:
     journal = {
         "at": _now(),
         "host": os.uname().nodename,
@@ -146,7 +143,7 @@ def _launch(
         reader.join(timeout=2)
         for number, handler in previous.items():
             signal.signal(number, handler)
-    return _judge(process.wait() or 0, attempt, tail, late)
+    return verdict.judge(process.wait() or 0, attempt, tail, late)
 
 
 def _fork_rank(attempt: Path, environment: dict[str, str]) -> Process:
@@ -169,7 +166,7 @@ def _start_launcher(command: Sequence[str], environment: dict[str, str]) -> Proc
 def _raise_ended(number: int, frame: Any) -> None:
     for other in _SIGNALS:  # once is enough: the ranks are being ended now
         signal.signal(other, signal.SIG_IGN)
-    raise Ended(f"{signal.Signals(number).name}: asked to end, or the driver went away")
+    raise Ended(signal.Signals(number).name)
 
 
 def launch_environment(world_size: int, threads: int | None = None) -> dict[str, str]:
@@ -213,22 +210,21 @@ def _copy(process: Process, tail: deque[str]) -> None:
 def _wait(process: Process, attempt: Path, time_limit_s: float | None) -> bool:
     """Wait for the launcher, but not for ever once a rank has failed or all are through. Return whether it is late."""
     began, over_at = time.monotonic(), None
+    next_beat = began + lease.BEAT_S
     ended = threading.Event()  # Popen.wait with a timeout sleeps up to 50 ms too long
     threading.Thread(target=_tell, args=(process, ended), daemon=True).start()
     while not ended.wait(_POLL_S):
         now = time.monotonic()
+        if now > next_beat:
+            lease.beat(attempt)
+            next_beat = now + lease.BEAT_S
         if time_limit_s is not None and now - began > time_limit_s:
             return True
-        if over_at is None and (any(attempt.glob("rank-*.json")) or _complete(attempt)):
+        if over_at is None and (any(attempt.glob("rank-*.json")) or verdict.complete(attempt)):
             over_at = now
         if over_at is not None and now - over_at > GRACE_S:
             break
     return False
-
-
-def _complete(attempt: Path) -> bool:
-    """Return whether the ranks have left all their records."""
-    return all((attempt / name).exists() for name in ("summary.json", *(f"{kind}.parquet" for kind in KINDS)))
 
 
 def _tell(process: Process, ended: threading.Event) -> None:
@@ -251,43 +247,6 @@ def _end_all(process: Process) -> None:
     for member in alive:
         member.kill()
     process.wait()
-
-
-def _judge(code: int, attempt: Path, tail: Sequence[str], late: bool) -> Outcome:
-    """Return the outcome from what the ranks said, else from the launcher's exit code and last words."""
-    first = _first_report(attempt)
-    if first and not late:
-        error = f"{first['error']}: " if first.get("error") else ""
-        reason = f"rank {first['rank']} on {first['host']}: {error}{first['message']}"
-        status = {"oom_gpu": "oom_gpu", "oom_host": "oom_host", "launch": "launch_failed"}.get(first["kind"], "crashed")
-        return Outcome(status, reason, {"steps": first.get("steps")})
-    if _complete(attempt) and not first:  # whatever then kept the launcher, the training was done
-        summary = read_json(attempt / "summary.json")
-        numbers = {key: summary.get(key) for key in ("steps", "train_s", "startup_s")}
-        return Outcome(summary["status"], summary.get("reason"), numbers)
-    if late:
-        return Outcome("timeout", "the time limit was reached; give it more time, or ask for less")
-    said = "; ".join(line.strip(" -*|") for line in tail if line.strip(" -*|"))[-600:] or "it said nothing"
-    how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-    return Outcome("launch_failed", f"the launcher {how}, and no rank left a record or a reason: {said}")
-
-
-def _first_report(attempt: Path) -> dict[str, Any]:
-    """Return the report of the rank that failed first, empty if none did.
-
-    A rank that was ended because another had failed reports later, and an exception says more than a signal.
-    """
-    reports = sorted((read_json(file) for file in attempt.glob("rank-*.json")), key=lambda report: report.get("at", 0))
-    return next((report for report in reports if report.get("error")), reports[0] if reports else {})
-
-
-def _oom_kills() -> int:
-    """Return how many processes the kernel has killed for memory in our control group; 0 where it does not say."""
-    try:
-        lines = Path("/sys/fs/cgroup/memory.events").read_text().splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
 
 
 def _now() -> str:

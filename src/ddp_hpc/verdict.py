@@ -1,0 +1,101 @@
+"""How an attempt at a run ended, from what its ranks, its launcher and the kernel left behind."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+from ddp_hpc._process import read_json
+from ddp_hpc.statuses import STATUSES
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # a quick start
+    from collections.abc import Sequence
+    from typing import Any
+
+KINDS = ("steps", "evaluations", "run")  # of records
+
+
+class Outcome:
+    """How an attempt ended: a status, its reason, and what the journal keeps beside (`steps`, `train_s`, ...)."""
+
+    def __init__(self, status: str, reason: str | None = None, numbers: dict[str, Any] | None = None) -> None:
+        self.status, self.reason, self.numbers = status, reason, numbers or {}
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the job: 0 for a result or a finding."""
+        code = STATUSES[self.status][1]
+        return 1 if code is None else code
+
+
+def complete(attempt: Path) -> bool:
+    """Return whether the ranks have left all their records."""
+    return all((attempt / name).exists() for name in ("summary.json", *(f"{kind}.parquet" for kind in KINDS)))
+
+
+def judge(code: int, attempt: Path, tail: Sequence[str], late: bool) -> Outcome:
+    """Return the outcome from what the ranks said, else from the launcher's exit code and last words."""
+    first = first_report(attempt)
+    if first and not late:
+        error = f"{first['error']}: " if first.get("error") else ""
+        reason = f"rank {first['rank']} on {first['host']}: {error}{first['message']}"
+        status = {"oom_gpu": "oom_gpu", "oom_host": "oom_host", "launch": "launch_failed"}.get(first["kind"], "crashed")
+        return _memory(Outcome(status, reason, {"steps": first.get("steps")}), tail)
+    if complete(attempt) and not first:  # whatever then kept the launcher, the training was done
+        summary = read_json(attempt / "summary.json")
+        numbers = {key: summary.get(key) for key in ("steps", "train_s", "startup_s")}
+        return Outcome(summary["status"], summary.get("reason"), numbers)
+    if late:
+        return Outcome("timeout", "the time limit was reached; give it more time, or ask for less")
+    said = "; ".join(line.strip(" -*|") for line in tail if line.strip(" -*|"))[-600:] or "it said nothing"
+    how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    return _memory(Outcome("launch_failed", f"the launcher {how}, and no rank left a record or a reason: {said}"), tail)
+
+
+def _memory(outcome: Outcome, tail: Sequence[str]) -> Outcome:
+    """Return `oom_host` if the launcher's last words say that ranks were killed for memory, else `outcome`."""
+    if outcome.status in ("crashed", "launch_failed"):
+        from ddp_hpc.endings import memory_words
+
+        words = memory_words("\n".join(tail))
+        if words:
+            return Outcome("oom_host", f"{outcome.reason}; the launcher said: {words[:200]}", outcome.numbers)
+    return outcome
+
+
+def first_report(attempt: Path) -> dict[str, Any]:
+    """Return the report of the rank that failed first, empty if none did.
+
+    A rank that was ended because another had failed reports later, and an exception says more than a signal.
+    """
+    reports = sorted((read_json(file) for file in attempt.glob("rank-*.json")), key=lambda report: report.get("at", 0))
+    return next((report for report in reports if report.get("error")), reports[0] if reports else {})
+
+
+def oom_kills(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int:
+    """Return how many processes the kernel has killed for memory in our control group; 0 where it does not say.
+
+    In a Slurm job it is the job's group that counts: ranks that srun has started are in another step than we are.
+    """
+    counts = [0]
+    for folder in _groups(root, own):
+        for name in ("memory.events", "memory.oom_control"):  # of version 2, and of version 1
+            try:
+                lines = (folder / name).read_text().splitlines()
+            except OSError:
+                continue
+            counts += [int(line.split()[1]) for line in lines if line.startswith("oom_kill ")]
+    return max(counts)
+
+
+def _groups(root: Path, own: Path) -> list[Path]:
+    """Return our control group and the one of our Slurm job, if it is another."""
+    try:
+        lines = [line.split(":", 2) for line in own.read_text().splitlines()]
+    except OSError:
+        return []
+    found = [
+        root / ("memory" if kinds else "") / path.strip("/") for _, kinds, path in lines if kinds in ("", "memory")
+    ]
+    return [*found, *(parent for folder in found for parent in folder.parents if parent.name.startswith("job_"))]
