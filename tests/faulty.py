@@ -6,7 +6,7 @@ import time
 from sandbox import Sandbox
 
 from ddp_hpc import records
-from ddp_hpc.ledger import state_of
+from ddp_hpc.states import state_of
 from ddp_hpc.store import Store
 
 FAULTY = '''"""A model that fails as it is told to, at its eighth step, on one rank."""

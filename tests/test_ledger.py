@@ -11,7 +11,8 @@ import pytest
 
 from ddp_hpc import grid, identity, records
 from ddp_hpc._process import process_created
-from ddp_hpc.ledger import Ledger, Planned, State, state_of
+from ddp_hpc.ledger import Ledger, Planned
+from ddp_hpc.states import State, state_of
 from ddp_hpc.store import Store
 
 STUDY = """\

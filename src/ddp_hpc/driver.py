@@ -15,11 +15,12 @@ from typing import Any
 from ddp_hpc import plan
 from ddp_hpc._process import die_with_parent, path_with_own_scripts
 from ddp_hpc.durations import duration
-from ddp_hpc.ledger import Ledger, State, state_of
+from ddp_hpc.ledger import Ledger
 from ddp_hpc.lock import DriverLock
 from ddp_hpc.printing import counted
 from ddp_hpc.progress import Making, Progress
 from ddp_hpc.project import Project
+from ddp_hpc.states import State, state_of
 from ddp_hpc.statuses import FINISHED, in_words
 from ddp_hpc.targets import StudyTargets
 from ddp_hpc.workflow import DRIVER

@@ -1,29 +1,18 @@
 """Every planned run is a row: what has ended, what has failed and why, what is not there yet."""
 
-import os
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddp_hpc import identity
-from ddp_hpc._process import process_created, read_json
 from ddp_hpc.spec import RunSpec
-from ddp_hpc.statuses import FAILED, FINISHED, in_words
+from ddp_hpc.states import state_of, stranger
+from ddp_hpc.statuses import FINISHED, in_words
 from ddp_hpc.store import Store
 from ddp_hpc.study import Study
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-@dataclass(frozen=True)
-class State:
-    """Where a run stands: a status of `statuses.STATUSES`, its reason, and how many attempts were made."""
-
-    status: str
-    reason: str | None = None
-    attempts: int = 0
 
 
 @dataclass(frozen=True)
@@ -74,7 +63,7 @@ class Ledger:
         done = [planned for planned in self.planned if self.store.finished(planned.run)]
         measured = records.read_runs(self.store.file(planned.run) for planned in done)
         rows = {planned.run: row for planned, row in zip(done, measured.to_pylist(), strict=True)}
-        strange = [_stranger(self.store.file(run), row["run"]) for run, row in rows.items() if row["run"] != run]
+        strange = [stranger(self.store.file(run), row["run"]) for run, row in rows.items() if row["run"] != run]
         if strange:
             raise records.RecordError("\n".join(strange))
         table = pa.Table.from_pylist(
@@ -106,7 +95,7 @@ class Ledger:
         file = self.store.file(run, kind)
         owner = records.read_metadata(file).get("run", run)
         if owner != run:
-            raise records.RecordError(_stranger(file, owner))
+            raise records.RecordError(stranger(file, owner))
         frame: pd.DataFrame = records.read(kind, file).to_pandas()
         return frame
 
@@ -119,43 +108,3 @@ class Ledger:
             return text
         counts = ", ".join(f"{count} {in_words(str(name))}" for name, count in lacking.value_counts().items())
         return f"{text}, {len(lacking)} missing: {counts}"
-
-
-def state_of(store: Store, run: str) -> State:
-    """Return where a run stands, from its record or from the journal of its last attempt."""
-    tried = store.attempts(run)
-    if store.finished(run):
-        from ddp_hpc import records
-
-        row = records.read("run", store.file(run), ["run", "status", "reason"]).to_pylist()[0]
-        if row["run"] != run:
-            raise records.RecordError(_stranger(store.file(run), row["run"]))
-        return State(row["status"], row["reason"], len(tried))
-    if not tried:
-        return State("missing")
-    return _state_of_attempt(tried[-1], len(tried))
-
-
-def _stranger(file: Path, owner: str) -> str:
-    return f"{file} is the record of {owner}: delete what was put in the wrong folder, and run the study again"
-
-
-def _state_of_attempt(journal: Path, count: int) -> State:
-    ended, started = read_json(journal / "ended.json"), read_json(journal / "started.json")
-    if ended.get("status") in FINISHED:
-        return State("missing", f"its record was removed; attempt {journal.name} had ended {ended['status']}", count)
-    if ended.get("status") in FAILED:
-        return State(ended["status"], ended.get("reason"), count)
-    if _alive(started):
-        return State("running", f"since {started['at']} on {started['host']}, pid {started['pid']}", count)
-    return State("cancelled", "its supervisor ended without a word: killed, or the machine went down", count)
-
-
-def _alive(started: dict[str, Any]) -> bool:
-    """Return whether the supervisor of an attempt still runs; on another host it is believed."""
-    if not {"at", "host", "pid", "process_created"} <= started.keys():
-        return False
-    if started["host"] != os.uname().nodename:
-        return True
-    created = process_created(started["pid"])
-    return created is not None and created == started["process_created"]

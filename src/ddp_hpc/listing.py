@@ -8,10 +8,11 @@ from typing import Any
 
 from ddp_hpc import catalog
 from ddp_hpc.durations import duration, rank_time
-from ddp_hpc.ledger import Ledger, state_of
+from ddp_hpc.ledger import Ledger
 from ddp_hpc.plan import Item
 from ddp_hpc.printing import counted
 from ddp_hpc.project import Project
+from ddp_hpc.states import state_of
 from ddp_hpc.statuses import FAILED, FINISHED, STATUSES, in_words
 from ddp_hpc.study import StudyError
 

@@ -8,9 +8,10 @@ from typing import Any
 
 from ddp_hpc import identity
 from ddp_hpc._process import read_json, write_json
-from ddp_hpc.ledger import Ledger, Planned, State, state_of
+from ddp_hpc.ledger import Ledger, Planned
 from ddp_hpc.scalars import canonical_json
 from ddp_hpc.spec import RunSpec
+from ddp_hpc.states import State, state_of
 from ddp_hpc.statuses import FAILED
 from ddp_hpc.store import Store
 

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from ddp_hpc.durations import duration
-from ddp_hpc.ledger import Ledger, Planned, state_of
+from ddp_hpc.ledger import Ledger, Planned
 from ddp_hpc.printing import counted
+from ddp_hpc.states import state_of
 from ddp_hpc.statuses import FAILED
 
 SPARSE_S = 15.0

@@ -134,6 +134,7 @@ def forget() -> None:
     """Forget what Slurm has said: the next question is asked anew."""
     global _kept
     _kept = (float("-inf"), Queue())
+    _ended.clear()
     _accounts.cache_clear()
 
 
@@ -175,6 +176,18 @@ def _environment() -> dict[str, str]:
 
 def record(number: str) -> Record | None:
     """Return what Slurm tells of a job, from the controller and from accounting; None if neither knows it."""
+    if number not in _ended:
+        told = _ask_for(number)
+        if told is None or told.state not in ENDED:
+            return told
+        _ended[number] = told
+    return _ended[number]
+
+
+_ended: dict[str, Record] = {}  # what has ended does not change
+
+
+def _ask_for(number: str) -> Record | None:
     shown = _shown(number)
     accounted = _accounted(number) if shown is None or shown.state in ENDED else None
     if shown is None or accounted is None:

@@ -15,9 +15,10 @@ from typing import Any
 
 from ddp_hpc import catalog, identity
 from ddp_hpc.fetching import is_fetched
-from ddp_hpc.ledger import Ledger, Planned, state_of
+from ddp_hpc.ledger import Ledger, Planned
 from ddp_hpc.project import Project
 from ddp_hpc.scalars import canonical_json
+from ddp_hpc.states import state_of
 
 TEMPLATES = catalog.PACKAGE / "templates"
 
