@@ -39,6 +39,8 @@ class Result:
     loss: tuple[float, ...] = ()
     columns: Mapping[str, Any] = field(default_factory=dict)  # of the run record, over what is derived
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    # columns of the steps record, of a counted step and a rank; None: every rank's as `phases` gives them
+    of_rank: Callable[[int, int], Mapping[str, Any]] | None = None
 
 
 Train = Callable[[RunSpec], Result]
@@ -132,13 +134,25 @@ def step_columns(spec: RunSpec, result: Result, run: Mapping[str, Any]) -> dict[
     ranks, steps = range(spec.world_size), len(result.loss)
     rows = [(step, rank) for step in range(-1, steps + 1) for rank in ranks]
     counted = [step > 0 for step, _ in rows]
+    step_s = np.diff(np.array(result.t_s), prepend=0.0)
+    measured = [
+        (
+            result.of_rank(step, rank)
+            if result.of_rank
+            else {"step_s": step_s[step - 1], **phases(spec, step_s[step - 1])}
+        )
+        if step > 0
+        else {}
+        for step, rank in rows
+    ]
     return {
         "step": [step for step, _ in rows],
         "rank": [rank for _, rank in rows],
         "t_s": [result.t_s[step - 1] if step > 0 else None for step, _ in rows],
         "loss": [result.loss[step - 1] if step > 0 else None for step, _ in rows],
         "warm_up": [not yes for yes in counted],
-    }
+        "sampled": [False] * len(rows),
+    } | {name: [row.get(name) for row in measured] for name in sorted({name for row in measured for name in row})}
 
 
 def realistic(spec: RunSpec) -> Result:

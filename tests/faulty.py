@@ -40,7 +40,12 @@ class Faulty(nn.Module):
         self.calls += 1
         if self.fault == "slow" and "QUICK" not in os.environ:
             time.sleep(0.05)
+        if self.fault == "late":
+            time.sleep(0.2)
         if self.calls == 8:
+            if self.fault == "clock set back":  # by an hour, as an administrator does, or a wrong time server
+                epoch_s = time.time
+                time.time = lambda: epoch_s() - 3600
             if self.fault == "exception":
                 raise ValueError("the eighth step is bad")
             if self.fault == "exception beside a thread that lives on":

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from ddp_hpc import identity, spec
+from ddp_hpc._process import boot_id
 from ddp_hpc.placement import LaunchError, check_exchange
 
 SPEC = {
@@ -58,7 +59,8 @@ def test_mpi_is_told_of_threads_only_where_the_exchange_has_some(mpiexec, tmp_pa
         "world_size": 1,
         "spec_hash": given.hash,
         "code_hash": identity.code_hash(given),
-        "launched_at": time.time(),
+        "launched_on": boot_id(),
+        "launched_ns": time.monotonic_ns(),
         "data_dir": str(tmp_path),
         "command": [],
     }

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from ddp_hpc import identity, records, spec
+from ddp_hpc._process import boot_id
 from ddp_hpc.rank import Progress, _kind_of
 
 FAULTY = Path(__file__).parent / "mpi" / "faulty_rank.py"
@@ -36,7 +37,8 @@ def attempt(tmp_path):
             "world_size": given.world_size,
             "spec_hash": given.hash,
             "code_hash": code_hash or identity.code_hash(given),
-            "launched_at": time.time(),
+            "launched_on": boot_id(),
+            "launched_ns": time.monotonic_ns(),
             "data_dir": str(tmp_path / "data"),
             "command": ["mpiexec"],
         }

@@ -5,6 +5,7 @@ import pytest
 
 from ddp_hpc import curves as measured
 from ddp_hpc import recording, spec
+from ddp_hpc._process import boot_id
 from ddp_hpc.phases import PARTS, PHASES
 from ddp_hpc.placement import Placement
 from ddp_hpc.train import WARM_UP_STEPS, Outcome
@@ -96,8 +97,9 @@ def make_row(parts, **outcome):
             "budget": {"steps": 2},
         }
     )
-    launch = {"run": "r", "spec_hash": "s", "code_hash": "c", "launched_at": 100.0}
-    filled = Outcome(time_zero=110.0, ended=120.0, evaluations=[(2, 0.9, 0.3)], metric_name="accuracy", device="cpu")
+    launch = {"run": "r", "spec_hash": "s", "code_hash": "c", "launched_on": boot_id(), "launched_ns": 100 * 10**9}
+    times = {"time_zero_ns": 110 * 10**9, "ended_ns": 120 * 10**9}
+    filled = Outcome(**times, evaluations=[(2, 0.9, 0.3)], metric_name="accuracy", device="cpu")
     for name, value in outcome.items():
         setattr(filled, name, value)
     return recording.run_columns(launch, given, filled, parts, measured.curves(parts))

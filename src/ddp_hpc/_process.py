@@ -46,6 +46,14 @@ def process_created(pid: int) -> int | None:
     return int(stat.rsplit(")", 1)[1].split()[19])
 
 
+def boot_id() -> str:
+    """Return what processes that read the same monotonic clock have in common: the boot of their host's kernel."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return os.uname().nodename
+
+
 def write_json(file: Path, content: Mapping[str, Any]) -> None:
     """Write JSON by rename, so that nobody reads half of it."""
     temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")

@@ -1,5 +1,6 @@
 """From what the ranks measured to the records of a run."""
 
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,7 +11,7 @@ import torch
 from mpi4py import MPI
 
 from ddp_hpc import catalog, identity
-from ddp_hpc._process import write_json
+from ddp_hpc._process import boot_id, write_json
 from ddp_hpc.curves import EXCHANGE, Curves, RankPart, curves
 from ddp_hpc.phases import PARTS, PHASES
 from ddp_hpc.placement import Placement
@@ -151,8 +152,8 @@ def run_columns(
         "samples_seen": samples_seen,
         "steps": steps,
         "warm_up_steps": WARM_UP_STEPS,
-        "wall_s": outcome.ended - launch["launched_at"],
-        "startup_s": outcome.time_zero - launch["launched_at"],
+        "wall_s": since_launch_s(launch, outcome.ended_ns),
+        "startup_s": since_launch_s(launch, outcome.time_zero_ns),
         "import_s": max(part.startup["import_s"] for part in parts),
         "warm_up_s": outcome.warm_up_s,
         "evaluation_s": outcome.evaluation_s,
@@ -180,6 +181,16 @@ def run_columns(
         "oversubscribed": place.oversubscribed,
         "ended_at": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+def since_launch_s(launch: dict[str, Any], at_ns: int) -> float:
+    """Return the seconds from the launch to a reading of this host's monotonic clock.
+
+    Where the launcher reads another host's, what both hosts take for the time of day has to do.
+    """
+    if launch["launched_on"] == boot_id():
+        return float(at_ns - launch["launched_ns"]) / 1e9
+    return float(time.time() - launch["launched_at"] - (time.perf_counter_ns() - at_ns) / 1e9)
 
 
 def reports(parts: Sequence[RankPart]) -> dict[str, float | None]:

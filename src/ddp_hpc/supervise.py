@@ -18,7 +18,7 @@ from collections import deque
 from pathlib import Path
 
 from ddp_hpc import lease, verdict
-from ddp_hpc._process import Fork, die_with_parent, process_created, read_json, usable_cores, write_json
+from ddp_hpc._process import Fork, boot_id, die_with_parent, process_created, read_json, usable_cores, write_json
 from ddp_hpc.verdict import KINDS, Outcome
 
 TYPE_CHECKING = False
@@ -56,7 +56,8 @@ def supervise(folder: Path, launcher: Sequence[str], data_dir: Path, time_limit_
             f"{folder}/spec.json is missing or not of this run: plan it, with `ddp-hpc plan --write STUDY`"
         )
     attempt = _new_attempt(folder)
-    began = time.time()
+    began_ns = time.monotonic_ns()  # the clock that a rank's perf_counter reads; nobody sets it back
+    launched = {"launched_at": time.time(), "launched_ns": began_ns, "launched_on": boot_id()}
     _start_journal(attempt, launcher)
     try:
         lease.take(folder, attempt)
@@ -64,7 +65,7 @@ def supervise(folder: Path, launcher: Sequence[str], data_dir: Path, time_limit_
         shutil.rmtree(attempt)
         raise
     command = [*launcher, sys.executable, "-m", "ddp_hpc.shepherd", str(attempt)]
-    launch = planned | {"launched_at": began, "data_dir": str(data_dir), "command": command}
+    launch = planned | launched | {"data_dir": str(data_dir), "command": command}
     write_json(attempt / "launch.json", launch)
     kills_before = verdict.oom_kills()
     try:
@@ -77,13 +78,13 @@ def supervise(folder: Path, launcher: Sequence[str], data_dir: Path, time_limit_
     if outcome.status == "oom_gpu":
         from ddp_hpc import findings
 
-        findings.write(
-            folder, planned, verdict.first_report(attempt), outcome.status, outcome.reason, time.time() - began
-        )
+        wall_s = (time.monotonic_ns() - began_ns) / 1e9
+        findings.write(folder, planned, verdict.first_report(attempt), outcome.status, outcome.reason, wall_s)
     elif outcome.status in ("ok", "diverged"):
         for kind in KINDS:  # in this order: run.parquet says that all is there
             os.replace(attempt / f"{kind}.parquet", folder / f"{kind}.parquet")
-    journal = {"status": outcome.status, "reason": outcome.reason, "at": _now(), "wall_s": time.time() - began}
+    wall_s = (time.monotonic_ns() - began_ns) / 1e9
+    journal = {"status": outcome.status, "reason": outcome.reason, "at": _now(), "wall_s": wall_s}
     write_json(attempt / "ended.json", journal | outcome.numbers)
     return outcome
 

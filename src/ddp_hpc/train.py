@@ -42,8 +42,8 @@ class Outcome:
     device: str = ""
     captured: capture.Mode = "off"
     warm_up_s: float = 0.0
-    time_zero: float = 0.0  # seconds since the epoch
-    ended: float = 0.0  # seconds since the epoch; evaluation at the end comes later
+    time_zero_ns: int = 0  # on the host's monotonic clock, which nobody sets back
+    ended_ns: int = 0  # on the same; evaluation at the end comes later
     evaluation_s: float = 0.0
     reported: dict[str, float | None] = field(default_factory=dict)  # what the exchange says of itself
 
@@ -84,7 +84,7 @@ def train(
     outcome.captured = capture.mode(spec, device)
     take_step = warm_up(setup, outcome, comm)
     comm.Barrier()
-    outcome.time_zero, zero = time.time(), time.perf_counter()
+    outcome.time_zero_ns, zero = time.perf_counter_ns(), time.perf_counter()
     setup.timers.start()
 
     together = comm if setup.synchronous else MPI.COMM_SELF  # else every rank stops by itself
@@ -110,7 +110,7 @@ def train(
             setup.timers.start()
 
     setup.timers.resolve()
-    outcome.ended = time.time()
+    outcome.ended_ns = time.perf_counter_ns()
     if isinstance(setup.exchange, Reports):
         outcome.reported = setup.exchange.report()
     outcome.diverged = stop == "diverged" or agree(comm, [finite_or_nan(setup.replica.weights)], False) is not None
