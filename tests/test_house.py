@@ -161,8 +161,9 @@ def test_the_tables_of_keys_and_the_schema_are_current():
     page = (ROOT / "config" / "README.md").read_text(encoding="utf-8")
     assert page.count("<!-- keys: ") == len(_keys.MODELS)
     assert _keys.filled(page) == page
-    written = (ROOT / "config" / "study.schema.json").read_text(encoding="utf-8")
-    assert json.loads(written) == _keys.schema()
+    for name, schema in (("study", _keys.schema()), ("machine", _keys.machine_schema())):
+        written = (ROOT / "config" / f"{name}.schema.json").read_text(encoding="utf-8")
+        assert json.loads(written) == schema
 
 
 @pytest.mark.parametrize("file", STUDIES, ids=lambda file: file.stem)

@@ -133,12 +133,16 @@ def test_each_field_counts():
         "data_placement": "host",
         "capture": "off",
         "share_gpu": True,
+        "placement": "spread",
+        "ranks_per_node": 2,
+        "partition": "gpu",
     }
     assert other.keys() == RunSpec.model_fields.keys(), "a new field needs a line here"
     scaled = {"learning_rate_scaling": "sqrt", "base_batch_size": 8}
+    needed = dict.fromkeys(scaled, scaled) | {"ranks_per_node": {"placement": "spread"}}
     hashes = {spec.load(MINIMAL).hash}
     for name, value in other.items():
-        hashes.add(spec.load(MINIMAL | (scaled if name in scaled else {}) | {name: value}).hash)
+        hashes.add(spec.load(MINIMAL | needed.get(name, {}) | {name: value}).hash)
     assert len(hashes) == len(other) + 1
 
 

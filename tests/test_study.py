@@ -84,6 +84,18 @@ WRONG = {
         "  zip:\n    world_size: [1, 2, 4]\n    batch_size: [16, 32]",
         [":8:", "zip", "world_size: 3, batch_size: 2", "equally many"],
     ),
+    "ranks per node, not spread": (
+        "  threads_per_rank: 1",
+        "  ranks_per_node: 2",
+        [":5:", "ranks_per_node=2 with placement=null", "belongs to placement: spread"],
+    ),
+    "not to be spread": (
+        "  threads_per_rank: 1",
+        "  placement: spread\n  ranks_per_node: 2",
+        ["world_size=1 cannot be spread over nodes of ranks_per_node=2", "its divisors"],
+    ),
+    "partition with a blank": ("  threads_per_rank: 1", "  partition: big gpu", [":5:", "partition: given 'big gpu' (text), allowed: letters"]),
+    "no minutes": ("budget:", "runtime_min: 0\nbudget:", [":11:", "runtime_min: given 0", "greater than 0"]),
     "empty axis": ("[16, 32]", "[]", [":9:", "batch_size: given an empty list", "one value or more"]),
     "empty zip": (
         "  batch_size: [16, 32]",

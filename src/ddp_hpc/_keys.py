@@ -1,6 +1,6 @@
-"""The keys of a study for people and editors: the tables in config/README.md and config/study.schema.json.
+"""The keys of studies and machines for people and editors: the tables in config/README.md, and config/*.schema.json.
 
-Both are written from the models by `python -m ddp_hpc._keys`, so types, defaults and meanings come from one place.
+All are written from the models by `python -m ddp_hpc._keys`, so types, defaults and meanings come from one place.
 """
 
 import json
@@ -13,10 +13,20 @@ from pydantic import BaseModel
 
 from ddp_hpc._axes import CHOICES
 from ddp_hpc.budget import Budget
+from ddp_hpc.machine import Machine, Partition, Retries
 from ddp_hpc.spec import RunSpec
 from ddp_hpc.study import GLOBAL_BATCH, Rules, Study
 
-MODELS: Mapping[str, type[BaseModel]] = {"study": Study, "spec": RunSpec, "budget": Budget, "rules": Rules}
+MODELS: Mapping[str, type[BaseModel]] = {
+    "study": Study,
+    "spec": RunSpec,
+    "budget": Budget,
+    "rules": Rules,
+    "machine": Machine,
+    "partition": Partition,
+    "retries": Retries,
+}
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
 OPTION = f"^({'|'.join(CHOICES)})\\.[a-z_0-9]+$"
 
 _TYPES = {
@@ -53,6 +63,10 @@ def _allowed(field: Mapping[str, Any]) -> str:
     if "$ref" in field:
         kind = field["$ref"].rsplit("/", 1)[1].lower()
         return "a name, or `{name: ..., <option>: ...}`" if kind == "choice" else f"mapping, see [{kind}](#{kind})"
+    if "patternProperties" in field:
+        (named,) = field["patternProperties"].values()
+        kind = named["$ref"].rsplit("/", 1)[1].lower()
+        return f"mapping of a name to a [{kind}](#{kind})"
     if field["type"] == "null":
         return "`null`"
     bounds = [f"{sign} {_power(field[key])}" for key, sign in _BOUNDS.items() if key in field]
@@ -87,7 +101,12 @@ def schema() -> dict[str, Any]:
     }
     for name, shape in (("base", _see("base")), ("grid", _one_or_more("grid"))):
         study["properties"][name] = {"description": study["properties"][name]["description"]} | shape
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **study}
+    return {"$schema": DIALECT, **study}
+
+
+def machine_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a machine file."""
+    return {"$schema": DIALECT, **Machine.model_json_schema()}
 
 
 def _see(name: str) -> dict[str, Any]:
@@ -108,10 +127,11 @@ def filled(page: str) -> str:
 
 
 def write(config: Path) -> None:
-    """Write the tables and the schema in the folder `config` anew."""
+    """Write the tables and the schemas in the folder `config` anew."""
     page = config / "README.md"
     page.write_text(filled(page.read_text(encoding="utf-8")), encoding="utf-8")
-    (config / "study.schema.json").write_text(json.dumps(schema(), indent=1) + "\n", encoding="utf-8")
+    for name, content in (("study", schema()), ("machine", machine_schema())):
+        (config / f"{name}.schema.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -49,6 +49,7 @@ class Finished:
     """A run in the store that has ended, as its `spec.json` and its journal tell."""
 
     run: str
+    status: str | None
     fields: tuple[str, ...]
     files: dict[str, str]
     wall_s: float | None
@@ -107,6 +108,7 @@ def finished_runs(store: Store) -> list[Finished]:
         found.append(
             Finished(
                 file.parent.name,
+                ended.get("status"),
                 _fields(planned["spec"]),
                 planned["files"],
                 ended.get("wall_s"),

@@ -12,6 +12,8 @@ from ddp_hpc._yaml import read_mapping
 from ddp_hpc.catalog import PACKAGE, did_you_mean
 from ddp_hpc.grid import Expansion, expand
 from ddp_hpc.ledger import Ledger, Planned
+from ddp_hpc.machine import Machine, MachineError
+from ddp_hpc.machine import read as read_machine
 from ddp_hpc.store import Store
 from ddp_hpc.study import StudyError
 
@@ -73,6 +75,22 @@ class Project:
         files = [file for file in (self.root / profile).glob("*.yaml") if file.name.startswith(("profile.", "config."))]
         file = files[0] if files else self.root / profile / "profile.yaml"
         return read_mapping(file, StudyError).values.get("config") or {}
+
+    def machine(self, name: str) -> Machine:
+        """Return a machine: the file NAME.yaml in config/machines.
+
+        Raises:
+            MachineError: there is none, or it is wrong.
+        """
+        folder = self.root / "config" / "machines"
+        file = folder / f"{name}.yaml"
+        if not file.is_file():
+            known = sorted(other.stem for other in folder.glob("*.yaml"))
+            raise MachineError(
+                f"no machine {name!r} in {folder}{did_you_mean(name, known)}; allowed: {', '.join(known) or 'none'}; "
+                "`ddp-hpc doctor --machine` proposes one"
+            )
+        return read_machine(file)
 
     def study_file(self, name: str) -> Path:
         """Return the file of a study, given its name or its path.

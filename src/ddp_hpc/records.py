@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from ddp_hpc.phases import PARTS, PHASES
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 
 class RecordError(ValueError):
@@ -56,6 +56,9 @@ _SPEC_FIELDS = [
     _field("data_placement", _TEXT, "", "where the dataset lies: device or host"),
     _field("capture", _TEXT, "", "as asked; what was captured is in the provenance"),
     _field("share_gpu", _BOOL, "", "ranks were allowed to share GPUs"),
+    _field("placement", _TEXT, "", "as asked: packed or spread; null: as it came"),
+    _field("ranks_per_node", _INT, "ranks", "as asked, where they are spread"),
+    _field("partition", _TEXT, "", "as asked, of the cluster; null: its default"),
 ]
 
 _PARTS = dict(

@@ -1,4 +1,4 @@
-"""Types of numbers in studies and specs: `1` and `1.0` are one value, nan and inf are none."""
+"""Types of numbers and names in studies, specs and machine files: `1` and `1.0` are one value, nan and inf are none."""
 
 import json
 import math
@@ -22,6 +22,9 @@ Whole, Real = BeforeValidator(catalog.integral), BeforeValidator(_real)
 Int = Annotated[int, Whole]
 Float = Annotated[float, Real]
 Positive = Annotated[int, Field(gt=0), Whole]  # bounds first, or they are lacking in the schema of `Positive | None`
+
+NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
+Name = Annotated[str, Field(pattern=NAME)]  # of partitions, accounts and the like
 
 STRICT = ConfigDict(frozen=True, extra="forbid", strict=True)
 

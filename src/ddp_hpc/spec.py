@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, model_validator
 from ddp_hpc import catalog
 from ddp_hpc.budget import Budget, NotDivisibleError
 from ddp_hpc.choice import Choice, choice_of
-from ddp_hpc.scalars import STRICT, Float, Int, Positive, canonical_json
+from ddp_hpc.scalars import STRICT, Float, Int, Name, Positive, canonical_json
 
 Device = Literal["cpu", "cuda"]
 
@@ -76,6 +76,13 @@ class RunSpec(BaseModel):
     share_gpu: bool = Field(
         False, description="ranks of a node may share its GPUs, where there are fewer; false: that is an error"
     )
+    placement: Literal["packed", "spread"] | None = Field(
+        None,
+        description="packed: a node is full before the next is begun; spread: `ranks_per_node` on each; a run that got "
+        "another is kept out of comparisons. null: as packed, but not demanded",
+    )
+    ranks_per_node: Positive = Field(1, description="with placement: spread")
+    partition: Name | None = Field(None, description="of the cluster; null: the machine file's default_partition")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -92,12 +99,25 @@ class RunSpec(BaseModel):
                 f"precision={self.precision} with dtype={self.dtype}: it is about products of float32; "
                 "allowed: full, or dtype=float32"
             )
+        self._check_placement()
         if (self.learning_rate_scaling == "none") != (self.base_batch_size is None):
             raise ValueError(
                 f"learning_rate_scaling={self.learning_rate_scaling} with base_batch_size={self.base_batch_size}: "
                 "linear and sqrt need base_batch_size, none does not take it"
             )
         return self
+
+    def _check_placement(self) -> None:
+        if self.placement != "spread" and self.ranks_per_node != 1:
+            raise ValueError(
+                f"ranks_per_node={self.ranks_per_node} with placement={self.placement or 'null'}: it belongs to "
+                "placement: spread"
+            )
+        if self.placement == "spread" and self.world_size % self.ranks_per_node:
+            raise ValueError(
+                f"world_size={self.world_size} cannot be spread over nodes of ranks_per_node={self.ranks_per_node} "
+                "each; allowed: its divisors"
+            )
 
     def _check_budget(self) -> None:
         asked = self.budget.samples_seen

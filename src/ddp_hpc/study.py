@@ -90,6 +90,9 @@ class Study(BaseModel):
     )
     repeats: Int = Field(1, gt=0, le=1000, description="how often each point runs; repeat i has seed + i")
     budget: Budget | None = Field(None, description="exactly one of samples_seen, steps, seconds, for all points")
+    runtime_min: Positive | None = Field(
+        None, description="minutes after which a run is ended, where no run like it was measured; null: the machine's"
+    )
     rules: Rules = Field(default_factory=Rules, description="scaling of the learning rate, and who may win")
     tables: list[Annotated[str, _known("table")]] | None = Field(
         None, description="which tables; null: all; the one of exchanges only where there are several beside `none`"

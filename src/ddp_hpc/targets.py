@@ -13,10 +13,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from ddp_hpc import catalog, identity
+from ddp_hpc import catalog, identity, submission
 from ddp_hpc.fetching import is_fetched
 from ddp_hpc.ledger import Ledger, Planned
+from ddp_hpc.machine import Machine
 from ddp_hpc.project import Project
+from ddp_hpc.resources import Request
 from ddp_hpc.scalars import canonical_json
 from ddp_hpc.states import state_of
 
@@ -39,6 +41,11 @@ class StudyTargets:
     def folder(self) -> str:
         """The study's folder, relative to the project, as the workflow names it."""
         return f"results/studies/{self.ledger.study.name}"
+
+    @cached_property
+    def runs(self) -> frozenset[str]:
+        """The names of the planned runs."""
+        return frozenset(planned.run for planned in self.ledger.planned)
 
     @cached_property
     def missing(self) -> list[Planned]:
@@ -149,11 +156,23 @@ class Targets:
 
     project: Project
     studies: dict[str, StudyTargets] = field(default_factory=dict)
+    machine: Machine | None = None
 
     @classmethod
-    def of(cls, project: Project, names: Sequence[str], settled: bool) -> "Targets":
+    def of(cls, project: Project, names: Sequence[str], settled: bool, machine: Machine | None = None) -> "Targets":
         """Expand the named studies; everything is checked here, before any job exists."""
-        return cls(project, {name: StudyTargets(project, project.ledger(name), settled) for name in names})
+        return cls(project, {name: StudyTargets(project, project.ledger(name), settled) for name in names}, machine)
+
+    @cached_property
+    def requests(self) -> dict[str, Request]:
+        """What each run that is not finished asks of the machine; empty without one."""
+        ledgers = [study.ledger for study in self.studies.values()]
+        return {} if self.machine is None else submission.requests(ledgers, self.machine)
+
+    def runtime_min(self, run: str) -> int | None:
+        """Return the minutes that a run may take: the most of those that its studies give; None: they do not say."""
+        asking = [study.ledger.study for study in self.studies.values() if run in study.runs]
+        return max((study.runtime_min for study in asking if study.runtime_min is not None), default=None)
 
     @cached_property
     def planned(self) -> dict[str, Planned]:

@@ -4,12 +4,14 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from ddp_hpc import plan
+from ddp_hpc import plan, submission
 from ddp_hpc.lock import DriverLock
 from ddp_hpc.project import Project
+from ddp_hpc.resources import SBATCH, sbatch
 from ddp_hpc.targets import Targets
 
 DRIVER = "DDP_HPC_DRIVER"  # set by whoever holds the lock, for the workflows that it starts
@@ -32,15 +34,46 @@ def targets(config: Mapping[str, Any]) -> Targets:
     project = Project.here()
     names = config.get("studies") or project.studies
     names = [names] if isinstance(names, str) else list(names)
-    return Targets.of(project, names, bool(config.get("settled")))
+    machine = config.get("machine")
+    return Targets.of(project, names, bool(config.get("settled")), machine and project.machine(str(machine)))
+
+
+def resources(found: Targets, config: Mapping[str, Any], in_a_job: bool) -> dict[str, Callable[[Any], Any]]:
+    """Return the resources of the rule `train` by name, each a function of the wildcards.
+
+    Args:
+        found: the targets; without a machine the runs are started here.
+        config: of the workflow; without a machine it holds `launcher` and `runtime_min`.
+        in_a_job: this is the workflow within a job: what was asked for stands in the run's folder.
+    """
+    machine, store = found.machine, found.project.store
+    if machine is None:
+        launcher = config.get("launcher", "mpiexec")
+
+        def here(wildcards: Any, name: str) -> Any:
+            ranks = found.planned[wildcards.run].spec.world_size
+            return {
+                "runtime": found.runtime_min(wildcards.run) or config.get("runtime_min", 60),
+                "mpi": f"{launcher} -n {ranks}" if ranks > 1 else "",
+            }[name]
+
+        return {name: partial(here, name=name) for name in ("runtime", "mpi")}
+
+    def there(wildcards: Any, name: str) -> Any:
+        asked = submission.read(store, wildcards.run) if in_a_job else found.requests[wildcards.run]
+        return sbatch(asked, machine, config.get("launcher") or machine.launcher)[name]
+
+    return {name: partial(there, name=name) for name in SBATCH}
 
 
 def enter(found: Targets) -> None:
     """Take the lock of the driver, unless this call only looks, and write what the trainer starts from.
 
     Raises:
+        MachineError: the machine cannot take a run, before any job exists.
         SystemExit: another driver is alive.
     """
+    asked = found.requests
     global _lock
     if _only_looking(sys.argv[1:]):
         return
@@ -51,6 +84,7 @@ def enter(found: Targets) -> None:
         os.environ[DRIVER] = str(os.getpid())
     for study in found.studies.values():
         plan.prepare(study.ledger)
+        submission.write(found.project.store, study.missing, asked)
 
 
 def _only_looking(arguments: Sequence[str]) -> bool:

@@ -18,6 +18,14 @@ from snakemake_executor_plugin_slurm import Executor
 Executor.next_seconds_between_status_checks = property(lambda executor: 1, lambda executor, seconds: None)
 """
 
+MACHINE = """
+partitions:
+  main: {nodes: 2, cores_per_node: 8, gpus_per_node: 4, memory_mb_per_node: 8000, max_minutes: 60}
+  short: {nodes: 2, cores_per_node: 8, gpus_per_node: 4, memory_mb_per_node: 8000, max_minutes: 5}
+launcher: env PMIX_MCA_psec=native srun --kill-on-bad-exit=1 --mpi=pmix
+runtime_min: 10
+"""
+
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
@@ -38,6 +46,8 @@ def project(cluster: Cluster, tmp_path: Path) -> Iterator[Sandbox]:
     """A project whose commands run on the login node; afterwards no job is left and every node is idle."""
     sandbox = Sandbox.make(tmp_path / "project", cluster.through)
     sandbox.append("workflow/Snakefile", PACE)
+    (sandbox.root / "config" / "machines" / "test.yaml").write_text(MACHINE)
+    sandbox.edit("profiles/slurm/profile.yaml", "machine: example", "machine: test")
     yield sandbox
     cluster.heal()
     sandbox.end_all()

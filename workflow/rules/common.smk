@@ -1,7 +1,6 @@
 from ddp_hpc import workflow as ddp
 
 TARGETS = ddp.targets(config)
-LAUNCHER = config.get("launcher", "mpiexec")
 
 if workflow.is_main_process:
     ddp.enter(TARGETS)  # one driver at a time; writes what the trainer starts from, unless this is a dry run
@@ -14,7 +13,3 @@ def settle():
 
 def study(wildcards):
     return TARGETS.studies[wildcards.study]
-
-
-def world_size(wildcards):
-    return TARGETS.planned[wildcards.run].spec.world_size

@@ -20,13 +20,12 @@ rule train:
         "logs/train/{run}.log",
     priority: lambda wildcards: TARGETS.priority[wildcards.run]
     threads: 1
+    # `slot`: one training at a time where the profile says so, for timings must not share the machine. The rest is time
+    # limit and launcher and, with a machine file, all that Slurm is asked for; the ranks in them come from the spec, not
+    # from `tasks` or `threads`, which Snakemake scales down
     resources:
-        slot=1,  # one training at a time where the profile says so: timings must not share the machine
-        runtime=config.get("runtime_min", 60),
-        tasks=world_size,
-        mem_mb=lambda wildcards: 1500 * world_size(wildcards),
-        # the ranks come from the spec, never from `tasks` or `threads`: Snakemake scales those down
-        mpi=lambda wildcards: f"{LAUNCHER} -n {world_size(wildcards)}" if world_size(wildcards) > 1 else "",
+        **ddp.resources(TARGETS, config, in_a_job=not workflow.is_main_process),
+        slot=1,
     shell:
         # exec: the supervisor must be the direct child of the driver, to notice when that dies
         "exec ddp-hpc train {wildcards.run} --launcher={resources.mpi:q} --time-limit-min {resources.runtime}"

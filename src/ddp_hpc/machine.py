@@ -1,0 +1,144 @@
+"""The machine file, config/machines/NAME.yaml: what a cluster has, how ranks are started there, what is tried again."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator
+
+from ddp_hpc._errors import StudyError, allowed, given
+from ddp_hpc._yaml import Document, read_mapping
+from ddp_hpc.catalog import did_you_mean
+from ddp_hpc.scalars import STRICT, Int, Name, Positive
+
+# what a request sets by itself; `extra` must not set it again. The plugin refuses most of these, too
+_OURS = (
+    *("account", "comment", "constraint", "cpus-per-gpu", "cpus-per-task", "distribution", "error", "exclusive"),
+    *("export", "gpus", "gpus-per-node", "gpus-per-task", "gres", "job-name", "mem", "mem-per-cpu", "mem-per-gpu"),
+    *("nodes", "ntasks", "ntasks-per-gpu", "ntasks-per-node", "output", "parsable", "partition", "qos", "time"),
+)
+_OUR_LETTERS = "ACDGJNcemnopt"
+
+
+class MachineError(StudyError):
+    """What is wrong with a machine file: file, line or key, what was given, what is allowed."""
+
+
+class Partition(BaseModel):
+    """A partition of the cluster, whose nodes are alike."""
+
+    model_config = STRICT
+    nodes: Positive = Field(description="nodes that one job may get")
+    cores_per_node: Positive = Field(description="cores of each node, as Slurm counts its CPUs")
+    gpus_per_node: Int = Field(0, ge=0, description="GPUs of each node")
+    gpu_type: Name | None = Field(None, description="which GPUs, where Slurm wants to be told, e.g. `a100`")
+    memory_mb_per_node: Positive = Field(description="memory of each node that jobs may use, in MB as Slurm counts")
+    max_minutes: Positive | None = Field(None, description="the longest job, in minutes; null: no limit")
+
+
+class Retries(BaseModel):
+    """How often a run is tried again within one `ddp-hpc run`, by how it failed; what is not here is never."""
+
+    model_config = STRICT
+    timeout: Int = Field(1, ge=0, description="its time was up; twice the time is asked for then")
+    oom_host: Int = Field(1, ge=0, description="its memory was used up; twice the memory is asked for then")
+    preempted: Int = Field(3, ge=0, description="a job that matters more took its place")
+    node_fail: Int = Field(2, ge=0, description="a node went away")
+    launch_failed: Int = Field(1, ge=0, description="the ranks did not come up")
+
+
+class Machine(BaseModel):
+    """One machine file."""
+
+    model_config = STRICT
+    partitions: dict[Name, Partition] = Field(min_length=1, description="what there is, by the names that Slurm uses")
+    default_partition: str | None = Field(None, description="for runs whose spec names none; null: the first")
+    account: Name | None = Field(None, description="who pays; null: Slurm's default")
+    qos: Name | None = Field(None, description="quality of service")
+    constraint: str | None = Field(None, description="features that nodes must have")
+    extra: str = Field("", description="more arguments of sbatch, for what has no key here")
+    launcher: str = Field(
+        "srun", description="what starts the ranks within a job, e.g. `srun --mpi=pmix`; numbers of ranks are added"
+    )
+    memory: Literal["share", "exclusive"] = Field(
+        "share", description="share: of each node as much as the ranks on it use of its GPUs, or cores; exclusive: all"
+    )
+    runtime_min: Positive = Field(
+        60, description="minutes asked for where neither runs like it nor the study say more; at most `max_minutes`"
+    )
+    status_command: Literal["squeue", "sacct"] = Field(
+        "squeue", description="how jobs are watched; sacct only where accounting is on"
+    )
+    job_prefix: Name = Field("ddp-hpc", description="names of jobs begin with it, so that they are found again")
+    retries: Retries = Field(default_factory=Retries, description="how often a failed run is tried again")
+    checkpoint_every_s: Positive = Field(600, description="seconds between checkpoints")
+
+    @field_validator("extra")
+    @classmethod
+    def _not_ours(cls, extra: str) -> str:
+        for long, short in re.findall(r"(?:^|\s)(?:--([a-z-]+)|-([A-Za-z]))", extra):
+            if long in _OURS or short in (_OUR_LETTERS if short else ()):
+                word = f"--{long}" if long else f"-{short}"
+                raise ValueError(
+                    f"given {extra!r}, but {word} is set by each run's request; allowed: what has no key here"
+                )
+        return extra
+
+    @field_validator("default_partition")
+    @classmethod
+    def _known(cls, name: str | None, info: ValidationInfo) -> str | None:
+        if name is not None and "partitions" in info.data:
+            _check_known(name, info.data["partitions"])
+        return name
+
+    def partition(self, name: str | None) -> tuple[str, Partition]:
+        """Return a partition and its name; of None, the default.
+
+        Raises:
+            MachineError: there is none of that name.
+        """
+        name = name or self.default_partition or next(iter(self.partitions))
+        _check_known(name, self.partitions)
+        return name, self.partitions[name]
+
+
+def _check_known(name: str, partitions: Mapping[str, Partition]) -> None:
+    if name not in partitions:
+        known = list(partitions)
+        raise MachineError(f"no partition {name!r}{did_you_mean(name, known)}; allowed: {', '.join(known)}")
+
+
+def read(file: Path) -> Machine:
+    """Return the machine in `file`.
+
+    Raises:
+        MachineError: naming the file, the line or key, what was given and what is allowed.
+    """
+    document = read_mapping(file, MachineError)
+    try:
+        return Machine.model_validate(document.values)
+    except ValidationError as error:
+        raise MachineError("\n".join(_explain(problem, document) for problem in error.errors())) from None
+
+
+_PARTS: dict[str, type[BaseModel]] = {"partitions": Partition, "retries": Retries}
+
+
+def _explain(problem: Any, document: Document) -> str:
+    """Return one pydantic problem as `file:line: key: given ..., allowed ...`."""
+    key = tuple(part for part in problem["loc"] if part != "[key]")
+    name, where = ".".join(map(str, key)), document.where(key)
+    if problem["type"] == "extra_forbidden":
+        model = _PARTS[key[0]] if len(key) > 1 else Machine
+        known = list(model.model_fields)
+        text = f"unknown key {key[-1]!r}{did_you_mean(str(key[-1]), known)}; allowed: {', '.join(known)}"
+    elif problem["type"] == "missing":
+        text = f"{name} is missing"
+    elif problem["type"] == "value_error":  # one of our own messages
+        text = f"{name}: {problem['ctx']['error']}" if name else str(problem["ctx"]["error"])
+    elif problem["type"] == "too_short":
+        text = f"{name}: given none, allowed: one partition or more"
+    else:
+        text = f"{name}: given {given(problem['input'])}, allowed: {allowed(problem)}"
+    return f"{where}: {text}"
