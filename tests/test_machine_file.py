@@ -50,7 +50,11 @@ def test_the_good_file_is_good(tmp_path):
 WRONG = {
     "unknown key": ("extra:", "colour:", [":12:", "unknown key 'colour'", "allowed: partitions, default_partition"]),
     "typo": ("default_partition:", "default_partion:", [":11:", "(did you mean 'default_partition'?)"]),
-    "typo in a partition": ("gpus_per_node", "gpus", [":5:", "unknown key 'gpus'", "allowed: nodes, cores_per_node, gpus_per_node"]),
+    "typo in a partition": (
+        "gpus_per_node",
+        "gpus",
+        [":5:", "unknown key 'gpus'", "allowed: nodes, cores_per_node, gpus_per_node"],
+    ),
     "typo in retries": ("  timeout: 2", "  crashed: 2", [":14:", "unknown key 'crashed'", "timeout, oom_host"]),
     "missing": ("    cores_per_node: 64\n", "", [":2:", "partitions.gpu.cores_per_node is missing"]),
     "type": ("nodes: 4", "nodes: many", [":3:", "partitions.gpu.nodes: given 'many' (text)", "a whole number"]),
@@ -58,7 +62,11 @@ WRONG = {
     "half a core": ("_node: 48", "_node: 4.5", [":9:", "cores_per_node: given 4.5", "whole number"]),
     "no such default": ("partition: cpu", "partition: cup", [":11:", "no partition 'cup' (did you mean 'cpu'?)"]),
     "a name with a blank": ("  gpu:", "  big gpu:", [":2:", "partitions.big gpu: given 'big gpu'", "letters, digits"]),
-    "no partitions": (GOOD[: GOOD.index("default")], "partitions: {}\n", [":1:", "given none", "one partition or more"]),
+    "no partitions": (
+        GOOD[: GOOD.index("default")],
+        "partitions: {}\n",
+        [":1:", "given none", "one partition or more"],
+    ),
     "ours in extra": ("--mail-type=END", "--mem=5G", [":12:", "--mem is set by each run's request"]),
     "ours, in short": ("--mail-type=END", "--mail-type=END -t 5", [":12:", "-t is set by each run's request"]),
     "choice": ("extra:", "memory: all\nextra:", [":12:", "memory: given 'all'", "'share' or 'exclusive'"]),

@@ -161,8 +161,8 @@ def test_a_type_of_gpu_is_named_wherever_gpus_are():
         ("mpiexec", "mpiexec -n 8"),
         ("mpirun --bind-to none", "mpirun --bind-to none -n 8"),
         (
-            "env PMIX_MCA_psec=native /usr/bin/srun --mpi=pmix",
-            "env PMIX_MCA_psec=native /usr/bin/srun --mpi=pmix -N 2 -n 8 -c 16 --ntasks-per-node=4 --distribution=block",
+            "env A=b /usr/bin/srun --mpi=pmix",
+            "env A=b /usr/bin/srun --mpi=pmix -N 2 -n 8 -c 16 --ntasks-per-node=4 --distribution=block",
         ),
     ],
 )

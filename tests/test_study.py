@@ -94,7 +94,11 @@ WRONG = {
         "  placement: spread\n  ranks_per_node: 2",
         ["world_size=1 cannot be spread over nodes of ranks_per_node=2", "its divisors"],
     ),
-    "partition with a blank": ("  threads_per_rank: 1", "  partition: big gpu", [":5:", "partition: given 'big gpu' (text), allowed: letters"]),
+    "partition with a blank": (
+        "  threads_per_rank: 1",
+        "  partition: big gpu",
+        [":5:", "partition: given 'big gpu' (text), allowed: letters"],
+    ),
     "no minutes": ("budget:", "runtime_min: 0\nbudget:", [":11:", "runtime_min: given 0", "greater than 0"]),
     "empty axis": ("[16, 32]", "[]", [":9:", "batch_size: given an empty list", "one value or more"]),
     "empty zip": (
