@@ -78,6 +78,32 @@ def made(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", help="of the table or figure; `ddp-hpc list tables`, `list figures` show them")
 
 
+def compare(parser: argparse.ArgumentParser) -> None:
+    """Of `compare`."""
+    what = (
+        "a study; STUDY@before, the newest runs of its specs by other code; a folder of results; a table runs.parquet"
+    )
+    parser.add_argument("a", metavar="A", help=f"what was: {what}")
+    parser.add_argument("b", metavar="B", help="what is: the same")
+    parser.add_argument(
+        "--tolerance", type=_percent, default=1.0, metavar="PERCENT",
+        help="differences below are no matter, however sure (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--change", type=_percent, default=5.0, metavar="PERCENT",
+        help="say how many repeats would show a change of so much (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument("--all", action="store_true", help="list every comparison, not only the differences")
+    as_json(parser)
+
+
+def _percent(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= 100:
+        raise argparse.ArgumentTypeError(f"given {text}, allowed: a number above 0 up to 100")
+    return value
+
+
 def bench(parser: argparse.ArgumentParser) -> None:
     """Of `bench`."""
     parts = parser.add_subparsers(dest="part", metavar="PART", title="parts", help="what to time")

@@ -181,6 +181,12 @@ def _report(options: argparse.Namespace) -> int:
     return _say(report.make(project.ledger(options.study), project.study_folder(options.study)))
 
 
+def _compare(options: argparse.Namespace) -> int:
+    from ddp_hpc import compare
+
+    return compare.main(options.a, options.b, options.tolerance / 100, options.change / 100, options.all, options.json)
+
+
 def _doctor(options: argparse.Namespace) -> int:
     from ddp_hpc import doctor
 
@@ -239,6 +245,11 @@ VERBS = {
     "table": (_table, "make one table of a study from what there is", takes.made),
     "figure": (_figure, "draw one figure of a study from its tables", takes.made),
     "report": (_report, "write the page of a study from its tables and figures", takes.of_a_study),
+    "compare": (
+        _compare,
+        "which points of two result sets differ by more than the noise, and is that better",
+        takes.compare,
+    ),
     "doctor": (_doctor, "what this machine offers, what is missing, and what to do", takes.as_json),
     "bench": (_bench, "time planning, the workflow and the exchanges on this machine: some minutes", takes.bench),
     "schema": (_schema, "the JSON Schema of study files, for editors", takes.none),

@@ -10,11 +10,15 @@ def write_rows(rows: Sequence[dict[str, Any]], as_json: bool) -> None:
     if as_json:
         print(json.dumps(rows, indent=1))
         return
+    print("\n".join(table_lines(rows)))
+
+
+def table_lines(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Return rows as lines of aligned columns beneath their names."""
     columns = list(dict.fromkeys(name for row in rows for name in row))
     cells = [columns, *([_cell(row.get(name)) for name in columns] for row in rows)]
     widths = [max(len(line[index]) for line in cells) for index in range(len(columns))]
-    for line in cells:
-        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
 
 
 def counted(number: int, noun: str) -> str:

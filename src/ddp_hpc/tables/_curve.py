@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ddp_hpc.intervals import Array
 from ddp_hpc.ledger import Ledger
-from ddp_hpc.tables._doubt import Array
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from ddp_hpc import records
+from ddp_hpc.intervals import Array
 from ddp_hpc.ledger import Ledger
-from ddp_hpc.tables._doubt import Array
 
 NOT_RECORDED = "it was not recorded"
 

@@ -1,0 +1,189 @@
+"""How runs of one point scatter, and what can be told apart in spite of it."""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import optimize, special
+
+Array = NDArray[np.float64]
+
+ALPHA = 0.05  # chance of any false alarm over all comparisons of two result sets
+POWER = 0.9
+CAUTION = 0.8  # how sure it is that the scatter is not larger than the one that repeats are planned with
+MOST_REPEATS = 1000
+NO_SCATTER = 1e-5  # times the common variance: less than that is a coincidence, e.g. of rounded values
+
+
+@dataclass(frozen=True)
+class Arm:
+    """The runs of one point on one side: their mean, and the variance of a single run about it.
+
+    Args:
+        mean: of the runs.
+        runs: how many.
+        variance: of a single run; nan with one run.
+        freedom: degrees of freedom of the variance; 0 with one run.
+    """
+
+    mean: float
+    runs: int
+    variance: float
+    freedom: float
+
+    @classmethod
+    def of(cls, values: Array) -> "Arm":
+        """Return the arm of the values of some runs."""
+        n = len(values)
+        return cls(float(values.mean()), n, float(values.var(ddof=1)) if n > 1 else float("nan"), n - 1)
+
+
+@dataclass(frozen=True)
+class Prior:
+    """What the points of a set say together of how runs scatter.
+
+    Args:
+        variance: of a single run, typical of the set.
+        freedom: how many degrees of freedom it is worth for each point: the more, the more alike the points are.
+        total: degrees of freedom of all points together.
+        points: how many have repeats.
+    """
+
+    variance: float
+    freedom: float
+    total: float
+    points: int
+
+    def moderated(self, arm: Arm) -> Arm:
+        """Return an arm with its own variance and that of the set averaged by their degrees of freedom."""
+        if not self.points:
+            return arm
+        if self.freedom == inf:
+            return Arm(arm.mean, arm.runs, self.variance, self.total)
+        own = arm.freedom * arm.variance if arm.freedom else 0.0
+        freedom = self.freedom + arm.freedom
+        variance = (self.freedom * self.variance + own) / freedom if freedom else float("nan")
+        return Arm(arm.mean, arm.runs, variance, min(freedom, self.total))
+
+
+def prior(arms: Sequence[Arm]) -> Prior:
+    """Return what the scatter of all points of a set says of that of each.
+
+    The variances of few repeats are poor estimates. Points of one set are measured in the same way on the same machine,
+    so their relative variances are alike; how alike, the variances themselves tell: an empirical Bayes estimate of an
+    inverse chi-squared distribution (Smyth, Statistical Applications in Genetics and Molecular Biology 3(1), 2004). If
+    they differ no more than chance would have it, one variance holds for all. A single point has no prior.
+    """
+    known = [arm for arm in arms if arm.freedom > 0]
+    total = float(sum(arm.freedom for arm in known))
+    if len(known) < 2:
+        return Prior(float("nan"), 0.0, total, 0)
+    freedom = np.array([arm.freedom for arm in known], dtype=np.float64)
+    variances = np.array([arm.variance for arm in known])
+    common = float(freedom @ variances / total)
+    if common == 0:
+        return Prior(0.0, inf, total, len(known))
+    logs = np.log(np.maximum(variances, NO_SCATTER * common))
+    logs = logs - special.digamma(freedom / 2) + np.log(freedom / 2)
+    chance = float(np.mean(special.polygamma(1, freedom / 2)))
+    peaked = float(np.mean(special.polygamma(3, freedom / 2))) / chance**2
+    found = float(np.var(logs, ddof=1))
+    doubt = max(found, chance) * sqrt(2 / (len(known) - 1) + peaked / len(known))  # standard error of a variance
+    worth = 2 * _inverse_trigamma(max(0.0, found - chance) + doubt)
+    typical = float(np.exp(logs.mean() + special.digamma(worth / 2) - np.log(worth / 2)))
+    return Prior(max(typical, common), worth, total, len(known))
+
+
+def _inverse_trigamma(value: float) -> float:
+    if value < 1e-6:
+        return 1 / value
+    if value > 1e7:
+        return 1 / sqrt(value)
+    return float(optimize.brentq(lambda x: float(special.polygamma(1, x)) - value, 1e-4, 1e7))
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """The difference of two arms, or the mean of paired differences.
+
+    Args:
+        difference: in the unit of the arms, e.g. of logarithms.
+        error: its standard error.
+        freedom: of the error, as Welch and Satterthwaite have it.
+    """
+
+    difference: float
+    error: float
+    freedom: float
+
+    @property
+    def p(self) -> float:
+        """The chance of a difference as large where there is none, by Student's t on both sides."""
+        if self.error == 0:
+            return 1.0 if self.difference == 0 else 0.0
+        return float(2 * special.stdtr(self.freedom, -abs(self.difference) / self.error))
+
+    def half_width(self, confidence: float) -> float:
+        """Return half the width of the interval of this difference, taken by itself."""
+        return self.error * float(special.stdtrit(self.freedom, (1 + confidence) / 2))
+
+
+def contrast(arms: Sequence[Arm]) -> Contrast:
+    """Return the second arm less the first, or a single arm of paired differences as it is.
+
+    The arms need not scatter alike: Welch (Biometrika 34, 1947).
+    """
+    parts = [arm.variance / arm.runs for arm in arms]
+    variance = sum(parts)
+    spread = sum(part**2 / arm.freedom for part, arm in zip(parts, arms, strict=True))
+    difference = arms[-1].mean - (arms[0].mean if len(arms) == 2 else 0.0)
+    return Contrast(difference, sqrt(variance), variance**2 / spread if spread else float(arms[0].freedom))
+
+
+def holm(p: Sequence[float]) -> list[float]:
+    """Return p-values adjusted for being so many: below a level, the chance of any false alarm is below that level.
+
+    Holm (Scandinavian Journal of Statistics 6, 1979); it needs no independence of the comparisons.
+    """
+    order = np.argsort(p, kind="stable")
+    stepped = np.array(p)[order] * (len(p) - np.arange(len(p)))
+    adjusted = np.empty(len(p))
+    adjusted[order] = np.minimum(1, np.maximum.accumulate(stepped))
+    return [float(value) for value in adjusted]
+
+
+def repeats_needed(arms: Sequence[Arm], priors: Sequence[Prior], difference: float, comparisons: int) -> int | None:
+    """Return how many repeats on each side find a difference in nine of ten cases; None for more than 1,000.
+
+    Args:
+        arms: moderated; their variances are of single runs.
+        priors: of each arm.
+        difference: to be found, in the unit of the arms.
+        comparisons: among how many it has to stand out (a level of 5 % over their number, Holm's first step).
+
+    Planned with the upper 80 % limit of the variances, because with the variance that a few repeats happen to show
+    half of all plans would be too small (Browne, Statistics in Medicine 14, 1995).
+    """
+    limits = [arm.variance * arm.freedom / float(special.chdtri(arm.freedom, CAUTION)) for arm in arms]
+
+    def found(n: int) -> bool:
+        parts = [limit / n for limit in limits]
+        error = sqrt(sum(parts))
+        if error == 0:
+            return True
+        worth = [_freedom(one, n) for one in priors]
+        freedom = sum(parts) ** 2 / sum(part**2 / one for part, one in zip(parts, worth, strict=True))
+        threshold = float(special.stdtrit(freedom, 1 - ALPHA / comparisons / 2))
+        return 1 - float(special.nctdtr(freedom, abs(difference) / error, threshold)) >= POWER
+
+    numbers = range(2, MOST_REPEATS + 1)
+    place = bisect_left(numbers, True, key=found)
+    return numbers[place] if place < len(numbers) else None
+
+
+def _freedom(known: Prior, n: int) -> float:
+    """Return the degrees of freedom of a variance from `n` repeats of each point and what the points share."""
+    return min(known.freedom + n - 1, max(1, known.points) * (n - 1))

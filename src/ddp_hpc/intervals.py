@@ -1,0 +1,155 @@
+"""How sure a median or a mean is: from within one run, whose steps are correlated, and from over several runs.
+
+Runs differ by more than their steps scatter: what a run shows by itself is a lower bound of the doubt. So with several
+runs the interval is over the runs, and with one run it says that it knows that run only.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, exp, hypot, log, log10, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+Array = NDArray[np.float64]
+
+CONFIDENCE = 0.95
+FEWEST_STEPS = 50  # below, there are too few blocks to say anything
+WITHIN = "1 run: within it only"
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A middle and its interval at 95 %, in the unit of the values.
+
+    Args:
+        low, high: None where nothing is known.
+        basis: from what: `5 runs`, or `1 run: within it only`.
+    """
+
+    middle: float
+    low: float | None
+    high: float | None
+    basis: str
+
+
+def block_length(x: Array) -> int:
+    """Return how many neighbours a block bootstrap of `x` has to keep together, from their correlation.
+
+    The rule of Politis and White (Econometric Reviews 23(1), 2004) for blocks of fixed length, as corrected by Patton,
+    Politis and White (Econometric Reviews 28(4), 2009): lags count up to twice the first one after which
+    correlations are no longer told from 0. At least 1, at most 3 sqrt(n) and n / 3.
+    """
+    n = len(x)
+    lags = _correlations(x, n)
+    if lags is None:
+        return 1
+    quiet = max(5, ceil(sqrt(log10(n))))  # so many insignificant lags in a row end the search
+    significant = np.abs(lags[1:]) >= 2 * sqrt(log10(n) / n)
+    windows = np.lib.stride_tricks.sliding_window_view(significant, quiet)
+    silent = np.flatnonzero(~windows.any(axis=1))
+    found = int(silent[0]) if len(silent) else int(np.flatnonzero(significant)[-1]) + 1
+    k = np.arange(1, min(2 * max(found, 1), len(lags) - 1) + 1)
+    weights = np.clip(2 * (1 - k / (len(k) or 1)), 0, 1)  # flat top: Politis and Romano (1995)
+    spread = 2 * float(weights @ (k * lags[k]))
+    density = 1 + 2 * float(weights @ lags[k])
+    if density <= 0:
+        return 1
+    best = (1.5 * (spread / density) ** 2) ** (1 / 3) * n ** (1 / 3)
+    return int(np.clip(ceil(best), 1, max(1, ceil(min(3 * sqrt(n), n / 3)))))
+
+
+def _correlations(x: Array, n: int) -> Array | None:
+    """Return the autocorrelations of `x` from lag 0 on, as many as may count; None if nothing scatters."""
+    centred = x - x.mean()
+    power = float(centred @ centred)
+    if n < 3 or power <= 1e-24 * float(x @ x):
+        return None
+    most = min(n - 1, ceil(sqrt(n)) + 2 * max(5, ceil(sqrt(log10(n)))))
+    spectrum = np.abs(np.fft.rfft(centred, 2 * n)) ** 2
+    return np.asarray(np.fft.irfft(spectrum, 2 * n)[: most + 1] / power)
+
+
+def mean_error(x: Array, block: int | None = None) -> tuple[float, float]:
+    """Return the standard error of the mean of correlated values, and its degrees of freedom.
+
+    The moving-block bootstrap, whose variance of a mean is known in closed form, so nothing is drawn: the variance of
+    the sums of all blocks of b neighbours over b n (Künsch, Annals of Statistics 17, 1989). Blocks share the mean that
+    is taken from them, which leaves 1 - b/n of the variance: put back. As many degrees of freedom as there are blocks
+    side by side, less one.
+    """
+    n, b = len(x), block or block_length(x)
+    total = np.concatenate([[0.0], np.cumsum(x - x.mean())])
+    sums = total[b:] - total[:-b]
+    variance = float(np.mean(sums**2)) / (b * n * (1 - b / n))
+    return sqrt(variance), max(1.0, n / b - 1)
+
+
+def of_median(x: Array) -> Interval:
+    """Return the median of the steps of one run and its interval within that run.
+
+    The interval of the share of steps below the median, by `mean_error`, read off the sorted steps (Woodruff, Journal
+    of the American Statistical Association 47, 1952): no shape is assumed, and single slow steps do no harm.
+
+    Args:
+        x: step times or another measurement of each step, in order; those that are not finite are left out.
+    """
+    x = x[np.isfinite(x)]
+    middle = float(np.median(x)) if len(x) else float("nan")
+    if len(x) < FEWEST_STEPS:
+        return Interval(middle, None, None, f"fewer than {FEWEST_STEPS} steps")
+    below = np.where(x < middle, 1.0, np.where(x > middle, 0.0, 0.5))
+    error, freedom = mean_error(below)
+    half = min(0.5, float(stats.t.ppf((1 + CONFIDENCE) / 2, freedom)) * error)
+    low, high = np.quantile(x, [0.5 - half, 0.5 + half])
+    return Interval(middle, float(low), float(high), WITHIN)
+
+
+def of_mean(x: Array) -> Interval:
+    """Return the mean of the steps of one run, slow ones included, and its interval within that run."""
+    middle = float(np.mean(x)) if len(x) else float("nan")
+    if len(x) < FEWEST_STEPS or not np.isfinite(x).all():
+        return Interval(middle, None, None, f"fewer than {FEWEST_STEPS} steps")
+    error, freedom = mean_error(x)
+    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, freedom)) * error
+    return Interval(middle, middle - half, middle + half, WITHIN)
+
+
+def over_runs(values: Sequence[float], alone: Interval | None = None) -> Interval:
+    """Return the median over runs and its interval.
+
+    Times, rates and their ratios differ by factors, so the interval is Student's of the logarithms, where all values
+    are positive; else of the values. It is stretched to the median where one run is far off.
+
+    Args:
+        values: one per run (or per pair of runs).
+        alone: what is known from within the run where there is one only: its width, relative to its middle, is used.
+    """
+    x = np.array([value for value in values if np.isfinite(value)], dtype=np.float64)
+    if not len(x):
+        return Interval(float("nan"), None, None, "no run")
+    middle = float(np.median(x))
+    if len(x) == 1:
+        if alone is None or alone.low is None or alone.high is None or not alone.middle:
+            return Interval(middle, None, None, alone.basis if alone else "1 run")
+        scale = middle / alone.middle
+        return Interval(middle, alone.low * scale, alone.high * scale, alone.basis)
+    logarithmic = bool((x > 0).all())
+    y = np.log(x) if logarithmic else x
+    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(y) - 1)) * float(np.std(y, ddof=1)) / sqrt(len(y))
+    low, high = y.mean() - half, y.mean() + half
+    if logarithmic:
+        low, high = np.exp([low, high])
+    return Interval(middle, min(float(low), middle), max(float(high), middle), f"{len(x)} runs")
+
+
+def of_ratio(above: Interval, below: Interval) -> Interval:
+    """Return the ratio of two independent positive middles; their relative errors add up in squares, as logarithms."""
+    middle = above.middle / below.middle
+    ends = (above.low, above.high, below.low, below.high)
+    if any(end is None or end <= 0 for end in ends):
+        return Interval(middle, None, None, below.basis if above.low is not None else above.basis)
+    up = hypot(log(ends[1] / above.middle), log(below.middle / ends[2]))  # type: ignore[operator]
+    down = hypot(log(above.middle / ends[0]), log(ends[3] / below.middle))  # type: ignore[operator]
+    return Interval(middle, middle * exp(-down), middle * exp(up), above.basis)
