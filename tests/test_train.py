@@ -5,4 +5,4 @@ import pytest
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_facts_hold_on(on_ranks, ranks):
-    on_ranks(ranks, "exchange.py", "training.py")
+    on_ranks(ranks, "exchange.py", "training.py", "odd_models.py")

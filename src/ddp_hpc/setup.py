@@ -52,7 +52,8 @@ def assemble(spec: RunSpec, comm: MPI.Intracomm, data_dir: Path, device: torch.d
 
     All ranks draw the same initial weights, from `spec.seed`; rank 0's are then broadcast, because different
     processors may round them differently. An exchange whose option `different_starts` is true has each rank keep
-    weights of its own. Random numbers drawn later (dropout) differ between the ranks.
+    weights of its own, except those that are not trained. Random numbers drawn later (dropout) differ between the
+    ranks.
     """
     data_file = import_module(f"ddp_hpc.data.{spec.dataset.name}")
     loaded = data_file.build(data_dir / spec.dataset.name, **spec.dataset.options)
@@ -68,7 +69,8 @@ def assemble(spec: RunSpec, comm: MPI.Intracomm, data_dir: Path, device: torch.d
     model_file = import_module(f"ddp_hpc.models.{spec.model.name}")
     model = model_file.build(dataset.shape, data_file.OUTPUTS, **spec.model.options)
     replica = Replica(model, device, getattr(torch, spec.dtype))
-    broadcast(replica.buffers() if different_starts else [replica.weights, *replica.buffers()], comm)
+    frozen = [parameter.data for parameter in model.parameters() if not parameter.requires_grad]
+    broadcast([*([] if different_starts else [replica.weights]), *frozen, *replica.buffers()], comm)
     _seed(own_seed)
 
     make_optimizer = optimizers.maker(spec)
@@ -120,7 +122,13 @@ def broadcast(tensors: Iterable[Tensor], comm: MPI.Intracomm) -> None:
 
 
 def evaluate(setup: Setup, comm: MPI.Intracomm, batch_size: int = 1024) -> tuple[float, float]:
-    """Return metric and loss on the whole test set; each rank does a part of it. All ranks must call."""
+    """Return metric and loss on the whole test set; each rank does a part of it. All ranks must call.
+
+    What is evaluated is rank 0's model: buffers such as BatchNorm's running means differ between ranks, and a mix of
+    them is no model. Buffers and random generators are put back, whatever the model does to them.
+    """
+    before = Snapshot([], setup.replica.model, setup.device)
+    broadcast(setup.replica.buffers(), comm)
     test, sums = setup.dataset.test, torch.zeros(2, dtype=torch.float64, device=setup.device)
     first, last = (len(test) * place // comm.size for place in (comm.rank, comm.rank + 1))
     setup.replica.model.eval()
@@ -132,5 +140,6 @@ def evaluate(setup: Setup, comm: MPI.Intracomm, batch_size: int = 1024) -> tuple
             sums[0] += setup.task.metric_sum(outputs, targets)
             sums[1] += setup.loss(outputs, targets) * len(targets)
     setup.replica.model.train()
+    before.restore()
     metric, loss = sampling.weighted_mean(comm.allgather(sums.cpu().numpy()), comm.allgather([last - first]))
     return float(metric) if math.isfinite(loss) else math.nan, float(loss)  # the largest of NaNs is no answer

@@ -113,7 +113,8 @@ def train(
     outcome.ended_ns = time.perf_counter_ns()
     if isinstance(setup.exchange, Reports):
         outcome.reported = setup.exchange.report()
-    outcome.diverged = stop == "diverged" or agree(comm, [finite_or_nan(setup.replica.weights)], False) is not None
+    broken = stop == "diverged" or not bool(setup.replica.weights.isfinite().all())  # the last update has no loss
+    outcome.diverged = agree(comm, [math.nan if broken else 0.0], False) is not None  # an asynchronous rank stops alone
     if not outcome.diverged:
         evaluate_after(step, setup, comm, outcome)
     setup.exchange.close()
@@ -195,11 +196,6 @@ def check_warm_up(losses: "array[float]") -> None:
             f"the loss of step 1 is {first}, but it was {warm} on the same batch in the warm-up, before all was put "
             "back: the model keeps state outside its parameters and buffers, which it must not"
         )
-
-
-def finite_or_nan(weights: Tensor) -> float:
-    """Return 0.0 if all weights are finite, else NaN: the last update has no loss that would show it."""
-    return 0.0 if bool(weights.isfinite().all()) else math.nan
 
 
 def read_losses(unread: list[Tensor], outcome: Outcome) -> list[float]:

@@ -141,6 +141,12 @@ class RingOverlapped:
         """Return what is to be done when a parameter of `bucket` has got its gradient."""
 
         def arrived(_: Tensor) -> None:
+            if bucket.started:  # what is on its way would be changed
+                raise RuntimeError(
+                    "exchange ring_overlapped: a parameter got a gradient twice in one backward pass, as with "
+                    "torch.utils.checkpoint(use_reentrant=True) of layers that share weights: set use_reentrant=False, "
+                    "or take exchange ring"
+                )
             bucket.missing -= 1
             if bucket.missing == 0:
                 self._start(bucket)

@@ -1,0 +1,121 @@
+"""Models that are unlike others, and losses that break where only one rank sees it."""
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from catalogued import usable
+from mpi4py import MPI
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+from training import BASE, run
+
+from ddp_hpc import setup, spec, train
+from ddp_hpc.models import mlp
+
+
+def give(monkeypatch, build):
+    """Let `build()` make the models."""
+    monkeypatch.setattr(mlp, "build", lambda shape, outputs, **options: build())
+
+
+def test_a_loss_that_breaks_in_the_last_step_of_one_rank_ends_all_of_them(comm, monkeypatch):
+    """Where ranks take their steps each by itself, the others may have ended well."""
+    calls, assemble = itertools.count(1), train.assemble
+
+    def break_the_last(*arguments):
+        parts = assemble(*arguments)
+        loss = parts.loss
+
+        def broken(outputs, targets):
+            last = next(calls) == train.WARM_UP_STEPS + 20
+            value = loss(outputs, targets)
+            return value + (float("inf") if last and comm.rank == comm.size - 1 else 0.0)  # its gradient is finite
+
+        object.__setattr__(parts, "loss", broken)
+        return parts
+
+    monkeypatch.setattr(train, "assemble", break_the_last)
+    for name in usable(comm.size):
+        calls = itertools.count(1)
+        outcome, *_ = run(comm, exchange=name)
+        assert outcome.diverged, name
+        assert outcome.evaluations == [], name
+
+
+class Shared(nn.Module):
+    """A layer used twice, each time computed anew in the backward pass: its weights get two gradients there."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.twice, self.last = nn.Linear(64, 16), nn.Linear(16, 16), nn.Linear(16, 10)
+
+    def forward(self, x):
+        x = self.first(x)
+        for _ in range(2):
+            x = checkpoint(lambda y: torch.relu(self.twice(y)), x, use_reentrant=True)
+        return self.last(x)
+
+
+def test_a_second_gradient_in_one_backward_pass_is_right_or_refused(comm, monkeypatch):
+    give(monkeypatch, Shared)
+    _, expected, _ = run(MPI.COMM_SELF, exchange="none", dtype="float64", batch_size=BASE["batch_size"] * comm.size)
+    for name in usable(comm.size, EXACT=True, SYNCHRONOUS=True, OVERLAPS=False):
+        _, replica, _ = run(comm, exchange=name, dtype="float64")
+        np.testing.assert_allclose(replica.weights, expected.weights, rtol=0, atol=1e-11, err_msg=name)
+    with pytest.raises(RuntimeError, match=r"ring_overlapped: a parameter got a gradient twice.*use_reentrant=False"):
+        run(MPI.COMM_SELF, exchange="ring_overlapped")  # alone: nothing must be on its way when it is left
+
+
+def test_weights_that_are_not_trained_are_the_same_on_all_ranks_even_if_the_others_start_apart(comm, monkeypatch):
+    def build():
+        model = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10))
+        model[1].requires_grad_(False)
+        return model
+
+    give(monkeypatch, build)
+    _, replica, _ = run(comm, exchange={"name": "weight_average", "different_starts": True, "period": 5})
+    frozen = comm.allgather(replica.model[1].weight.numpy())
+    assert all(np.array_equal(one, frozen[0]) for one in frozen)
+
+
+class Restless(nn.Module):
+    """It counts and draws in evaluation too."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x):
+        self.seen = self.seen + torch.rand(())
+        return self.layers(x) * (1 + 0.1 * self.seen)
+
+
+def test_training_does_not_notice_an_evaluation_whatever_the_model_does_in_it(comm, monkeypatch):
+    give(monkeypatch, Restless)
+    without, *_ = run(comm)
+    outcome, *_ = run(comm, evaluate_every_steps=7)
+    assert len(outcome.evaluations) == 3
+    assert outcome.losses == without.losses
+
+
+def normalised():
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 10))
+
+
+def test_what_is_evaluated_is_rank_0s_model(comm, monkeypatch):
+    """The running means of BatchNorm differ between ranks."""
+    give(monkeypatch, normalised)
+    outcome, replica, _ = run(comm, dtype="float64")
+    means = comm.allgather(replica.model[2].running_mean.numpy())
+    assert comm.size == 1 or not np.array_equal(means[0], means[1])
+
+    given = spec.load(BASE | {"world_size": 1, "dtype": "float64"})
+    alone = setup.assemble(given, MPI.COMM_SELF, Path("unused"), torch.device("cpu"))
+    alone.replica.weights.copy_(replica.weights)
+    for own, other in zip(alone.replica.buffers(), replica.buffers(), strict=True):
+        own.copy_(comm.bcast(other))
+    assert outcome.evaluations[-1][1:] == pytest.approx(setup.evaluate(alone, MPI.COMM_SELF), rel=1e-12)
