@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ddp_hpc import catalog, spec
-from ddp_hpc.placement import LaunchError, Placement, _check_gpus, choose_device
+from ddp_hpc.placement import LaunchError, Placement, _check_gpus, _verified, choose_device
 
 SPEC = {
     "model": "mlp",
@@ -26,10 +26,12 @@ def place(rank, local_rank):
         host="a",
         local_rank=local_rank,
         hosts=2,
+        blocks=(2, 2),
         core_set=(0,),
         threads=1,
         cores=2,
         oversubscribed=False,
+        verified=None,
     )
 
 
@@ -97,3 +99,32 @@ def test_an_exchange_over_nccl_refuses_to_share_and_names_those_that_do(monkeypa
 def test_gpus_on_some_ranks_only_are_refused():
     with pytest.raises(LaunchError, match=r"ranks \[1\] of 3 see no GPU"):
         _check_gpus([("a", "GPU-1"), ("b", None), ("a", "GPU-2")], spec.load(SPEC | {"share_gpu": True}))
+
+
+PACKED, BY_TWO = {"placement": "packed"}, {"placement": "spread", "ranks_per_node": 2}
+
+
+@pytest.mark.parametrize(
+    ("asked", "blocks", "hosts", "full", "verified"),
+    [
+        ({}, (3, 1), 2, 2, None),
+        (PACKED, (4,), 1, None, True),
+        (PACKED, (4,), 1, 4, True),
+        (PACKED, (2, 2), 2, 2, True),
+        (PACKED, (3, 1), 2, 3, True),
+        (PACKED, (1, 3), 2, 3, False),
+        (PACKED, (2, 2), 2, 3, False),
+        (PACKED, (3, 1), 2, 4, False),
+        (PACKED, (1, 1, 1, 1), 2, 1, False),
+        (PACKED, (2, 2), 2, None, None),
+        ({"placement": "spread"}, (1, 1, 1, 1), 4, 4, True),
+        ({"placement": "spread"}, (1, 1, 1, 1), 2, 4, False),
+        ({"placement": "spread"}, (4,), 1, None, False),
+        (BY_TWO, (2, 2), 2, None, True),
+        (BY_TWO, (3, 1), 2, 3, False),
+        (BY_TWO, (1, 2, 1), 2, 4, False),
+    ],
+)
+def test_consecutive_ranks_fill_a_node_or_as_many_of_it_as_asked(asked, blocks, hosts, full, verified):
+    """`full` ranks fill a node; ranks dealt out in turn sit in more blocks than there are nodes."""
+    assert _verified(spec.load(SPEC | asked), hosts, blocks, full) is verified

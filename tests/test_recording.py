@@ -25,10 +25,12 @@ def part(rank, losses, data_s, exchange_s, arrived_ns, hosts=1):
         host="a",
         local_rank=rank,
         hosts=hosts,
+        blocks=(2,) if hosts == 1 else (1, 1),
         core_set=(0,),
         threads=1,
         cores=2,
         oversubscribed=False,
+        verified=None,
     )
     return measured.RankPart(
         losses=np.array([9.0] * WARM_UP_STEPS + losses),

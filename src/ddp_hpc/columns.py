@@ -99,6 +99,18 @@ def label(row: Mapping[str, Any], columns: Iterable[str]) -> str:
     return "/".join(parts)
 
 
+MISPLACED = "placed otherwise than asked"
+
+
+def standing(runs: pd.DataFrame) -> "pd.Series[str]":
+    """Return for each run its status; of one that ended well, but not where it was asked to, `MISPLACED`.
+
+    Its losses are right, its times are those of another placement: it belongs in no comparison.
+    """
+    misplaced = ~runs["placement_verified"].astype("boolean").fillna(True)
+    return runs["status"].mask((runs["status"] == "ok") & misplaced, MISPLACED)
+
+
 DISTURBED = 1 / 3  # of the training time: from this `slow_steps_share` on, times are not to be trusted
 
 

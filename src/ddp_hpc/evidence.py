@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from ddp_hpc import records
-from ddp_hpc.columns import DISTURBED, rows_of, search_columns, show, slow_steps_share, varying
+from ddp_hpc.columns import DISTURBED, MISPLACED, rows_of, search_columns, show, slow_steps_share, standing, varying
 from ddp_hpc.ledger import Ledger
 
 _PER_RUN = ("command", "startup", "null_columns")  # differ by nature, or are told elsewhere
@@ -98,6 +98,7 @@ def flags(ledger: Ledger, tables: Mapping[str, pd.DataFrame], evidence: Evidence
     """Return what a reader has to be wary of, a sentence each."""
     return [
         *_oversubscribed(ledger.runs),
+        *_misplaced(ledger.runs),
         *_disturbed(ledger.runs),
         *(_too_good(tables["scaling"]) if "scaling" in tables else []),
         *_mixed(evidence),
@@ -114,6 +115,15 @@ def _oversubscribed(runs: pd.DataFrame) -> Iterator[str]:
         yield (
             f"{count} of {len(runs)} runs had more threads than cores (oversubscribed): their times mean nothing, "
             "they cannot win, and figures mark them."
+        )
+
+
+def _misplaced(runs: pd.DataFrame) -> Iterator[str]:
+    count = int((standing(runs) == MISPLACED).sum())
+    if count:
+        yield (
+            f"The ranks of {count} of {len(runs)} runs did not sit as the study asks (placement_verified in the table "
+            "of runs): these runs are kept out of all comparisons."
         )
 
 

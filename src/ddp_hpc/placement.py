@@ -1,11 +1,13 @@
 """Where the ranks of a run sit: nodes, cores, threads and GPUs."""
 
+import itertools
 import math
 import os
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
@@ -29,10 +31,12 @@ class Placement:
     host: str
     local_rank: int  # among the ranks of this node
     hosts: int  # nodes in use
+    blocks: tuple[int, ...]  # how many consecutive ranks sit on one node, then on the next
     core_set: tuple[int, ...]  # logical CPUs that this rank may use
     threads: int  # CPU threads of this rank
     cores: int  # usable on the busiest node
     oversubscribed: bool  # more ranks x threads than cores on some node
+    verified: bool | None  # whether the ranks sit as the spec asks; None: it does not, or it cannot be told
 
     @property
     def on_one_host(self) -> bool:
@@ -40,11 +44,17 @@ class Placement:
         return self.hosts == 1
 
 
-def survey(spec: RunSpec, comm: MPI.Intracomm) -> Placement:
+def survey(spec: RunSpec, comm: MPI.Intracomm, asked: Mapping[str, Any] | None = None) -> Placement:
     """Return where this rank sits. All ranks must call. Imports no torch, so that OMP_NUM_THREADS can follow from it.
 
+    Args:
+        spec: the run's.
+        comm: all its ranks.
+        asked: what the cluster was asked for, as `resources.Request`: nodes, ranks_per_node, cores_per_rank; None: no
+            cluster was asked.
+
     Raises:
-        LaunchError: MPI started another number of ranks than the spec has.
+        LaunchError: MPI started another number of ranks than the spec has, or on another number of nodes than asked.
     """
     if comm.size != spec.world_size:
         raise LaunchError(
@@ -54,22 +64,52 @@ def survey(spec: RunSpec, comm: MPI.Intracomm) -> Placement:
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
     own = frozenset(os.sched_getaffinity(0))
     cores = _usable_cores(len(frozenset.union(*node.allgather(own))))
-    threads = spec.threads_per_rank or max(1, min(len(own), cores // node.size))
+    share = min(len(own), cores // node.size, asked["cores_per_rank"] if asked else cores)
+    threads = spec.threads_per_rank or max(1, share)
     wanted = node.allreduce(threads)
     busiest = max(comm.allgather((wanted / cores, cores)))
+    nodes = comm.allgather(node.bcast(comm.rank))  # by rank: the first rank of its node
+    hosts, blocks = len(set(nodes)), tuple(len(list(ranks)) for _, ranks in itertools.groupby(nodes))
+    if asked and hosts != asked["nodes"]:
+        named = ", ".join(sorted(set(comm.allgather(socket.gethostname()))))
+        raise LaunchError(
+            f"asked for {asked['nodes']} nodes, but the {comm.size} ranks sit on {hosts} ({named}): the launcher did "
+            "not take the nodes of the job; set `launcher` in the machine file to srun with the --mpi that belongs to "
+            "your MPI library"
+        )
     placement = Placement(
         rank=comm.rank,
         world_size=comm.size,
         host=socket.gethostname(),
         local_rank=node.rank,
-        hosts=comm.allreduce(int(node.rank == 0)),
+        hosts=hosts,
+        blocks=blocks,
         core_set=tuple(sorted(own)),
         threads=threads,
         cores=busiest[1],
         oversubscribed=busiest[0] > 1,
+        verified=_verified(spec, hosts, blocks, asked["ranks_per_node"] if asked else None),
     )
     node.Free()
     return placement
+
+
+def _verified(spec: RunSpec, hosts: int, blocks: tuple[int, ...], full: int | None) -> bool | None:
+    """Return whether ranks sit as `placement` asks: consecutive ones together, and as many on each node.
+
+    Args:
+        spec: the run's.
+        hosts: nodes in use.
+        blocks: as in `Placement`.
+        full: ranks that fill a node; None: unknown, so that only ranks on one node are known to be packed.
+    """
+    if spec.placement is None:
+        return None
+    if spec.placement == "spread":
+        return len(blocks) == hosts and set(blocks) == {spec.ranks_per_node}
+    if full is None:
+        return True if hosts == 1 else None
+    return len(blocks) == hosts and set(blocks[:-1]) <= {full} and blocks[-1] <= full
 
 
 def _usable_cores(listed: int) -> int:

@@ -57,7 +57,7 @@ def _work(folder: Path, known: dict[str, Any]) -> None:
     with _timed(startup, "mpi_init_s"):
         MPI.Init_thread({"funneled": MPI.THREAD_FUNNELED, "multiple": MPI.THREAD_MULTIPLE}[level])
         comm = MPI.COMM_WORLD
-    place = placement.survey(spec, comm)
+    place = placement.survey(spec, comm, launch["request"])
     _claim(folder / f"rank-{place.rank}.pid", placement.LaunchError)
     if spec.hash != launch["spec_hash"]:
         raise placement.LaunchError(
@@ -184,6 +184,9 @@ def heading(place: "Placement", device: str) -> str:
     hosts = f"{place.hosts} host{'s' if place.hosts > 1 else ''}"
     threads = f"{place.threads} thread{'s' if place.threads > 1 else ''}"
     more = "; more threads than cores: its times mean nothing" if place.oversubscribed else ""
+    if place.verified is False:
+        layout = "+".join(map(str, place.blocks))
+        more += f"; placed otherwise than asked, {layout} on {hosts}: kept out of comparisons"
     gpu = "; no GPU is used, GPU metering is off" if device == "cpu" else ""
     return f"{ranks} on {hosts}, {threads} each, device {device}{gpu}{more}"
 

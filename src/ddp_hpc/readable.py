@@ -16,6 +16,7 @@ _HEADINGS = {
     "train_s": "training (s)",
     "slow_steps_share": "slow steps (share)",
     "oversubscribed": "too few cores",
+    "placement_verified": "placed as asked",
     "karp_flatt": "Karp-Flatt",
     "eligible_points": "points that may win",
     "excluded_because": "why the others may not",

@@ -179,6 +179,7 @@ def run_columns(
         "cores": place.cores,
         "hosts": place.hosts,
         "oversubscribed": place.oversubscribed,
+        "placement_verified": place.verified,
         "ended_at": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
@@ -242,6 +243,8 @@ def provenance_of(
         "command": launch.get("command"),
         "environment": provenance.environment(),
         "slurm_job": provenance.slurm_job(),
+        "request": launch.get("request"),
+        "ranks_on_nodes": list(parts[0].placement.blocks),
         "gradient_path": gradient_path,
         "startup": {"by_rank": [part.startup for part in parts]},
         "ranks": [

@@ -121,6 +121,12 @@ RUN = pa.schema(
         _field("cores", _INT, "cores", "usable on the busiest node"),
         _field("hosts", _INT, "", "nodes"),
         _field("oversubscribed", _BOOL, "", "more ranks x threads than cores on a node: its times mean nothing"),
+        _field(
+            "placement_verified",
+            _BOOL,
+            "",
+            "the ranks sat as `placement` asks; false: kept out of comparisons; null: not asked, or not to be told",
+        ),
         _field("ended_at", _TEXT, "ISO 8601, UTC", "when the record was written"),
     ]
 )

@@ -55,21 +55,22 @@ def supervise(folder: Path, launcher: Sequence[str], data_dir: Path, time_limit_
         raise FileNotFoundError(
             f"{folder}/spec.json is missing or not of this run: plan it, with `ddp-hpc plan --write STUDY`"
         )
+    request = read_json(folder / "request.json") or None  # what the cluster was asked for, as `submission` wrote it
     attempt = _new_attempt(folder)
     began_ns = time.monotonic_ns()  # the clock that a rank's perf_counter reads; nobody sets it back
     launched = {"launched_at": time.time(), "launched_ns": began_ns, "launched_on": boot_id()}
-    _start_journal(attempt, launcher)
+    _start_journal(attempt, launcher, request)
     try:
         lease.take(folder, attempt)
     except lease.HeldError:
         shutil.rmtree(attempt)
         raise
     command = [*launcher, sys.executable, "-m", "ddp_hpc.shepherd", str(attempt)]
-    launch = planned | launched | {"data_dir": str(data_dir), "command": command}
+    launch = planned | launched | {"data_dir": str(data_dir), "command": command, "request": request}
     write_json(attempt / "launch.json", launch)
     kills_before = verdict.oom_kills()
     try:
-        outcome = _launch(launcher, command, attempt, planned, time_limit_s)
+        outcome = _launch(launcher, command, attempt, launch, time_limit_s)
     except Ended as ended:
         said = f"{ended}: asked to end, or the driver went away"
         outcome = Outcome("cancelled", said, {"signal": str(ended)})  # `ledger` asks Slurm why, if it was Slurm
@@ -102,7 +103,7 @@ def _new_attempt(folder: Path) -> Path:
         return (parent / str(number)).resolve()
 
 
-def _start_journal(attempt: Path, launcher: Sequence[str]) -> None:
+def _start_journal(attempt: Path, launcher: Sequence[str], request: dict[str, Any] | None) -> None:
     journal = {
         "at": _now(),
         "host": os.uname().nodename,
@@ -110,6 +111,7 @@ def _start_journal(attempt: Path, launcher: Sequence[str]) -> None:
         "process_created": process_created(os.getpid()),
         "launcher": list(launcher),
         "slurm_job": os.environ.get("SLURM_JOB_ID"),
+        "request": request,
     }
     write_json(attempt / "started.json", journal)
 
@@ -118,14 +120,14 @@ def _launch(
     launcher: Sequence[str],
     command: Sequence[str],
     attempt: Path,
-    planned: dict[str, Any],
+    launch: dict[str, Any],
     time_limit_s: float | None,
 ) -> Outcome:
-    world_size, threads = int(planned["world_size"]), planned["spec"].get("threads_per_rank")
+    on_this_node = launch["request"]["ranks_per_node"] if launch["request"] else int(launch["world_size"])
     previous = {number: signal.signal(number, _raise_ended) for number in _SIGNALS}
     die_with_parent(signal.SIGTERM)
     try:
-        environment = launch_environment(world_size, threads)
+        environment = launch_environment(on_this_node, launch["spec"].get("threads_per_rank"))
         process = _start_launcher(command, environment) if launcher else _fork_rank(attempt, environment)
     except OSError as error:
         return Outcome(
@@ -170,11 +172,11 @@ def _raise_ended(number: int, frame: Any) -> None:
     raise Ended(signal.Signals(number).name)
 
 
-def launch_environment(world_size: int, threads: int | None = None) -> dict[str, str]:
+def launch_environment(ranks: int, threads: int | None = None) -> dict[str, str]:
     """Return the environment of a launcher: what Open MPI needs said, unless the user has. Others do not read it.
 
     Args:
-        world_size: ranks to start.
+        ranks: to start on one node.
         threads: of each rank; None: as many as the node has cores for.
     """
     environment = dict(os.environ)
@@ -187,7 +189,7 @@ def launch_environment(world_size: int, threads: int | None = None) -> dict[str,
         defaults |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     if threads != 1:  # Open MPI binds each of few ranks to one core, which is right for one thread only
         defaults["PRTE_MCA_hwloc_default_binding_policy"] = "none"
-    if world_size > usable_cores():  # waiting ranks must yield, and may share cores
+    if ranks > usable_cores():  # waiting ranks must yield, and may share cores
         defaults |= {
             "PRTE_MCA_rmaps_default_mapping_policy": ":OVERSUBSCRIBE",
             "PRTE_MCA_hwloc_default_binding_policy": "none",

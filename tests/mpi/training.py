@@ -43,6 +43,17 @@ def run(comm, **fields):
     return outcome, replica, measured.curves(parts) if comm.rank == 0 else None
 
 
+def test_ranks_have_the_threads_of_their_cores_and_are_refused_on_other_nodes_than_asked(comm):
+    given = spec.load(BASE | {"world_size": comm.size, "threads_per_rank": None, "placement": "packed"})
+    asked = {"nodes": 1, "ranks_per_node": comm.size, "cores_per_rank": 1}
+
+    place = placement.survey(given, comm, asked)
+
+    assert (place.threads, place.hosts, place.blocks, place.verified) == (1, 1, (comm.size,), True)
+    with pytest.raises(placement.LaunchError, match=f"asked for 2 nodes, but the {comm.size} ranks sit on 1"):
+        placement.survey(given, comm, asked | {"nodes": 2})
+
+
 @pytest.mark.parametrize(("dtype", "rule"), list(itertools.product(TOLERANCE, RULES)))
 def test_n_ranks_follow_one_rank_with_the_whole_batch(comm, dtype, rule):
     whole = {"exchange": "none", "batch_size": BASE["batch_size"] * comm.size}

@@ -16,6 +16,7 @@ from ddp_hpc.columns import (
     search_columns,
     slow_steps_share,
     split,
+    standing,
     varying,
 )
 from ddp_hpc.ledger import Ledger
@@ -44,7 +45,7 @@ def judged(ledger: Ledger) -> pd.DataFrame:
             ],
             dtype=np.float64,
         )
-    runs["excluded"] = exclusions(runs, ledger.study.rules.loss_threshold)
+    runs["excluded"] = exclusions(runs.assign(status=standing(runs)), ledger.study.rules.loss_threshold)
     return runs
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ddp_hpc.columns import SPEC_COLUMNS, key_of, ordered, rows_of, slow_steps_share, split, varying
+from ddp_hpc.columns import SPEC_COLUMNS, key_of, ordered, rows_of, slow_steps_share, split, standing, varying
 from ddp_hpc.ledger import Ledger
 from ddp_hpc.statuses import in_words
 from ddp_hpc.study import Study
@@ -22,6 +22,7 @@ COMPARES_EXCHANGES = True
 
 _SAME_WORK = {"learning_rate", "seed", "budget"}  # they change no step's work
 _EXCHANGE = ("exchange", "exchange_options")
+_RANKS = ("world_size", "placement", "ranks_per_node")  # one rank is placed as it is placed
 _TYPES = {
     "runs": INT,
     "step_us": FLOAT,
@@ -50,6 +51,7 @@ def build(ledger: Ledger) -> pd.DataFrame:
     counts, else the first. `slow_steps_share` is the largest of the row's runs (`columns.slow_steps_share`).
     """
     runs = ledger.runs.copy()
+    runs["status"] = standing(runs)
     runs["slow_steps_share"] = slow_steps_share(runs)
     runs["mean_step_us"] = 1e6 * (runs["train_s"] / runs["steps"]).astype("float64")
     axes = ordered({*varying(runs), "model", "batch_size", "world_size", *_EXCHANGE} - _SAME_WORK)
@@ -57,7 +59,7 @@ def build(ledger: Ledger) -> pd.DataFrame:
     is_reference = _reference(runs, reference)
     is_alone = (runs["exchange"] == "none") & (runs["world_size"] == 1)
     pairs = _by_key(runs[is_reference], _EXCHANGE)
-    alone = _by_key(runs[is_alone], (*_EXCHANGE, "world_size"))
+    alone = _by_key(runs[is_alone], (*_EXCHANGE, *_RANKS))
     types = types_of(axes) | _TYPES
     return typed((key | _row(rows, pairs, alone, reference) for key, rows in split(runs, axes)), types)
 
@@ -85,7 +87,7 @@ def _row(rows: pd.DataFrame, references: Pairs, alone: Pairs, reference: str) ->
     steps = [row["mean_step_us"] for row in ended]
     against = [references.get(_key(row, _EXCHANGE)) for row in ended]
     ratios = _ratios(ended, against)
-    efficiencies = _ratios(ended, [alone.get(_key(row, (*_EXCHANGE, "world_size"))) for row in ended])
+    efficiencies = _ratios(ended, [alone.get(_key(row, (*_EXCHANGE, *_RANKS))) for row in ended])
     return {
         "runs": len(ended),
         "step_us": float(np.median(steps)),

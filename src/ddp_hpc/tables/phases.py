@@ -4,7 +4,7 @@ from typing import Any
 
 import pandas as pd
 
-from ddp_hpc.columns import ordered, split, varying
+from ddp_hpc.columns import ordered, split, standing, varying
 from ddp_hpc.ledger import Ledger
 from ddp_hpc.phases import PHASES
 from ddp_hpc.study import Study
@@ -24,7 +24,8 @@ def build(ledger: Ledger) -> pd.DataFrame:
     exchange_exposed_s over the sum of the phases. Medians do not add up: the phases sum to the step within one run's
     step only.
     """
-    runs = ledger.runs
+    runs = ledger.runs.copy()
+    runs["status"] = standing(runs)
     axes = ordered({*varying(runs), "exchange", "world_size", "batch_size"} - _SAME_WORK)
     columns = ["step_s", "step_least_s", "step_largest_s", "mean_step_s", *PHASES, *_PARTS, "exchange_share"]
     types = types_of(axes) | {"runs": INT} | dict.fromkeys(columns, FLOAT) | {"oversubscribed": FLAG}

@@ -16,14 +16,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ddp_hpc.columns import SPEC_COLUMNS, key_of, ordered, rows_of, slow_steps_share, split, varying
+from ddp_hpc.columns import SPEC_COLUMNS, key_of, ordered, rows_of, slow_steps_share, split, standing, varying
 from ddp_hpc.ledger import Ledger
 from ddp_hpc.study import Study
 from ddp_hpc.tables._frame import FLAG, FLOAT, INT, TEXT, typed, types_of
 
 CAPTION = "Scaling: against one rank without exchange."
 
-_REPLACED = ("exchange", "exchange_options", "world_size", "seed")  # in what a run may differ from its baseline
+# in what a run may differ from its baseline; one rank is placed as it is placed
+_REPLACED = ("exchange", "exchange_options", "world_size", "placement", "ranks_per_node", "seed")
 _TYPES = {
     "kind": TEXT,
     "global_batch_size": INT,
@@ -80,6 +81,7 @@ def build(ledger: Ledger) -> pd.DataFrame:
 def _planned(ledger: Ledger) -> pd.DataFrame:
     """Return all runs; what the plan knows of a run is there whether it has run or not."""
     runs = ledger.runs.copy()
+    runs["status"] = standing(runs)
     specs = [planned.spec for planned in ledger.planned]
     runs["global_batch_size"] = pd.array([spec.global_batch_size for spec in specs], dtype="Int64")
     runs["slow_steps_share"] = slow_steps_share(runs)
