@@ -57,7 +57,7 @@ def _work(folder: Path, known: dict[str, Any]) -> None:
     with _timed(startup, "mpi_init_s"):
         MPI.Init_thread({"funneled": MPI.THREAD_FUNNELED, "multiple": MPI.THREAD_MULTIPLE}[level])
         comm = MPI.COMM_WORLD
-    place = placement.survey(spec, comm, launch["request"])
+    place = placement.survey(spec, comm, launch.get("request"))
     _claim(folder / f"rank-{place.rank}.pid", placement.LaunchError)
     if spec.hash != launch["spec_hash"]:
         raise placement.LaunchError(
