@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ddp_hpc import curves as measured
-from ddp_hpc import recording, spec
+from ddp_hpc import recording, records, spec
 from ddp_hpc._process import boot_id
 from ddp_hpc.phases import PARTS, PHASES
 from ddp_hpc.placement import Placement
@@ -87,24 +87,28 @@ def test_a_diverged_curve_ends_with_its_first_broken_step():
     assert recording.reason_of(curve) == "loss is inf at step 2 (rank 0)"
 
 
-def make_row(parts, **outcome):
-    given = spec.load(
-        {
-            "model": "mlp",
-            "dataset": "digits",
-            "exchange": "ring",
-            "world_size": 2,
-            "batch_size": 10,
-            "learning_rate": 0.1,
-            "budget": {"steps": 2},
-        }
-    )
-    launch = {"run": "r", "spec_hash": "s", "code_hash": "c", "launched_on": boot_id(), "launched_ns": 100 * 10**9}
+TWO_RANKS = spec.load(
+    {
+        "model": "mlp",
+        "dataset": "digits",
+        "exchange": "ring",
+        "world_size": 2,
+        "batch_size": 10,
+        "learning_rate": 0.1,
+        "budget": {"steps": 2},
+    }
+)
+LAUNCH = {"run": "r", "spec_hash": "s", "code_hash": "c", "launched_on": boot_id(), "launched_ns": 100 * 10**9}
+
+
+def ended(**fields):
     times = {"time_zero_ns": 110 * 10**9, "ended_ns": 120 * 10**9}
-    filled = Outcome(**times, evaluations=[(2, 0.9, 0.3)], metric_name="accuracy", device="cpu")
-    for name, value in outcome.items():
-        setattr(filled, name, value)
-    return recording.run_columns(launch, given, filled, parts, measured.curves(parts))
+    return Outcome(**times | {"evaluations": [(2, 0.9, 0.3)], "metric_name": "accuracy", "device": "cpu"} | fields)
+
+
+def make_row(parts, **outcome):
+    filled = ended(**outcome)
+    return recording.run_columns(LAUNCH, TWO_RANKS, filled, parts, measured.curves(parts))
 
 
 def test_the_row_of_a_run_by_hand():
@@ -156,3 +160,15 @@ def test_what_a_failed_rank_leaves_ends_before_the_first_broken_loss():
     outcome = Outcome(timers=Clock())
     outcome.losses.extend([9.0] * WARM_UP_STEPS + [1.0, 2.0, float("nan")])
     assert measured.finite_curve(outcome) == ([1.5, 3.0], [1.0, 2.0])
+
+
+def test_meters_that_fail_do_not_hurt_the_result(tmp_path, monkeypatch):
+    def broken(*ignored):
+        raise ArithmeticError("joules are gone")
+
+    monkeypatch.setattr(recording.consumption, "columns", broken)
+    nulls = recording.write(tmp_path, LAUNCH, TWO_RANKS, ended(), two_ranks(), "an MPI")
+    row = records.read("run", tmp_path / "run.parquet").to_pylist()[0]
+    assert (row["status"], row["energy_j"]) == ("ok", None)
+    assert set(nulls.values()) == {"ArithmeticError: joules are gone"}
+    assert {"energy_j", "mfu", "cpu_energy_j"} <= nulls.keys()

@@ -1,12 +1,13 @@
 """The ranks' measurements side by side."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ddp_hpc.metering import Metered
 from ddp_hpc.phases import PHASES
 from ddp_hpc.placement import Placement
 from ddp_hpc.sampling import weighted_mean
@@ -31,6 +32,8 @@ class RankPart:
     startup: dict[str, float]  # seconds by part
     facts: dict[str, Any]
     reported: dict[str, float | None]  # what the exchange says of itself
+    starts: NDArray[np.int64] = field(default_factory=lambda: np.empty((0, 2), np.int64))  # as of `timers.Timings`
+    metered: Metered = field(default_factory=Metered)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from ddp_hpc import records, spec
 def write(
     folder: Path, planned: dict[str, Any], report: dict[str, Any], status: str, reason: str | None, wall_s: float
 ) -> None:
-    """Write run, steps and evaluations of a finding: the curve up to there, as far as the failing rank knew it.
+    """Write the records of a finding: the curve up to there, as far as the failing rank knew it.
 
     Args:
         folder: of the run.
@@ -50,6 +50,7 @@ def write(
     }
     records.write("steps", steps, folder / "steps.parquet")
     records.write("evaluations", {"step": []}, folder / "evaluations.parquet")
+    records.write("gpu", {"t_s": []}, folder / "gpu.parquet")
     notes = {
         "run": planned["run"],
         "provenance": {"host": report.get("host")},

@@ -1,6 +1,6 @@
 """The process of one rank: `python -m ddp_hpc.rank ATTEMPT_DIR`, started by an MPI launcher, once per rank.
 
-It reads ATTEMPT_DIR/launch.json, trains, and leaves run.parquet, steps.parquet and evaluations.parquet there. Whatever
+It reads ATTEMPT_DIR/launch.json, trains, and leaves its records there, run.parquet and others. Whatever
 goes wrong on one rank ends all of them: it leaves ATTEMPT_DIR/rank-<r>.json and aborts the launch.
 """
 
@@ -73,24 +73,30 @@ def _work(folder: Path, known: dict[str, Any]) -> None:
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):  # read when the libraries are loaded
         os.environ[name] = str(place.threads)
     with _timed(startup, "import_s"):
+        from ddp_hpc import metering
         from ddp_hpc.train import Outcome, train
 
-    outcome = known["outcome"] = Outcome()
+    outcome, meter = Outcome(), metering.NodeMeter(comm)
+    known["outcome"] = outcome
     if comm.rank == 0:
         from ddp_hpc.live import Live
 
         live = Live(folder / "progress.json", spec)
         progress = Progress(spec, live, heading=lambda: heading(place, outcome.device))
-        train(spec, comm, place, Path(launch["data_dir"]), outcome, progress)
+        replica = train(spec, comm, place, Path(launch["data_dir"]), outcome, progress, meter.start)
         progress.close()
+        metered = metering.with_work(meter.stop(), spec, replica)
     else:
-        train(spec, comm, place, Path(launch["data_dir"]), outcome)
+        train(spec, comm, place, Path(launch["data_dir"]), outcome, meter=meter.start)
+        metered = meter.stop()
 
     from ddp_hpc import recording
 
-    parts = recording.gather(outcome, place, startup, comm)
+    parts = recording.gather(outcome, place, startup, comm, metered)
     if comm.rank == 0:
-        recording.write(folder, launch, spec, outcome, parts, MPI.Get_library_version())
+        nulls = recording.write(folder, launch, spec, outcome, parts, MPI.Get_library_version())
+        if outcome.device == "cuda" and "energy_j" in nulls:
+            print(f"GPU metering: energy_j is null: {nulls['energy_j']}", flush=True)
     comm.Barrier()  # nobody is through before the records are written
     MPI.Finalize()
 

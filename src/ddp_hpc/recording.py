@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from mpi4py import MPI
 
-from ddp_hpc import catalog, identity
+from ddp_hpc import catalog, consumption, identity
 from ddp_hpc._process import boot_id, write_json
 from ddp_hpc.curves import EXCHANGE, Curves, RankPart, curves
+from ddp_hpc.metering import Metered
 from ddp_hpc.phases import PARTS, PHASES
 from ddp_hpc.placement import Placement
 from ddp_hpc.profiling import provenance
@@ -24,7 +25,13 @@ from ddp_hpc.train import WARM_UP_STEPS, Outcome
 REPORTED = ("staleness", "staleness_max")
 
 
-def gather(outcome: Outcome, placement: Placement, startup: dict[str, float], comm: MPI.Intracomm) -> list[RankPart]:
+def gather(
+    outcome: Outcome,
+    placement: Placement,
+    startup: dict[str, float],
+    comm: MPI.Intracomm,
+    metered: Metered | None = None,
+) -> list[RankPart]:
     """Return the parts of all ranks on rank 0, an empty list on the others. All ranks must call."""
     assert outcome.timers is not None, "train() makes the timers"
     timings, device = outcome.timers.timings(), torch.device(outcome.device)
@@ -40,15 +47,17 @@ def gather(outcome: Outcome, placement: Placement, startup: dict[str, float], co
         startup=startup,
         facts=provenance.of_rank(device) | {"captured": outcome.captured},
         reported=outcome.reported,
+        starts=timings.starts,
+        metered=metered or Metered(),
     )
     return comm.gather(part, root=0) or []
 
 
 def write(
     folder: Path, launch: dict[str, Any], spec: RunSpec, outcome: Outcome, parts: Sequence[RankPart], mpi_library: str
-) -> None:
-    """Write `run.parquet`, `steps.parquet` and `evaluations.parquet` into `folder`, and last `summary.json`: that all
-    is there. Rank 0 alone does this.
+) -> dict[str, str]:
+    """Write the records of `records.SCHEMAS` into `folder`, and last `summary.json`: that all is there. Rank 0 alone
+    does this.
 
     Args:
         folder: of this attempt.
@@ -57,14 +66,23 @@ def write(
         outcome: rank 0's.
         parts: by rank.
         mpi_library: what MPI says of itself.
+
+    Returns:
+        Why columns that meters fill are null.
     """
     from ddp_hpc import records  # brings pyarrow, which the start of a run can do without
 
     flags = catalog.constants("exchange", spec.exchange.name)
     curve = curves(parts, flags["SYNCHRONOUS"], flags["OVERLAPS"])
     run = run_columns(launch, spec, outcome, parts, curve)
+    try:
+        consumed, samples, not_metered = consumption.columns(parts, spec, run)
+    except Exception as error:  # a result must not fail for numbers beside it
+        consumed, samples = {}, {}
+        not_metered = dict.fromkeys(records.METERED, f"{type(error).__name__}: {error}")
+    run |= consumed
     metadata = {
-        "provenance": provenance_of(launch, parts, run, mpi_library),
+        "provenance": provenance_of(launch, parts, run, mpi_library, not_metered),
         "run": launch["run"],
         "spec": spec.canonical,
         "files": identity.fingerprints(spec),
@@ -72,8 +90,10 @@ def write(
     summary = {name: run[name] for name in ("status", "reason", "steps", "train_s", "startup_s")}
     records.write("evaluations", evaluation_columns(spec, outcome, curve), folder / "evaluations.parquet", metadata)
     records.write("steps", step_columns(curve), folder / "steps.parquet", metadata)
+    records.write("gpu", samples, folder / "gpu.parquet", metadata)
     records.write("run", {name: [value] for name, value in run.items()}, folder / "run.parquet", metadata)
     write_json(folder / "summary.json", summary)
+    return not_metered
 
 
 def step_columns(curve: Curves) -> dict[str, Any]:
@@ -214,13 +234,10 @@ def reason_of(curve: Curves) -> str:
 
 
 def provenance_of(
-    launch: dict[str, Any], parts: Sequence[RankPart], run: dict[str, Any], mpi_library: str
+    launch: dict[str, Any], parts: Sequence[RankPart], run: dict[str, Any], mpi_library: str, nulls: dict[str, str]
 ) -> dict[str, Any]:
-    """Return on what the run was made, and why columns are null."""
-    null_columns = {
-        "energy_j": "no meter of energy is read",
-        "forward_backward_s": "forward and backward were told apart",
-    }
+    """Return on what the run was made, and why columns are null; `nulls` says it of some."""
+    null_columns = nulls | {"forward_backward_s": "forward and backward were told apart"}
     if not catalog.constants("exchange", run["exchange"])["SYNCHRONOUS"]:
         null_columns |= dict.fromkeys(("step_s", "wait_s", "move_s"), "each rank takes its steps by itself")
     elif not parts[0].placement.on_one_host:

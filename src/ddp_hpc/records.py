@@ -13,6 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ddp_hpc._meters import CONSUMPTION, GPU
+from ddp_hpc._meters import field as _field
 from ddp_hpc.phases import PARTS, PHASES
 
 SCHEMA_VERSION = 3
@@ -20,10 +22,6 @@ SCHEMA_VERSION = 3
 
 class RecordError(ValueError):
     """A record that cannot be read, or is of another schema version."""
-
-
-def _field(name: str, kind: pa.DataType, unit: str, meaning: str) -> pa.Field:
-    return pa.field(name, kind, metadata={"unit": unit, "meaning": meaning})
 
 
 _TEXT, _INT, _FLOAT, _BOOL = pa.string(), pa.int64(), pa.float64(), pa.bool_()
@@ -115,7 +113,7 @@ RUN = pa.schema(
         _field("test_metric", _FLOAT, "", "on the test set, at the end"),
         _field("test_metric_name", _TEXT, "", "accuracy (higher is better) or error (lower is better)"),
         _field("peak_memory_bytes", _INT, "B", "largest over the ranks; host RSS, or device memory on a GPU"),
-        _field("energy_j", _FLOAT, "J", "of the training window; null without a meter"),
+        *CONSUMPTION,
         _field("device_used", _TEXT, "", "cpu or cuda"),
         _field("threads_used", _INT, "threads", "per rank"),
         _field("cores", _INT, "cores", "usable on the busiest node"),
@@ -164,7 +162,8 @@ EVALUATIONS = pa.schema(
     ]
 )
 
-SCHEMAS = {"run": RUN, "steps": STEPS, "evaluations": EVALUATIONS}
+METERED = [column.name for column in CONSUMPTION]  # columns of the run record that meters fill
+SCHEMAS = {"run": RUN, "steps": STEPS, "evaluations": EVALUATIONS, "gpu": GPU}
 
 
 def write(
@@ -173,7 +172,7 @@ def write(
     """Write a record: to a temporary name in the same folder, then renamed.
 
     Args:
-        kind: `run`, `steps` or `evaluations`.
+        kind: of `SCHEMAS`.
         columns: some columns of that schema, all equally long; those left out become null, and so does every nan.
         file: where to.
         metadata: plain JSON values, kept in the file's metadata (`provenance`, ...).

@@ -16,7 +16,7 @@ class Store:
         return self.root / "runs" / run
 
     def file(self, run: str, kind: str = "run") -> Path:
-        """Return the Parquet file of a run: `run`, `steps` or `evaluations`."""
+        """Return the Parquet file of a run: of a kind of record, e.g. `run`, `steps`."""
         return self.folder(run) / f"{kind}.parquet"
 
     def finished(self, run: str) -> bool:

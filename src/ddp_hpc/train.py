@@ -60,6 +60,7 @@ def train(
     data_dir: Path,
     outcome: Outcome,
     report: Callable[[int, float, float], None] = lambda step, loss, elapsed_s: None,
+    meter: Callable[[torch.device], None] = lambda device: None,
 ) -> Replica:
     """Train as `spec` says; return the trained replica. All ranks of `comm` must call.
 
@@ -70,12 +71,14 @@ def train(
         data_dir: fetched files of a dataset lie in a folder of its name below.
         outcome: filled while the training runs.
         report: called every few steps with the step, this rank's loss and the seconds since time zero.
+        meter: called once, with this rank's device, before anything is put there.
 
     Raises:
         LaunchError: GPUs, hosts, ranks and the exchange do not fit together.
     """
     device = choose_device(spec, placement, comm)
     check_exchange(spec, placement, device)
+    meter(device)
     torch.set_num_threads(placement.threads)
     setup = assemble(spec, comm, data_dir, device)
     outcome.timers, outcome.metric_name = setup.timers, setup.task.metric

@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # a quick start
     from collections.abc import Sequence
     from typing import Any
 
-KINDS = ("steps", "evaluations", "run")  # of records
+KINDS = ("steps", "evaluations", "gpu", "run")  # of records
 
 
 class Outcome:

@@ -28,7 +28,8 @@ class Timings:
     `phases_s` is steps x phases in the order of `PHASES`, `parts_s` steps x parts in that of `PARTS`; `overlapped_s` is
     for how long an exchange was in flight beside the backward pass. `arrived_ns` is when the rank was ready to
     exchange, on the monotonic clock that all processes of a host share; -1 where it did not exchange. `fused`: the
-    phases of this step were not told apart, and all of it is in `rest_s`.
+    phases of this step were not told apart, and all of it is in `rest_s`. `starts` has a row for time zero and after
+    every pause, the warm-up's first: how many steps had been taken, and when, on that clock, the next began.
     """
 
     phases_s: NDArray[np.float64]
@@ -36,9 +37,12 @@ class Timings:
     overlapped_s: NDArray[np.float64]
     arrived_ns: NDArray[np.int64]
     fused: NDArray[np.bool_]
+    starts: NDArray[np.int64]
 
 
-def _timings(durations_s: NDArray[np.float64], arrived_ns: "array[int]", fused: "array[int]") -> Timings:
+def _timings(
+    durations_s: NDArray[np.float64], arrived_ns: "array[int]", fused: "array[int]", starts: list[tuple[int, int]]
+) -> Timings:
     """Return rows of phases, parts and what overlapped, arrivals and what was fused, as Timings."""
     rows, phases = durations_s.reshape(-1, _WIDTH), len(PHASES)
     return Timings(
@@ -47,6 +51,7 @@ def _timings(durations_s: NDArray[np.float64], arrived_ns: "array[int]", fused: 
         rows[:, -1],
         np.array(arrived_ns, dtype=np.int64),
         np.array(fused, dtype=np.bool_),
+        np.array(starts, dtype=np.int64).reshape(-1, 2),
     )
 
 
@@ -84,11 +89,13 @@ class HostTimers:
     def __init__(self) -> None:
         self._durations_ns, self._arrivals_ns, self._fused_steps = array("q"), array("q"), array("b")
         self._row = [0] * _WIDTH
+        self._starts: list[tuple[int, int]] = []
         self._arrived_ns, self._fused, self._last_ns = -1, False, perf_counter_ns()
 
     def start(self) -> None:
         """Begin a step here."""
         self._last_ns = perf_counter_ns()
+        self._starts.append((len(self._arrivals_ns), self._last_ns))
 
     def mark(self, phase: str, part: str | None = None) -> None:
         """What this rank did since the last mark was `phase`, and of that the `part`."""
@@ -124,7 +131,8 @@ class HostTimers:
 
     def timings(self) -> Timings:
         """Return all steps."""
-        return _timings(np.array(self._durations_ns, dtype=np.int64) / 1e9, self._arrivals_ns, self._fused_steps)
+        durations_s = np.array(self._durations_ns, dtype=np.int64) / 1e9
+        return _timings(durations_s, self._arrivals_ns, self._fused_steps, self._starts)
 
 
 class CudaTimers:
@@ -141,6 +149,7 @@ class CudaTimers:
         self._row = [0.0] * _WIDTH
         # their arrival, what overlapped, whether they are fused, in order
         self._steps_pending: list[tuple[int, float, bool]] = []
+        self._starts: list[tuple[int, int]] = []
         self._arrived_ns, self._overlapped_s, self._fused = -1, 0.0, False
 
     def _event(self) -> torch.cuda.Event:
@@ -151,6 +160,7 @@ class CudaTimers:
     def start(self) -> None:
         """Begin a step here."""
         self._pending.append(((), self._event()))
+        self._starts.append((len(self._arrivals_ns) + len(self._steps_pending), perf_counter_ns()))
 
     def mark(self, phase: str, part: str | None = None) -> None:
         """What this rank's device did since the last mark was `phase`, and of that the `part`."""
@@ -195,7 +205,8 @@ class CudaTimers:
 
     def timings(self) -> Timings:
         """Return all steps that have been resolved."""
-        return _timings(np.array(self._durations_s, dtype=np.float64), self._arrivals_ns, self._fused_steps)
+        durations_s = np.array(self._durations_s, dtype=np.float64)
+        return _timings(durations_s, self._arrivals_ns, self._fused_steps, self._starts)
 
 
 class Listener(Protocol):

@@ -1,0 +1,107 @@
+"""Joules from samples: of a counter that may stand still or go back, else of power integrated over time.
+
+All times are seconds on one clock. A window is a part of the time that counts, between two pauses of the training.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Window = tuple[float, float]
+
+LEAST_COVERED = 0.9  # of the windows, for a sum to be given; what is not covered is taken to be like the rest
+LONG_GAP_S = 2.0  # between two samples of power: what was between them is not known
+
+
+@dataclass(frozen=True, kw_only=True)
+class Joules:
+    """The energy of some windows.
+
+    `total_j` is None where it is not known, for the `reason`; `rise_j` is the energy within the windows up to each
+    sample, nan where that is not known.
+    """
+
+    total_j: float | None
+    rise_j: Floats
+    reason: str = ""
+
+
+def inside(t_s: Floats, windows: Sequence[Window]) -> NDArray[np.bool_]:
+    """Return which moments lie in a window, its ends included."""
+    found = np.zeros(len(t_s), dtype=np.bool_)
+    for begin, end in windows:
+        found |= (t_s >= begin) & (t_s <= end)
+    return found
+
+
+def elapsed(t_s: Floats, windows: Sequence[Window]) -> Floats:
+    """Return the time within the windows up to each moment."""
+    passed = np.zeros(len(t_s))
+    for begin, end in windows:
+        passed += np.clip(t_s, begin, end) - begin
+    return passed
+
+
+def by_counter(t_s: Floats, counter_j: Floats, windows: Sequence[Window]) -> Joules:
+    """Return the energy by which a counter rises within the windows; between two samples it rises evenly.
+
+    Where it goes back (a driver was loaded anew) what was used between the two samples is not known.
+
+    Args:
+        t_s: of the samples, rising.
+        counter_j: the counter then; nan where it was not read.
+        windows: that count.
+    """
+    known = np.isfinite(counter_j)
+    steps_j = np.diff(counter_j[known])
+    back = bool((steps_j < 0).any())
+    joules = _within(t_s, known, np.where(steps_j < 0, np.nan, steps_j), windows, "the counter went back" * back)
+    if joules.total_j == 0.0:  # it moves a few times a second only
+        return Joules(total_j=None, rise_j=np.full(len(t_s), np.nan), reason="the counter did not move")
+    return joules
+
+
+def by_power(t_s: Floats, power_w: Floats, windows: Sequence[Window]) -> Joules:
+    """Return power integrated over the windows, by the trapezoid rule.
+
+    Args:
+        t_s: of the samples, rising.
+        power_w: the power then; nan where it was not read.
+        windows: that count.
+    """
+    known = np.isfinite(power_w)
+    times, power = t_s[known], power_w[known]
+    steps_j = (power[1:] + power[:-1]) / 2 * np.diff(times)
+    usual_s = float(np.median(np.diff(times))) if len(times) > 1 else 0.0
+    steps_j[np.diff(times) > max(LONG_GAP_S, 4 * usual_s)] = np.nan
+    return _within(t_s, known, steps_j, windows)
+
+
+def _within(
+    t_s: Floats, known: NDArray[np.bool_], steps_j: Floats, windows: Sequence[Window], more: str = ""
+) -> Joules:
+    """Return the joules within the windows, of energies between known samples, nan where they are not known."""
+    times, nothing = t_s[known], np.full(len(t_s), np.nan)
+    whole_s = sum(end - begin for begin, end in windows)
+    if len(times) < 2 or not whole_s:
+        return Joules(total_j=None, rise_j=nothing, reason="fewer than two samples")
+    steps_s = np.diff(elapsed(times, windows))
+    shares = steps_s / np.diff(times)
+    sure = np.isfinite(steps_j)
+    counted_j = np.where(sure, steps_j * shares, 0.0)
+    covered_s = float(steps_s[sure].sum())
+    if covered_s < LEAST_COVERED * whole_s:
+        reason = f"{more}; " * bool(more) + f"sampled in {covered_s:.2f} of {whole_s:.2f} s of training"
+        return Joules(total_j=None, rise_j=nothing, reason=reason)
+    scale = whole_s / covered_s
+    rise_j = np.concatenate([[0.0], np.cumsum(counted_j)]) * scale
+    return Joules(total_j=float(rise_j[-1]), rise_j=np.interp(t_s, times, rise_j))
+
+
+def at_rest_w(power_w: Floats, utilisation: Floats) -> float | None:
+    """Return the least power of any sample while no kernel ran; None if there is no such sample."""
+    rest = power_w[(utilisation == 0) & np.isfinite(power_w)]
+    return float(rest.min()) if len(rest) else None

@@ -1,0 +1,50 @@
+"""Energy of the processors by RAPL, where the kernel shows it and lets us read it.
+
+Source: https://www.kernel.org/doc/html/latest/power/powercap/powercap.html
+"""
+
+from pathlib import Path
+
+POWERCAP = Path("/sys/class/powercap")
+
+
+class Packages:
+    """The processor packages of this node.
+
+    Attributes:
+        reason: why they cannot be read; empty if they can.
+        count: how many there are.
+    """
+
+    def __init__(self, root: Path = POWERCAP) -> None:
+        """Look for packages.
+
+        Args:
+            root: where Linux shows them.
+        """
+        self.reason = ""
+        self._files: list[tuple[Path, float]] = []  # and after how many joules they start again
+        try:
+            for zone in sorted(root.glob("*:*")):
+                if (zone / "name").read_text().startswith("package-"):
+                    (zone / "energy_uj").read_text()
+                    self._files.append((zone / "energy_uj", int((zone / "max_energy_range_uj").read_text()) / 1e6))
+        except (OSError, ValueError) as error:
+            self.reason, self._files = f"RAPL: {error}", []
+        if not self._files:
+            self.reason = self.reason or "RAPL: this node shows no processor package"
+        self.count = len(self._files)
+        self._last = [0.0] * self.count
+        self._joules = [0.0] * self.count  # since the first reading
+
+    def read(self) -> float | None:
+        """Return the joules of all packages since some moment; None if they cannot be read now."""
+        try:
+            now = [int(file.read_text()) / 1e6 for file, _ in self._files]
+        except (OSError, ValueError):
+            return None
+        for place, (_, range_j) in enumerate(self._files):
+            rise = now[place] - self._last[place]
+            self._joules[place] += rise if rise >= 0 else rise + range_j
+        self._last = now
+        return sum(self._joules) if self._files else None

@@ -1,0 +1,95 @@
+"""Trainings metered by a stand-in of NVML, whatever it does: the same losses, and records with their reasons."""
+
+import os
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from metered import STAND_INS, stand_in
+
+from ddp_hpc import metering, placement, recording, records, spec, train
+from ddp_hpc._process import boot_id
+from ddp_hpc.profiling import provenance
+
+A, B, C = stand_in().UUIDS
+FIELDS = {
+    "model": {"name": "mlp", "widths": [64]},
+    "dataset": "digits",
+    "exchange": "ring",
+    "batch_size": 16,
+    "learning_rate": 0.1,
+    "device": "cpu",
+    "threads_per_rank": 1,
+    "evaluate_every_steps": 150,
+    "share_gpu": True,
+}
+
+
+@pytest.fixture
+def folder(comm, tmp_path):
+    return Path(comm.bcast(str(tmp_path), root=0))
+
+
+def trained(comm, folder, monkeypatch, mode, uuids, steps=160, wait_s=0.0):
+    """Train on CPU ranks that say they use these GPUs; return the losses. Rank 0 leaves the records in `folder`."""
+    given = spec.load(FIELDS | {"world_size": comm.size, "budget": {"steps": steps}})
+    place, outcome, meter = placement.survey(given, comm), train.Outcome(), metering.NodeMeter(comm)
+    gpu = SimpleNamespace(uuid=uuids[comm.rank % len(uuids)], name="Tesla T4", total_memory=1)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: gpu)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(STAND_INS), *sys.path]))
+    monkeypatch.setenv("FAKE_NVML", mode)
+
+    def begin(device):
+        meter.start(torch.device("cuda") if uuids != [None] else device)
+        time.sleep(wait_s)  # the sampler starts beside the training, which may be short
+
+    replica = train.train(given, comm, place, Path("unused"), outcome, meter=begin)
+    metered = metering.with_work(meter.stop(), given, replica)
+    facts = {"gpu": provenance.of_rank(torch.device("cuda"))["gpu"]} if uuids != [None] else {"gpu": None}
+    monkeypatch.setattr(provenance, "of_rank", lambda device: facts)
+    parts = recording.gather(outcome, place, {"import_s": 0.0}, comm, metered)
+    monkeypatch.undo()
+    if comm.rank == 0:
+        launch = {"run": "r", "spec_hash": "s", "code_hash": "c"}
+        launch |= {"launched_on": boot_id(), "launched_ns": outcome.time_zero_ns}
+        recording.write(folder, launch, given, outcome, parts, "MPI")
+    return list(outcome.losses)
+
+
+def test_the_losses_are_the_same_whatever_the_meter_does(comm, folder, monkeypatch):
+    plain = trained(comm, folder, monkeypatch, "", [None])
+    if comm.rank == 0:
+        row, nulls = read(folder)
+        assert row["energy_j"] is row["gpu_utilisation_mean"] is row["mfu"] is None
+        assert nulls["energy_j"] == nulls["gpu_utilisation_mean"] == "no GPU is used"
+        assert records.read("gpu", folder / "gpu.parquet").num_rows == 0
+    for mode in stand_in().MODES:
+        assert trained(comm, folder, monkeypatch, mode, [A, B]) == plain, mode
+        if comm.rank == 0:
+            row, nulls = read(folder)
+            assert row["gpus"] == min(2, comm.size)
+            for name in ("energy_j", "gpu_utilisation_mean", "sm_clock_mean_mhz", "mfu"):
+                assert (row[name] is None) == (name in nulls), (mode, name)
+            if mode in ("no driver", "no permission", "hangs at once", "not there", "neither"):
+                assert row["energy_j"] is None
+
+
+def test_ranks_that_share_a_gpu_count_it_once(comm, folder, monkeypatch):
+    for uuids, watts in (([C], 300), ([A, C], 400 if comm.size > 1 else 100)):
+        trained(comm, folder, monkeypatch, "", uuids, steps=800, wait_s=3)
+        if comm.rank == 0:
+            row, nulls = read(folder)
+            frame = records.read("gpu", folder / "gpu.parquet").to_pandas()
+            assert row["gpus"] == frame["uuid"].nunique() == len(set(uuids[: comm.size]))
+            # both ends of a window fall between samples, at which the machine may have been slow
+            assert row["energy_j"] == pytest.approx(watts * row["train_s"], rel=0.3), nulls
+            assert frame["t_s"].min() < 0 < row["train_s"] < frame["t_s"].max()
+            assert frame["trained_s"].max() <= 1.1 * row["train_s"]
+
+
+def read(folder):
+    row = records.read("run", folder / "run.parquet").to_pylist()[0]
+    return row, records.read_metadata(folder / "run.parquet")["provenance"]["null_columns"]

@@ -1,0 +1,131 @@
+"""A stand-in for NVML: the device of `UUIDS[i]` draws 100(i+1) W, its counter is exact. FAKE_NVML says what is wrong.
+
+Everything that is not replaced here, errors above all, is that of the real module.
+"""
+
+import importlib.machinery
+import importlib.util
+import os
+import sys
+import time
+from types import SimpleNamespace
+
+_spec = importlib.machinery.PathFinder.find_spec(
+    "pynvml", [path for path in sys.path if path != os.path.dirname(__file__)]
+)
+_real = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(_real)
+globals().update({name: value for name, value in vars(_real).items() if not name.startswith("__")})
+
+UUIDS = [f"{digit * 8}-0000-1111-2222-333333333333" for digit in "abc"]  # as CUDA counts
+ORDER = [2, 0, 1]  # as NVML counts
+SLICE = "dddddddd-0000-1111-2222-333333333333"  # a MIG slice of the first
+MODES = (
+    "", "bytes", "no counter", "no power", "neither", "no permission", "no driver", "not there", "mig slice",
+    "mig mode", "old", "lost", "reset", "stands still", "hangs", "hangs at once", "breaks",
+)  # fmt: skip
+
+mode = os.environ.get("FAKE_NVML", "")
+clock = time.perf_counter
+readings: dict[str, int] = {}
+AFTER = 5  # readings of a device, then it is lost, its counter starts again, or the call hangs
+
+
+def _fail(name):
+    raise NVMLError(getattr(_real, f"NVML_ERROR_{name}"))  # noqa: F821
+
+
+def _text(words):
+    return words.encode() if mode == "bytes" else words
+
+
+def nvmlInit():  # noqa: N802
+    if mode == "hangs at once":
+        time.sleep(1e6)
+    if mode == "no driver":
+        _fail("DRIVER_NOT_LOADED")
+    if mode == "no permission":
+        _fail("NO_PERMISSION")
+
+
+def nvmlDeviceGetHandleByIndex(index):  # noqa: N802
+    return SimpleNamespace(number=ORDER[index], slice=False)
+
+
+def nvmlDeviceGetHandleByUUID(uuid):  # noqa: N802
+    if mode != "not there":
+        if uuid == f"MIG-{SLICE}":
+            return SimpleNamespace(number=0, slice=True)
+        for index in range(3):
+            handle = nvmlDeviceGetHandleByIndex(index)
+            if uuid == f"GPU-{UUIDS[handle.number]}":
+                return handle
+    return _fail("NOT_FOUND")
+
+
+def nvmlDeviceGetName(handle):  # noqa: N802
+    return _text(f"Tesla T{handle.number}")
+
+
+def nvmlDeviceGetMigMode(handle):  # noqa: N802
+    return [1, 1] if mode == "mig mode" else _fail("NOT_SUPPORTED")
+
+
+def nvmlDeviceGetTotalEnergyConsumption(handle):  # noqa: N802
+    count = readings[handle.number] = readings.get(handle.number, 0) + 1
+    if mode == "lost" and count > AFTER:
+        _fail("GPU_IS_LOST")
+    if mode == "hangs" and count > AFTER:
+        time.sleep(1e6)
+    if mode == "breaks":
+        raise AttributeError("no such function")
+    if mode in ("no counter", "neither", "old"):
+        _fail("FUNCTION_NOT_FOUND" if mode == "old" else "NOT_SUPPORTED")
+    if mode == "stands still":
+        return 7_000_000
+    began = 0.0 if mode == "reset" and count > AFTER else 1_000_000.0
+    return 1000 * (began + 100 * (handle.number + 1) * clock())
+
+
+def nvmlDeviceGetPowerUsage(handle):  # noqa: N802
+    return _fail("NOT_SUPPORTED") if mode in ("no power", "neither") else 100_000 * (handle.number + 1)
+
+
+def nvmlDeviceGetFieldValues(handle, fields):  # noqa: N802
+    rates = {
+        NVML_FI_DEV_PCIE_COUNT_RX_BYTES: 1e6,  # noqa: F821
+        NVML_FI_DEV_PCIE_COUNT_TX_BYTES: 2e6,  # noqa: F821
+        NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX: 3e3,  # noqa: F821
+        NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX: 4e3,  # noqa: F821
+    }
+    (number, _scope) = fields[0]
+    if number not in rates or mode == "old":
+        return [SimpleNamespace(nvmlReturn=_real.NVML_ERROR_NOT_SUPPORTED)]
+    value = SimpleNamespace(ullVal=int(rates[number] * (handle.number + 1) * clock()))
+    return [SimpleNamespace(nvmlReturn=0, valueType=_real.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, value=value)]
+
+
+def nvmlDeviceGetPcieThroughput(handle, way):  # noqa: N802
+    return (1000, 2000)[way == _real.NVML_PCIE_UTIL_TX_BYTES] * (handle.number + 1)  # the other constant is 1
+
+
+def nvmlDeviceGetUtilizationRates(handle):  # noqa: N802
+    if handle.slice or mode == "mig mode":
+        _fail("NOT_SUPPORTED")
+    return SimpleNamespace(gpu=(0, 25, 50)[handle.number] if clock() > 0.3 else 0)
+
+
+def nvmlDeviceGetMemoryInfo(handle):  # noqa: N802
+    return SimpleNamespace(used=10**9 * (handle.number + 1))
+
+
+def nvmlDeviceGetClockInfo(handle, kind):  # noqa: N802
+    return {_real.NVML_CLOCK_SM: 1000, _real.NVML_CLOCK_MEM: 2000}[kind] + handle.number
+
+
+def nvmlDeviceGetTemperature(handle, sensor):  # noqa: N802
+    return 40 + handle.number
+
+
+def nvmlDeviceGetCurrentClocksThrottleReasons(handle):  # noqa: N802
+    return _real.nvmlClocksThrottleReasonSwPowerCap if handle.number == 2 else _real.nvmlClocksThrottleReasonGpuIdle
