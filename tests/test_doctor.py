@@ -186,6 +186,7 @@ def test_our_own_mpiexec_comes_before_that_of_the_path(monkeypatch, tmp_path):
         (software.nccl({"error": "x"}), "missing", "none"),
         (slurm.slurm({}, "Open MPI"), "missing", "no sbatch here"),
         (slurm.slurm(SLURM, "Open MPI"), "ok", "24.05.1; srun --mpi: none, pmi2, pmix"),
+        (slurm.slurm(SLURM, "Open MPI"), "ok", "ddp-hpc doctor --machine > config/machines/NAME.yaml"),
         (
             slurm.slurm(SLURM | {"pmi": ["none", "pmi2"]}, "Open MPI"),
             "warning",
@@ -194,8 +195,8 @@ def test_our_own_mpiexec_comes_before_that_of_the_path(monkeypatch, tmp_path):
         (slurm.slurm(SLURM | {"pmi": ["none", "pmi2"]}, "MPICH"), "ok", ""),
         (slurm.slurm(SLURM | {"pmi": []}, None), "warning", "srun --mpi: unknown"),
         (slurm.slurm(SLURM | {"squeue": "Unable to contact"}, "MPICH"), "warning", "squeue: Unable to contact"),
-        (slurm.slurm(SLURM | {"sacct": "disabled"}, "MPICH"), "warning", "slurm-status-command: squeue"),
-        (slurm.slurm(SLURM | {"accounting": "(null)"}, "MPICH"), "warning", "slurm-status-command: squeue"),
+        (slurm.slurm(SLURM | {"sacct": "disabled"}, "MPICH"), "warning", "status_command: squeue"),
+        (slurm.slurm(SLURM | {"accounting": "(null)"}, "MPICH"), "warning", "status_command: squeue"),
         (slurm.slurm(SLURM | {"sacct": "x", "min_job_age_s": 60}, "MPICH"), "warning", "MinJobAge, now 60 s, at 120"),
         (slurm.slurm(SLURM | {"plugin": False}, "MPICH"), "warning", "pip install snakemake-executor-plugin-slurm"),
         (slurm.slurm({"error": "TypeError"}, "MPICH"), "warning", "does not answer"),

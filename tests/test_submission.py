@@ -147,6 +147,9 @@ def test_a_run_that_does_not_fit_ends_the_workflow_before_any_job(tmp_path):
     assert done.returncode == 1
     assert "world_size=128, 4 to a node needs 32 nodes, and partition gpu gives 16" in done.stdout + done.stderr
 
+    settled = sandbox.call("snakemake", "-n", "all", "--config", "studies=[one]", "machine=example", "settled=1")
+    assert settled.returncode == 0, "tables are made from what there is"
+
     shutil.rmtree(tmp_path / "config" / "machines")
     done = sandbox.call("snakemake", "-n", "trained", "--config", "studies=[one]", "machine=example")
     assert "no machine 'example' in" in done.stdout + done.stderr

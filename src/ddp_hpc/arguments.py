@@ -72,6 +72,14 @@ def train(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--time-limit-min", type=float, help="end it, as `timeout`, after so many minutes")
 
 
+def doctor(parser: argparse.ArgumentParser) -> None:
+    """Of `doctor`."""
+    as_json(parser)
+    parser.add_argument(
+        "--machine", action="store_true", help="print a machine file for this cluster, from sinfo, and nothing else"
+    )
+
+
 def made(parser: argparse.ArgumentParser) -> None:
     """Of `table` and `figure`."""
     of_a_study(parser)

@@ -189,8 +189,9 @@ def _compare(options: argparse.Namespace) -> int:
 
 def _doctor(options: argparse.Namespace) -> int:
     from ddp_hpc import doctor
+    from ddp_hpc.doctor import proposal
 
-    return doctor.main(as_json=options.json)
+    return proposal.main() if options.machine else doctor.main(as_json=options.json)
 
 
 def _bench(options: argparse.Namespace) -> int:
@@ -250,7 +251,7 @@ VERBS = {
         "which points of two result sets differ by more than the noise, and is that better",
         takes.compare,
     ),
-    "doctor": (_doctor, "what this machine offers, what is missing, and what to do", takes.as_json),
+    "doctor": (_doctor, "what this machine offers, what is missing, and what to do", takes.doctor),
     "bench": (_bench, "time planning, the workflow and the exchanges on this machine: some minutes", takes.bench),
     "schema": (_schema, "the JSON Schema of study files, for editors", takes.none),
 }

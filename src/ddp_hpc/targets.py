@@ -165,8 +165,8 @@ class Targets:
 
     @cached_property
     def requests(self) -> dict[str, Request]:
-        """What each run that is not finished asks of the machine; empty without one."""
-        ledgers = [study.ledger for study in self.studies.values()]
+        """What each run that is still to be trained asks of the machine; empty without one."""
+        ledgers = [study.ledger for study in self.studies.values() if not study.settled]
         return {} if self.machine is None else submission.requests(ledgers, self.machine)
 
     def runtime_min(self, run: str) -> int | None:

@@ -12,6 +12,7 @@ from ddp_hpc import plan, submission
 from ddp_hpc.lock import DriverLock
 from ddp_hpc.project import Project
 from ddp_hpc.resources import SBATCH, sbatch
+from ddp_hpc.states import state_of
 from ddp_hpc.targets import Targets
 
 DRIVER = "DDP_HPC_DRIVER"  # set by whoever holds the lock, for the workflows that it starts
@@ -84,7 +85,10 @@ def enter(found: Targets) -> None:
         os.environ[DRIVER] = str(os.getpid())
     for study in found.studies.values():
         plan.prepare(study.ledger)
-        submission.write(found.project.store, study.missing, asked)
+        if not study.settled:  # what waits or runs keeps the request with which it was submitted
+            store = found.project.store
+            idle = [one for one in study.missing if state_of(store, one.run).status not in ("queued", "running")]
+            submission.write(store, idle, asked)
 
 
 def _only_looking(arguments: Sequence[str]) -> bool:

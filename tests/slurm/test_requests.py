@@ -11,6 +11,7 @@ import pytest
 from cluster import Cluster
 from test_resources import LINES, line, machine, run
 
+from ddp_hpc.machine import read
 from ddp_hpc.resources import launch_line, request
 
 pytestmark = pytest.mark.slurm
@@ -85,3 +86,18 @@ def test_without_gpus_per_node_slurm_deals_gpus_out_unevenly(wide, tmp_path):
     job, said = submit(wide, arguments, f"{started} {WHERE}", tmp_path)
     assert job["JobState"] == "COMPLETED", said
     assert sorted({len(text.split()[-1].split(",")) for text in said}) == [1, 3]
+
+
+def test_the_doctor_proposes_a_machine_file_that_says_what_the_cluster_has(project):
+    said = project.call("ddp-hpc", "doctor", "--machine")
+    assert said.returncode == 0, said.stderr
+    file = project.root / "config" / "machines" / "proposed.yaml"
+    file.write_text(said.stdout)
+
+    proposed = read(file)
+
+    assert proposed.partition(None)[0] == "main"
+    assert {name: one.max_minutes for name, one in proposed.partitions.items()} == {"main": 60, "short": 5}
+    nodes = proposed.partitions["main"]
+    assert (nodes.nodes, nodes.cores_per_node, nodes.gpus_per_node, nodes.memory_mb_per_node) == (2, 8, 4, 8000)
+    assert proposed.launcher.endswith("srun --kill-on-bad-exit=1 --mpi=pmix")

@@ -82,7 +82,7 @@ def slurm(answer: Mapping[str, Any], vendor: str | None) -> Finding:
         problems.append(
             (
                 "no accounting",
-                "in the profile: slurm-status-command: squeue"
+                "in the machine file: status_command: squeue"
                 + (f", and MinJobAge, now {answer['min_job_age_s']} s, at 120 or more" if short else ""),
             )
         )
@@ -91,4 +91,4 @@ def slurm(answer: Mapping[str, Any], vendor: str | None) -> Finding:
     if problems:
         means, do = ("; ".join(part) for part in zip(*problems, strict=True))
         return Finding("slurm", "warning", found, means, do)
-    return Finding("slurm", "ok", found)
+    return Finding("slurm", "ok", found, do="ddp-hpc doctor --machine > config/machines/NAME.yaml, for studies here")
