@@ -1,6 +1,7 @@
 """Joules, nulls and reasons: devices of 100, 200 and 300 W, whatever NVML can and cannot do."""
 
 import json
+from array import array
 
 import numpy as np
 import pytest
@@ -210,6 +211,32 @@ def test_processor_packages_start_again_and_may_not_be_readable(tmp_path):
     assert packages.read() is None
     assert "No such file" in Packages(tmp_path).reason
     assert Packages(tmp_path / "nowhere").reason == "RAPL: this node shows no processor package"
+
+
+def test_processors_of_one_kernel_count_once_and_of_two_twice():
+    def node(boot, watts, reason=""):
+        t_ns = array("q", range(0, 4 * 10**9, 10**8))
+        return Samples(
+            boot=boot, cpu_reason=reason, cpu_t_ns=t_ns, cpu_joules=array("d", [watts * t / 1e9 for t in t_ns])
+        )
+
+    def joules(*nodes):
+        row, _, reasons = consumed([part for one in nodes for part in ranks([A], one)])
+        return row["cpu_energy_j"], reasons.get("cpu_energy_j")
+
+    assert joules(node("a", 50), node("a", 50)) == (pytest.approx(100), None)
+    assert joules(node("a", 50), node("b", 70)) == (pytest.approx(240), None)
+    assert joules(node("a", 50), node("b", 70, "RAPL: denied")) == (None, "RAPL: denied")
+
+
+def test_a_resumed_run_has_no_energy(monkeypatch):
+    """What it used before is not known here."""
+    parts = ranks([A], Samples(devices=sample(monkeypatch, "", [A])))
+    parts[0].starts[1:] += [2, 0]
+    row, samples, reasons = consumed(parts)
+    assert row["energy_j"] is row["energy_per_sample_j"] is row["gpu_utilisation_mean"] is None
+    assert "the run was resumed" in reasons["energy_j"]
+    assert np.isnan(samples["energy_j"]).all()
 
 
 def test_a_reading_of_the_strain_stress_network_and_its_mfu(monkeypatch):

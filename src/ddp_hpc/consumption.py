@@ -53,6 +53,8 @@ class _Gpu:
 def windows_of(parts: Sequence[RankPart], ranks: Sequence[int], steps: int) -> list[energy.Window]:
     """Return when the ranks of a node trained, in seconds of its monotonic clock: first begin to last end.
 
+    Empty if some steps that count were taken by an earlier process: of a resumed run only the rest is metered.
+
     Args:
         parts: by rank.
         ranks: of the node.
@@ -67,6 +69,8 @@ def windows_of(parts: Sequence[RankPart], ranks: Sequence[int], steps: int) -> l
         for place, (step, begin) in enumerate(starts):
             last = starts[place + 1][0] if place + 1 < len(starts) else len(ends) - 1
             own.append((begin, begin + float(ends[last] - ends[step])))
+        if not starts or starts[0][0] != WARM_UP_STEPS:
+            return []
         found.append(own)
     together = zip(*found, strict=False)  # asynchronous ranks may not pause as often
     return [(min(begin for begin, _ in one), max(end for _, end in one)) for one in together]
@@ -83,7 +87,8 @@ def columns(parts: Sequence[RankPart], spec: RunSpec, run: Mapping[str, Any]) ->
     nodes = [(part, part.metered.samples) for part in parts if part.metered.samples]
     gpus: dict[str, _Gpu] = {}
     unseen: list[str] = []
-    cpu, no_cpu = [], ""
+    cpu: dict[str, float | None] = {}  # by host, or rather by kernel: containers may share one
+    no_cpu = ""
     for part, samples in nodes:
         windows = windows_of(parts, part.metered.ranks, int(run["steps"]))
         zero_s = windows[0][0] if windows else 0.0
@@ -91,14 +96,14 @@ def columns(parts: Sequence[RankPart], spec: RunSpec, run: Mapping[str, Any]) ->
             gpus.setdefault(series.asked, _Gpu(series, part.placement.host, windows, zero_s))
         unseen += [samples.reason] if samples.reason else []
         joules, why = _cpu_joules(samples, windows)
-        cpu.append(joules)
+        cpu.setdefault(samples.boot, joules)
         no_cpu = no_cpu or why
     used = {part.facts["gpu"]["uuid"] for part in parts if part.facts.get("gpu")}
     values, reasons = _of_gpus(list(gpus.values()), used, unseen)
     if values["energy_j"] is not None:
         values["energy_per_sample_j"] = values["energy_j"] / run["samples_seen"]
-    known = [joules for joules in cpu if joules is not None]
-    values["cpu_energy_j"] = sum(known) if known and len(known) == len(nodes) else None
+    known = [joules for joules in cpu.values() if joules is not None]
+    values["cpu_energy_j"] = sum(known) if known and len(known) == len(cpu) else None
     if values["cpu_energy_j"] is None:
         reasons["cpu_energy_j"] = no_cpu or "nothing was metered"
     work, why_not = _work(parts, spec, float(run["samples_per_s"]), len(used))
@@ -110,7 +115,7 @@ def _cpu_joules(samples: Samples, windows: Sequence[energy.Window]) -> tuple[flo
         return None, samples.cpu_reason
     t_s = np.array(samples.cpu_t_ns, dtype=np.int64) / 1e9
     found = energy.by_counter(t_s, np.array(samples.cpu_joules, dtype=np.float64), windows)
-    return found.total_j, f"RAPL: {found.reason}"
+    return found.total_j, f"RAPL: {found.reason}" if found.reason else ""
 
 
 def _joules(gpu: _Gpu) -> tuple[energy.Joules, energy.Joules]:

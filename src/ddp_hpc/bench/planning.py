@@ -33,7 +33,7 @@ _IDLE_RANK = """
 import json, os, pathlib
 def main(arguments):
     attempt = pathlib.Path(arguments[0])
-    for kind in ("steps", "evaluations", "run"):
+    for kind in ("steps", "evaluations", "gpu", "run"):
         (attempt / f"{kind}.parquet").touch()
     (attempt / "summary.json").write_text(json.dumps({"status": "ok"}))
     os.write(int(os.environ["DDP_HPC_DONE_FD"]), b"done")

@@ -86,7 +86,9 @@ def _within(
     """Return the joules within the windows, of energies between known samples, nan where they are not known."""
     times, nothing = t_s[known], np.full(len(t_s), np.nan)
     whole_s = sum(end - begin for begin, end in windows)
-    if len(times) < 2 or not whole_s:
+    if not whole_s:
+        return Joules(total_j=None, rise_j=nothing, reason="not the whole training was metered: the run was resumed")
+    if len(times) < 2:
         return Joules(total_j=None, rise_j=nothing, reason="fewer than two samples")
     steps_s = np.diff(elapsed(times, windows))
     shares = steps_s / np.diff(times)

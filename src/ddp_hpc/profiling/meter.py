@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ddp_hpc._process import boot_id
 from ddp_hpc.profiling.rapl import Packages
 
 END_S = 3.0  # how long the end of a training may wait for the sampler, at most
@@ -36,6 +37,7 @@ class Series:
 class Samples:
     """What the meter of a node has seen."""
 
+    boot: str = ""  # of the kernel that was asked
     reason: str = ""  # why there is no device
     interval_s: float = 0.0
     devices: list[Series] = field(default_factory=list)
@@ -81,9 +83,8 @@ class Meter:
 
     def stop(self, end_s: float = END_S) -> Samples:
         """End the sampler, and return what it has; within `end_s` seconds, or without."""
-        nothing = Samples(reason=self._problem, cpu_reason=self._cpu_problem)
         if self._process is None:
-            return nothing
+            return Samples(boot=boot_id(), reason=self._problem, cpu_reason=self._cpu_problem)
         said, why = None, "the sampler has died"
         try:
             output, _ = self._process.communicate(b"stop\n", timeout=end_s)
@@ -94,9 +95,10 @@ class Meter:
         except (OSError, ValueError, pickle.UnpicklingError, EOFError) as error:
             why = f"the sampler cannot be understood: {error}"
         if said is None:
-            return Samples(reason=self._problem or why, cpu_reason=self._cpu_problem or why)
+            return Samples(boot=boot_id(), reason=self._problem or why, cpu_reason=self._cpu_problem or why)
         cpu = said["cpu"]
         return Samples(
+            boot=boot_id(),
             reason=self._problem or said["reason"],
             interval_s=said["interval_s"],
             devices=[Series(**device) for device in said["devices"]],
