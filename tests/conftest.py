@@ -65,7 +65,7 @@ def mpiexec() -> Mpiexec:
 def on_ranks() -> Callable[..., None]:
     """Run the tests of files in tests/mpi on n ranks, each of which runs pytest: `on_ranks(n, "exchange.py")`."""
 
-    def run(ranks: int, *files: str, timeout_s: float = 200) -> None:
+    def run(ranks: int, *files: str, timeout_s: float = 500) -> None:
         quiet = ("-q", "-x", "--color=no", "-p", "no:cacheprovider", f"--timeout={timeout_s:.0f}")
         paths = [MPI_TESTS / file for file in files]
         done = _mpiexec(ranks, "-m", "pytest", *quiet, *paths, timeout_s=timeout_s)
