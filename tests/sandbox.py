@@ -71,7 +71,7 @@ class Sandbox:
 
     def to_train(self, name: str) -> set[str]:
         """The runs that `plan` would train."""
-        return {item["run"] for item in self.plan(name) if item["action"] not in ("kept", "running")}
+        return {item["run"] for item in self.plan(name) if item["action"] not in ("kept", "running", "queued")}
 
     def dry_run(self, name: str, *more: str) -> str:
         done = self.call("snakemake", "-n", *more, "--config", f"studies=[{name}]")

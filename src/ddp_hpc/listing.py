@@ -104,7 +104,7 @@ def plan_lines(ledger: Ledger, items: Sequence[Item], everything: bool) -> list[
     listed = [
         *([f"{counts['kept']} finished"] if counts["kept"] else []),
         *([f"{counts['new'] + counts['changed']} {in_words('missing')} ({', '.join(waiting)})"] if waiting else []),
-        *(f"{counts[action]} {action}" for action in (*FAILED, "running") if counts[action]),
+        *(f"{counts[action]} {action}" for action in (*FAILED, "running", "queued") if counts[action]),
     ]
     lines = [f"{ledger.study.name}: {counted(len(items), 'run')}: {', '.join(listed)}"]
     if everything:

@@ -31,7 +31,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Item:
-    """One planned run: `kept`, `new`, `changed`, `running` or the status of a failure, and why."""
+    """One planned run: `kept`, `new`, `changed`, `running`, `queued` or the status of a failure, and why."""
 
     planned: Planned
     action: str
@@ -41,7 +41,7 @@ class Item:
     @property
     def will_run(self) -> bool:
         """Whether the next `ddp-hpc run` trains it."""
-        return self.action not in ("kept", "running")
+        return self.action not in ("kept", "running", "queued")
 
 
 @dataclass(frozen=True)
@@ -184,8 +184,8 @@ def _number(text: str) -> float:
 
 def _item(planned: Planned, state: State, nearest: list[Finished]) -> Item:
     estimate = _estimate(planned.spec, nearest)
-    if state.status == "running":
-        return Item(planned, "running", state.reason or "", estimate)
+    if state.status in ("running", "queued"):
+        return Item(planned, state.status, state.reason or "", estimate)
     if state.status in FAILED:
         times = f" ({state.attempts} attempts)" if state.attempts > 1 else ""
         return Item(planned, state.status, f"{state.reason or 'no reason is known'}{times}", estimate)

@@ -11,7 +11,7 @@ from typing import Any
 from ddp_hpc.durations import duration
 from ddp_hpc.ledger import Ledger, Planned
 from ddp_hpc.printing import counted
-from ddp_hpc.states import state_of
+from ddp_hpc.states import State, state_of, uses_slurm
 from ddp_hpc.statuses import FAILED
 
 SPARSE_S = 15.0
@@ -85,7 +85,15 @@ def _short(fields: dict[str, Any]) -> str:
 
 
 class Progress:
-    """Counts the runs that were missing when the study was started."""
+    """Counts the runs of a pass: those that have ended, run, and wait in a queue.
+
+    Args:
+        ledger: of the study.
+        missing: the runs of the pass.
+
+    Attributes:
+        waiting: by run that has not ended: its attempts before the pass.
+    """
 
     def __init__(self, ledger: Ledger, missing: Sequence[Planned]) -> None:
         self.ledger = ledger
@@ -100,34 +108,54 @@ class Progress:
         looked = time.monotonic()
         if looked < self.next_look:
             return
-        running = self._look()
+        states = self._look()
         self.next_look = time.monotonic() + LOOKING_COST * (time.monotonic() - looked)
         done = self.total - len(self.waiting)
         elapsed = time.monotonic() - self.began
         ended = done - self.failed
-        left = f", about {duration(elapsed / done * len(self.waiting))} left" if done and self.waiting else ""
-        failed = f", {self.failed} failed" if self.failed else ""
-        now = f"; now {_short(self.ledger.varying[running[0]])}" if running else ""
-        self.line.write(f"{ended} of {counted(self.total, 'run')} trained{failed}, {duration(elapsed)}{left}{now}")
+        running = [run for run, state in states.items() if state.status == "running"]
+        parts = [
+            f"{ended} of {counted(self.total, 'run')} trained",
+            *([f"{self.failed} failed"] if self.failed else []),
+            *([f"{len(running)} running"] if len(running) > 1 else []),
+            *([f"{len(states) - len(running)} queued"] if len(states) > len(running) else []),
+            duration(elapsed),
+            *([f"about {duration(elapsed / done * len(self.waiting))} left"] if done and self.waiting else []),
+        ]
+        now = f"; now {self._now(running[0], states[running[0]])}" if running else ""
+        self.line.write(", ".join(parts) + now)
 
     def end(self) -> None:
         """Leave the line."""
         self.line.end()
 
-    def _look(self) -> list[str]:
-        """Drop the runs that have ended since we last looked, and return those that run now."""
-        running = []
+    def _now(self, run: str, state: State) -> str:
+        """Return a run that is trained now, e.g. `ring, ranks 2, rate 0.1 (step 120 of 400, 12 s left)`."""
+        far = how_far(state)
+        return f"{_short(self.ledger.varying[run])}{f' ({far})' if far else ''}"
+
+    def _look(self) -> dict[str, State]:
+        """Drop the runs that have ended since we last looked, and return the states of those that run or are queued."""
+        found = {}
         store = self.ledger.store
         for run, attempts_before in list(self.waiting.items()):
             if store.finished(run):
                 del self.waiting[run]
                 continue
-            if len(store.attempts(run)) == attempts_before:
+            if len(store.attempts(run)) == attempts_before and not uses_slurm(store):
                 continue
-            status = state_of(store, run).status
-            if status in FAILED:
+            state = state_of(store, run)
+            if state.status in FAILED and (state.attempts > attempts_before or state.learned):
                 del self.waiting[run]
                 self.failed += 1
-            elif status == "running":
-                running.append(run)
-        return running
+            elif state.status in ("running", "queued"):
+                found[run] = state
+        return found
+
+
+def how_far(state: State) -> str:
+    """Return how far a running one is, e.g. `step 120 of 400, 12 s left`; empty if it has not said."""
+    if "step" not in state.progress:
+        return ""
+    asked = f" of {state.progress['steps_asked']}" if state.progress.get("steps_asked") else ""
+    return f"step {state.progress['step']}{asked}, {duration(state.progress.get('eta_s', 0))} left"

@@ -66,15 +66,22 @@ class Project:
         file = self.root / "config" / "config.yaml"
         return read_mapping(file, StudyError).values if file.exists() else {}
 
-    def profile_config(self, profile: str) -> Mapping[str, Any]:
-        """Return the `config:` of a profile, a folder relative to the project or an absolute one; empty without any.
+    def profile(self, profile: str) -> Mapping[str, Any]:
+        """Return the content of a workflow profile, a folder relative to the project or an absolute one.
 
         Raises:
             StudyError: its file is missing or no YAML.
         """
         files = [file for file in (self.root / profile).glob("*.yaml") if file.name.startswith(("profile.", "config."))]
-        file = files[0] if files else self.root / profile / "profile.yaml"
-        return read_mapping(file, StudyError).values.get("config") or {}
+        return read_mapping(files[0] if files else self.root / profile / "profile.yaml", StudyError).values
+
+    def profile_config(self, profile: str) -> Mapping[str, Any]:
+        """Return the `config:` of a profile; empty without any.
+
+        Raises:
+            StudyError: its file is missing or no YAML.
+        """
+        return self.profile(profile).get("config") or {}
 
     def machine(self, name: str) -> Machine:
         """Return a machine: the file NAME.yaml in config/machines.

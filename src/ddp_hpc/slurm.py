@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ddp_hpc._commands import Said, run
@@ -257,7 +258,7 @@ def _accounts() -> bool:
     return said.code == 0
 
 
-def cancel(numbers: list[str]) -> str | None:
+def cancel(numbers: Sequence[str]) -> str | None:
     """Cancel jobs. Return what scancel complained of, None if nothing."""
     if not numbers:
         return None

@@ -13,6 +13,8 @@ from ddp_hpc.endings import ending
 from ddp_hpc.statuses import FAILED, FINISHED
 from ddp_hpc.store import Store
 
+_MARK = "slurm.json"  # in results/: without it no question to Slurm slows the commands of those who do not use it
+
 
 @dataclass(frozen=True)
 class State:
@@ -53,7 +55,14 @@ def state_of(store: Store, run: str) -> State:
 
 def uses_slurm(store: Store) -> bool:
     """Return whether jobs of this project may be in a queue: a driver has said so, and Slurm is here."""
-    return (store.root / "slurm.json").exists() and slurm.is_here()
+    return (store.root / _MARK).exists() and slurm.is_here()
+
+
+def mark_slurm(store: Store) -> None:
+    """Note that jobs of this project may be in a queue."""
+    if not (store.root / _MARK).exists():
+        store.root.mkdir(parents=True, exist_ok=True)
+        write_json(store.root / _MARK, {"since": datetime.now(UTC).isoformat(timespec="seconds")})
 
 
 def keep(store: Store, run: str, state: State) -> None:

@@ -157,11 +157,20 @@ class Targets:
     project: Project
     studies: dict[str, StudyTargets] = field(default_factory=dict)
     machine: Machine | None = None
+    only: frozenset[str] | None = None  # of the missing runs, train these; None: all
 
     @classmethod
-    def of(cls, project: Project, names: Sequence[str], settled: bool, machine: Machine | None = None) -> "Targets":
+    def of(
+        cls,
+        project: Project,
+        names: Sequence[str],
+        settled: bool,
+        machine: Machine | None = None,
+        only: frozenset[str] | None = None,
+    ) -> "Targets":
         """Expand the named studies; everything is checked here, before any job exists."""
-        return cls(project, {name: StudyTargets(project, project.ledger(name), settled) for name in names}, machine)
+        studies = {name: StudyTargets(project, project.ledger(name), settled) for name in names}
+        return cls(project, studies, machine, only)
 
     @cached_property
     def requests(self) -> dict[str, Request]:
@@ -188,9 +197,8 @@ class Targets:
     @property
     def missing(self) -> list[str]:
         """The records that have to be trained."""
-        return list(
-            dict.fromkeys(run_file(planned.run) for study in self.studies.values() for planned in study.missing)
-        )
+        runs = dict.fromkeys(planned.run for study in self.studies.values() for planned in study.missing)
+        return [run_file(run) for run in runs if self.only is None or run in self.only]
 
     @property
     def wanted(self) -> list[str]:

@@ -1,5 +1,6 @@
 """What the Snakefile calls: its targets, the lock of the driver, and the second pass."""
 
+import json
 import os
 import re
 import subprocess
@@ -12,7 +13,7 @@ from ddp_hpc import plan, submission
 from ddp_hpc.lock import DriverLock
 from ddp_hpc.project import Project
 from ddp_hpc.resources import SBATCH, sbatch
-from ddp_hpc.states import state_of
+from ddp_hpc.states import mark_slurm, state_of, uses_slurm
 from ddp_hpc.targets import Targets
 
 DRIVER = "DDP_HPC_DRIVER"  # set by whoever holds the lock, for the workflows that it starts
@@ -36,7 +37,21 @@ def targets(config: Mapping[str, Any]) -> Targets:
     names = config.get("studies") or project.studies
     names = [names] if isinstance(names, str) else list(names)
     machine = config.get("machine")
-    return Targets.of(project, names, bool(config.get("settled")), machine and project.machine(str(machine)))
+    return Targets.of(
+        project,
+        names,
+        bool(config.get("settled")),
+        machine and project.machine(str(machine)),
+        _only(project, config.get("only")),
+    )
+
+
+def _only(project: Project, file: str | None) -> frozenset[str] | None:
+    """Return the runs that a pass of `ddp-hpc run` trains; None: all. In a job the list may be gone: it has its run."""
+    try:
+        return frozenset(json.loads((project.root / file).read_text())) if file else None
+    except (OSError, ValueError):
+        return None
 
 
 def resources(found: Targets, config: Mapping[str, Any], in_a_job: bool) -> dict[str, Callable[[Any], Any]]:
@@ -72,7 +87,7 @@ def enter(found: Targets) -> None:
 
     Raises:
         MachineError: the machine cannot take a run, before any job exists.
-        SystemExit: another driver is alive.
+        SystemExit: another driver is alive, or has left jobs that are still in the queue.
     """
     asked = found.requests
     global _lock
@@ -83,12 +98,28 @@ def enter(found: Targets) -> None:
         if not _lock.take():
             raise SystemExit(_lock.refusal())
         os.environ[DRIVER] = str(os.getpid())
+        _refuse_doubles(found)
+    if found.machine:
+        mark_slurm(found.project.store)
     for study in found.studies.values():
         plan.prepare(study.ledger)
         if not study.settled:  # what waits or runs keeps the request with which it was submitted
             store = found.project.store
             idle = [one for one in study.missing if state_of(store, one.run).status not in ("queued", "running")]
             submission.write(store, idle, asked)
+
+
+def _refuse_doubles(found: Targets) -> None:
+    """End plain `snakemake` if it would submit what is in the queue already: the plugin does not know of such jobs."""
+    store, missing = found.project.store, [run for run in found.planned if not found.project.store.finished(run)]
+    if uses_slurm(store):
+        held = [state.job for run in missing if (state := state_of(store, run)).status in ("queued", "running")]
+        if held:
+            jobs = ", ".join(str(job) for job in held[:10])
+            raise SystemExit(
+                f"{len(held)} runs are in the queue or running already (Slurm jobs {jobs}{', ...' * (len(held) > 10)}): "
+                "`ddp-hpc run STUDY` waits for them; to begin anew, scancel them first"
+            )
 
 
 def _only_looking(arguments: Sequence[str]) -> bool:

@@ -1,0 +1,176 @@
+"""Snakemake as a child of the driver: started, watched, ended."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+from ddp_hpc._process import die_with_parent, path_with_own_scripts
+from ddp_hpc.lock import DriverLock
+from ddp_hpc.project import Project
+from ddp_hpc.workflow import DRIVER
+
+GRACE_S = 40.0  # how long the workflow may take to cancel its jobs before it is killed
+POLL_S = 0.5
+_TAIL = 12
+_REFUSED = re.compile(r"Error in rule train:\n(.*?)(?:\n\n|\Z)", re.DOTALL)
+
+
+class Shows(Protocol):
+    """Shows how far things are."""
+
+    def show(self) -> None:
+        """Show it now, if it is time to."""
+
+    def end(self) -> None:
+        """Leave what was shown."""
+
+
+class Signals:
+    """Takes note of signals that ask to end, instead of ending. A context manager.
+
+    Attributes:
+        asked: the signals that came, the first first.
+    """
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def __enter__(self) -> "Signals":
+        ending = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        self._previous = {number: signal.signal(number, self._note) for number in ending}
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame: Any) -> None:
+        self.asked.append(number)
+
+
+class Engine:
+    """Snakemake, as often as it has to be started; its words go to one log.
+
+    Args:
+        project: where it runs.
+        name: of the study.
+        lock: of the driver; the workflow holds it too, so that it is not free before that has gone.
+        profile: the workflow profile, relative to the project.
+        launcher: what starts the ranks, instead of the profile's.
+        more: further arguments of snakemake.
+        signals: what asks to end.
+    """
+
+    def __init__(
+        self,
+        project: Project,
+        name: str,
+        lock: DriverLock,
+        profile: str,
+        launcher: str | None,
+        more: Sequence[str],
+        signals: Signals,
+    ) -> None:
+        self.project, self.lock, self.profile, self.more, self.signals = project, lock, profile, more, signals
+        # what we say of `config` stands in place of all that the profile says of it
+        config = dict(project.profile_config(profile)) | ({"launcher": launcher} if launcher else {})
+        self.config = [*(f"{key}={value}" for key, value in config.items()), f"studies=[{name}]"]
+        self.log = Path("logs") / "workflow" / f"{name}-{datetime.now():%Y%m%d-%H%M%S}.log"
+        self._read = 0  # bytes of the log in which refusals have been looked for
+
+    def start(
+        self, target: str, progress: Shows, *config: str, remote: bool = False, over: Callable[[], object] | None = None
+    ) -> int:
+        """Run snakemake to a target and return its exit code; negative if a signal or `over` ended it.
+
+        Args:
+            target: a rule.
+            progress: is shown meanwhile.
+            config: `key=value`, for the Snakefile.
+            remote: its jobs run elsewhere: on a signal it is killed, because, interrupted, it would delete the records
+                of jobs that have ended since it last looked. Whoever calls must then cancel the jobs.
+            over: says whether there is no need to wait any longer, as Snakemake hangs or has not noticed.
+        """
+        command = [sys.executable, "-m", "snakemake", target, "--workflow-profile", self.profile, *self.more]
+        command += ["--config", *self.config, *config]
+        file = self.project.root / self.log
+        file.parent.mkdir(parents=True, exist_ok=True)
+        environment = os.environ | {"PATH": path_with_own_scripts(), DRIVER: str(os.getpid())}
+        with open(file, "ab") as log:
+            process = subprocess.Popen(
+                command,
+                cwd=self.project.root,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                env=environment,
+                start_new_session=True,
+                pass_fds=[] if self.lock.descriptor is None else [self.lock.descriptor],
+                preexec_fn=_as_child,
+            )
+            return self._watch(process, progress, remote, over)
+
+    def say(self, text: str) -> None:
+        """Write a line into the workflow's log, too: it then tells the whole story."""
+        with open(self.project.root / self.log, "a") as log:
+            log.write(f"\n[{datetime.now():%a %b %d %H:%M:%S %Y}]\nddp-hpc: {text}\n")
+
+    def refusals(self) -> dict[str, str]:
+        """Return, by run, the words in which sbatch has refused a job since this was last asked."""
+        with open(self.project.root / self.log, errors="replace") as log:
+            log.seek(self._read)
+            text = log.read()
+            self._read = log.tell()
+        found = {}
+        for block in _REFUSED.findall(text):
+            words = re.search(r"sbatch failed\. The error message was '(.*?)'\.\n", block, re.DOTALL)
+            run = re.search(r"results/runs/([^/\s]+)/run\.parquet", block)
+            if words and run:
+                found[run[1]] = " ".join(words[1].split())
+        return found
+
+    def complaints(self) -> list[str]:
+        """Return what the failed jobs other than trainings said last or, without any, the end of the workflow's log."""
+        text = (self.project.root / self.log).read_text(errors="replace")
+        logs = dict.fromkeys(re.findall(r"log: (\S+) \(check log", text))
+        lines = []
+        for name in logs:
+            file = self.project.root / name
+            if not name.startswith("logs/train/") and file.exists():
+                lines += [f"{name}:", *file.read_text(errors="replace").splitlines()[-_TAIL:]]
+        return lines or [f"{self.log}:", *text.splitlines()[-_TAIL:]]
+
+    def _watch(
+        self, process: subprocess.Popen[bytes], progress: Shows, remote: bool, over: Callable[[], object] | None
+    ) -> int:
+        """Wait for the workflow and show progress; on a signal let it cancel its local jobs, then kill it."""
+        deadline, ended = None, False
+        while process.poll() is None:
+            try:
+                process.wait(POLL_S)
+            except subprocess.TimeoutExpired:
+                progress.show()
+            if self.signals.asked and deadline is None:
+                deadline = time.monotonic() + (0 if remote else GRACE_S)
+                if not remote:
+                    os.killpg(process.pid, signal.SIGINT)  # also reaches the local trainings
+            elif over and deadline is None and over():
+                deadline, ended = 0, True
+            if deadline is not None and time.monotonic() > deadline:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        progress.end()
+        return -1 if self.signals.asked or ended else process.returncode
+
+
+def _as_child() -> None:
+    die_with_parent(signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a script's background job inherits it as ignored

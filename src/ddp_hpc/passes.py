@@ -1,0 +1,119 @@
+"""The training of a study, in passes: what fails is tried again as the machine file says, and no run is doubled."""
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from ddp_hpc.engine import Engine, Signals
+from ddp_hpc.ledger import Ledger, Planned
+from ddp_hpc.printing import counted
+from ddp_hpc.progress import Progress
+from ddp_hpc.queueing import Jobs, Watch
+from ddp_hpc.states import State, keep, mark_slurm, state_of
+from ddp_hpc.statuses import FAILED, in_words
+
+MOST_STUCK = 3  # passes that Snakemake may spoil by hanging
+
+
+class Passes:
+    """Trains the runs that a study lacks.
+
+    Args:
+        ledger: of the study.
+        engine: Snakemake.
+        jobs: of the study, where Slurm runs them; None: they run here.
+        retries: by status, how often a run that failed so is tried again.
+        signals: what asks to end.
+    """
+
+    def __init__(
+        self, ledger: Ledger, engine: Engine, jobs: Jobs | None, retries: Mapping[str, int], signals: Signals
+    ) -> None:
+        self.ledger, self.engine, self.jobs, self.retries, self.signals = ledger, engine, jobs, retries, signals
+        self.failures: Counter[tuple[str, str]] = Counter()
+        self.stuck = 0
+
+    def train(self, missing: Sequence[Planned]) -> int:
+        """Train, pass after pass, and return the last exit code of Snakemake; negative if a signal asked to end."""
+        waiting, code, number = list(missing), 0, 0
+        if self.jobs:
+            mark_slurm(self.ledger.store)
+            self.jobs.wait_for_slurm()
+            self._keep_ends(waiting)
+        while waiting and not self.signals.asked:
+            number += 1
+            code = self._pass(waiting, number)
+            if self.signals.asked:
+                break
+            waiting = self._again(waiting)
+        if self.signals.asked and self.jobs:
+            self.jobs.cancel()
+            self._keep_ends(missing)
+        return -1 if self.signals.asked else code
+
+    def _pass(self, waiting: Sequence[Planned], number: int) -> int:
+        """Train once what waits; jobs of an earlier driver are left alone, and waited for."""
+        progress = Progress(self.ledger, waiting)
+        if not self.jobs:
+            return self.engine.start("trained", progress, self._only(waiting, number))
+        self.jobs.wait_for_slurm()
+        theirs = {job.run: job for job in self.jobs.active()}
+        ours = [planned for planned in waiting if planned.run not in theirs]
+        if theirs:
+            numbers = ", ".join(job.number for job in theirs.values())
+            print(f"{counted(len(theirs), 'run')} already in the queue or running: Slurm jobs {numbers}", flush=True)
+        code = 0
+        if ours and not self.signals.asked:
+            watch = Watch(self.jobs, lambda: len(progress.waiting))
+            only = self._only(ours, number)
+            code = self.engine.start("trained", progress, only, remote=True, over=watch)
+            if watch.stuck:
+                self.stuck += 1
+                self.engine.say(watch.stuck)
+                print(watch.stuck, file=sys.stderr)
+        self.jobs.wait_for_end(progress)
+        return code
+
+    def _only(self, runs: Sequence[Planned], number: int) -> str:
+        """Write which runs a pass trains, and return what tells the Snakefile."""
+        file = self.engine.log.with_suffix(f".pass-{number}.json")
+        (self.ledger.store.root.parent / file).parent.mkdir(parents=True, exist_ok=True)
+        (self.ledger.store.root.parent / file).write_text(json.dumps([planned.run for planned in runs], indent=1))
+        return f"only={file}"
+
+    def _again(self, waiting: Sequence[Planned]) -> list[Planned]:
+        """Return the runs that are to be tried once more, and say so."""
+        lacking = [planned for planned in waiting if not self.ledger.store.finished(planned.run)]
+        if self.jobs:
+            self._keep_refusals(lacking)
+            self._keep_ends(lacking)
+        again, why = [], Counter[str]()
+        for planned in lacking:
+            status = state_of(self.ledger.store, planned.run).status
+            self.failures[planned.run, status] += 1
+            lost = status == "missing" and 0 < self.stuck < MOST_STUCK
+            if lost or (status in FAILED and self.failures[planned.run, status] <= self.retries.get(status, 0)):
+                again.append(planned)
+                why[status] += 1
+        if again:
+            counts = ", ".join(f"{count} {in_words(status)}" for status, count in why.items())
+            print(f"{counted(len(again), 'run')} to try again: {counts}", flush=True)
+        return again
+
+    def _keep_refusals(self, lacking: Sequence[Planned]) -> None:
+        refused = self.engine.refusals()
+        for planned in lacking:
+            words = refused.get(planned.run)
+            if words:
+                away = "ontact slurm controller" in words or "ocket timed out" in words or "onnection refused" in words
+                state = State("launch_failed" if away else "rejected", f"sbatch: {words}")
+                keep(self.ledger.store, planned.run, state)
+
+    def _keep_ends(self, runs: Sequence[Planned]) -> None:
+        """Write into the journals what only Slurm knows, before it forgets."""
+        for planned in runs:
+            if not self.ledger.store.finished(planned.run):
+                state = state_of(self.ledger.store, planned.run)
+                if state.learned:
+                    keep(self.ledger.store, planned.run, state)

@@ -1,0 +1,115 @@
+"""The Slurm jobs of a study, as its driver sees them: found again, waited for, missed, cancelled."""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+from ddp_hpc import slurm
+from ddp_hpc.durations import duration
+from ddp_hpc.engine import POLL_S, Shows, Signals
+from ddp_hpc.ledger import Planned
+from ddp_hpc.printing import counted
+from ddp_hpc.project import Project
+
+# The plugin looks every 3 minutes, once nothing has ended for a while; then a record may take another to be seen.
+STUCK_S = 420.0
+QUIET_S = 8.0  # with no job left and nothing to wait for, the pass is over after so long
+LOOK_S = 5.0
+LEAVING_S = 60.0  # how long cancelled jobs may take to go: they leave checkpoints
+SAY_AGAIN_S = 300.0
+
+
+class Jobs:
+    """The jobs that train planned runs in this project, whoever has submitted them.
+
+    Args:
+        project: in whose folder they work.
+        planned: the runs.
+        signals: what asks to end.
+    """
+
+    def __init__(self, project: Project, planned: Sequence[Planned], signals: Signals) -> None:
+        self.signals = signals
+        self._folder = os.path.realpath(project.root)
+        self._runs = {one.run for one in planned}
+
+    def active(self) -> list[slurm.Job]:
+        """Return those that wait or run; none if Slurm does not answer."""
+        ours = [job for job in slurm.queue().jobs if job.active and job.run in self._runs]
+        return [job for job in ours if os.path.realpath(job.folder) == self._folder]
+
+    def wait_for_slurm(self) -> None:
+        """Wait until Slurm answers, or a signal asks to end: without knowing the queue, nothing may be submitted."""
+        said = None
+        while (problem := slurm.queue().problem) and not self.signals.asked:
+            if said is None or time.monotonic() - said > SAY_AGAIN_S:
+                print(f"Slurm does not answer ({problem}): nothing is submitted until it does", file=sys.stderr)
+                said = time.monotonic()
+            time.sleep(POLL_S)
+
+    def wait_for_end(self, progress: Shows) -> None:
+        """Wait until no job is left, or a signal asks to end."""
+        while (slurm.queue().problem or self.active()) and not self.signals.asked:
+            progress.show()
+            time.sleep(POLL_S)
+        progress.end()
+
+    def cancel(self) -> None:
+        """Cancel all, say so, and wait until they have gone."""
+        began, cancelled = time.monotonic(), set[str]()
+        while (waited := time.monotonic() - began) < LEAVING_S:
+            slurm.forget()
+            jobs, problem = self.active(), slurm.queue().problem
+            if problem:
+                print(f"{problem}: jobs may go on, and the same command finds them", file=sys.stderr)
+                return
+            cancelled |= self._cancel([job.number for job in jobs if job.number not in cancelled])
+            if not jobs and waited > 2:  # one may just have been submitted
+                return
+            time.sleep(1)
+        print(f"{counted(len(self.active()), 'Slurm job')} still on the way out", file=sys.stderr)
+
+    def _cancel(self, numbers: Sequence[str]) -> set[str]:
+        if not numbers:
+            return set()
+        problem, what = slurm.cancel(numbers), f"{counted(len(numbers), 'Slurm job')}: {', '.join(numbers)}"
+        print(f"cannot cancel {what}: {problem}" if problem else f"cancelled {what}", file=sys.stderr)
+        return set() if problem else set(numbers)
+
+
+class Watch:
+    """Says whether a running Snakemake has become pointless: all has ended, or it waits for jobs that are not there.
+
+    Args:
+        jobs: of the study.
+        unended: how many runs of the pass have not ended, as far as is known.
+
+    Attributes:
+        stuck: what to tell about a Snakemake that hangs; None: it does not.
+    """
+
+    def __init__(self, jobs: Jobs, unended: Callable[[], int]) -> None:
+        self.jobs, self.unended = jobs, unended
+        self.stuck: str | None = None
+        self._next_look, self._last_active = 0.0, time.monotonic()
+
+    def __call__(self) -> bool:
+        """Return whether to end it."""
+        now = time.monotonic()
+        if now < self._next_look:
+            return False
+        self._next_look = now + LOOK_S
+        if slurm.queue().problem or self.jobs.active():  # unknown is not none
+            self._last_active = now
+            return False
+        idle_s = now - self._last_active
+        if not self.unended() and idle_s > QUIET_S:
+            return True
+        if idle_s < STUCK_S:
+            return False
+        self.stuck = (
+            f"the workflow waits, but for {duration(idle_s)} no job of this study was in the queue: it has lost track "
+            "of them and is ended; what has no result is tried again"
+        )
+        return True
