@@ -86,7 +86,7 @@ class Sandbox:
     def status(self, name: str) -> dict[str, dict]:
         done = self.call("ddp-hpc", "status", name, "--json")
         assert done.returncode == 0, done.stderr
-        return {row["run"]: row for row in json.loads(done.stdout)}
+        return {row["run"]: row for row in json.loads(done.stdout)["runs"]}
 
     def finish(self, name: str) -> None:
         """Put a record, as a training leaves it, where every planned run has none."""

@@ -112,15 +112,16 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _status(options: argparse.Namespace) -> int:
-    from ddp_hpc import listing
-    from ddp_hpc.printing import write_rows
+    from ddp_hpc import overview
 
     ledger = _project().ledger(options.study)
-    rows = listing.states(ledger)
+    found = overview.overview(ledger)
     if options.json:
-        write_rows(rows, True)
+        import json
+
+        print(json.dumps(found, indent=1))
     else:
-        print("\n".join(listing.state_lines(ledger, rows)))
+        print("\n".join(overview.lines(ledger, found)))
     return 0
 
 
@@ -240,7 +241,7 @@ VERBS = {
     ),
     "plan": (_plan, "what would be run, why, and for about how long", takes.plan),
     "run": (_run, "run a study to its page; only what is missing is trained", takes.run),
-    "status": (_status, "where every planned run of a study stands", takes.status),
+    "status": (_status, "where a study stands: what runs, waits, has failed and why, and node-hours", takes.status),
     "data": (_data, "fetch a dataset and check it", takes.data),
     "train": (_train, "train one planned run, here and now", takes.train),
     "table": (_table, "make one table of a study from what there is", takes.made),

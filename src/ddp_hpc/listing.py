@@ -12,8 +12,7 @@ from ddp_hpc.ledger import Ledger
 from ddp_hpc.plan import Item
 from ddp_hpc.printing import counted
 from ddp_hpc.project import Project
-from ddp_hpc.states import state_of
-from ddp_hpc.statuses import FAILED, FINISHED, STATUSES, in_words
+from ddp_hpc.statuses import FAILED, in_words
 from ddp_hpc.study import StudyError
 
 MOST_LINES = 40
@@ -167,25 +166,3 @@ def _how_long(items: Sequence[Item]) -> list[str]:
     unknown = cost.to_train - cost.known
     more = f"; not counted: {unknown} like which none has finished" if unknown else ""
     return [f"{to_train}: about {middle} one after the other{spread}, {rank_time(cost.ranks_s)}{more}"]
-
-
-def states(ledger: Ledger) -> list[dict[str, Any]]:
-    """Return a row per planned run: its status, reason and attempts."""
-    rows = []
-    for one in ledger.planned:
-        state = state_of(ledger.store, one.run)
-        rows.append({"run": one.run, "status": state.status, "reason": state.reason, "attempts": state.attempts})
-    return rows
-
-
-def state_lines(ledger: Ledger, rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the status of a study as lines: the counts, then every run that is not a plain result."""
-    counts = Counter(row["status"] for row in rows)
-    listed = ", ".join(f"{counts[status]} {in_words(status)}" for status in STATUSES if counts[status])
-    finished = sum(counts[status] for status in FINISHED)
-    lines = [f"{ledger.study.name}: {finished} of {counted(len(rows), 'run')} finished: {listed}"]
-    shown = [row for row in rows if row["status"] not in ("ok", "missing")]
-    for row in shown:
-        again = f" ({row['attempts']} attempts)" if row["status"] in FAILED and row["attempts"] > 1 else ""
-        lines.append(f"  {row['status']:13} {_named(ledger, row['run'])}{again}  {row['reason'] or ''}".rstrip())
-    return lines

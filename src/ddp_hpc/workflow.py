@@ -115,9 +115,8 @@ def _refuse_doubles(found: Targets) -> None:
     if uses_slurm(store):
         held = [state.job for run in missing if (state := state_of(store, run)).status in ("queued", "running")]
         if held:
-            jobs = ", ".join(str(job) for job in held[:10])
             raise SystemExit(
-                f"{len(held)} runs are in the queue or running already (Slurm jobs {jobs}{', ...' * (len(held) > 10)}): "
+                f"{len(held)} runs are in the queue or running already, Slurm jobs {held[0]} to {held[-1]}: "
                 "`ddp-hpc run STUDY` waits for them; to begin anew, scancel them first"
             )
 

@@ -1,9 +1,10 @@
 """How runs end on a real Slurm: each end told apart, finished results intact, and nothing computed twice."""
 
-import json
+import os
 import re
 import signal
 import subprocess
+import time
 
 import pytest
 from faulty import FAULTY
@@ -11,13 +12,12 @@ from sandbox import Sandbox, wait_for
 
 pytestmark = pytest.mark.slurm
 
-RUN = ("ddp-hpc", "run")
-ON_SLURM = ("--profile", "profiles/slurm")
+RUN = ("ddp-hpc", "run", "ends", "--profile", "profiles/slurm")
 HEAD = (
     "base: {dataset: digits, exchange: none, world_size: 1, batch_size: 16, learning_rate: 0.1, threads_per_rank: 1}\n"
     "tables: [runs]\nfigures: []\n"
 )
-SLOW = "{model: {name: faulty, fault: slow}, seed: [%s]}"  # 20 steps a second
+SLOW = "{name: faulty, fault: slow}"  # 20 steps a second
 
 
 @pytest.fixture
@@ -27,51 +27,155 @@ def study(project) -> Sandbox:
     return project
 
 
-def start(project: Sandbox, *more: str) -> subprocess.Popen:
+def start(project: Sandbox) -> subprocess.Popen:
     """Start a driver on the login node."""
-    return project.start(*RUN, "ends", *ON_SLURM, *more, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return project.start(*RUN, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
 
 
-def rows(project: Sandbox, **wanted: str) -> list[dict]:
-    """The rows of the status whose run is of this fault, or seed."""
-    return [row for row in project.status("ends").values() if all(f"{value}" in row["run"] for value in wanted.values())]
+def state(project: Sandbox, mark: str) -> dict:
+    """The row of the run with `mark`, e.g. `-s1-`, in its name."""
+    (row,) = (row for row in project.status("ends").values() if mark in row["run"])
+    return row
 
 
 def statuses(project: Sandbox) -> list[str]:
     return sorted(row["status"] for row in project.status("ends").values())
 
 
-def attempts(project: Sandbox) -> dict[str, int]:
-    """By run: how many supervisors have begun."""
-    found = (project.root / "results" / "runs").glob("*/attempts/*/launch.json")
-    names = [file.parts[-4] for file in found]
-    return {name: names.count(name) for name in names}
+def supervisors(project: Sandbox) -> int:
+    """How many have begun to train."""
+    return len(list((project.root / "results" / "runs").glob("*/attempts/*/launch.json")))
 
 
-def jobs_of(cluster, run: str) -> dict[int, str]:
-    """By number: the states of the jobs that train a run."""
-    return {
-        number: job["State"] for number, job in cluster.jobs().items() if job["Comment"] == f"rule_train_wildcards_{run}"
-    }
+def job_of(cluster, mark: str) -> str:
+    """The newest job that trains the run with `mark` in its name."""
+    return str(max(number for number, job in cluster.jobs().items() if mark in job["Comment"]))
 
 
-def test_try(study, cluster):
+def end(driver: subprocess.Popen, timeout: float = 150) -> tuple[int, str]:
+    """Wait for a driver, and return its exit code and all that it said."""
+    said = "".join(driver.communicate(timeout=timeout))
+    return driver.returncode, said
+
+
+def kill(project: Sandbox, driver: subprocess.Popen) -> None:
+    """Kill a driver as if the login node had gone: no last word."""
+    for pid, command in project.processes().items():
+        if "ddp-hpc run" in command and "cluster.sh" not in command:
+            os.kill(pid, signal.SIGKILL)
+    assert driver.wait(30) != 0
+    wait_for(lambda: not any("snakemake" in command and "-m" in command for command in on_login(project)))
+
+
+def on_login(project: Sandbox) -> list[str]:
+    """The commands of this project that belong to the driver and not to a job."""
+    return [command for command in project.processes().values() if "--workflow-profile" in command]
+
+
+def test_each_end_is_told_apart_and_stops_no_other(study, cluster):
     study.study(
         "ends",
-        HEAD + "budget: {steps: 4000}\ngrid:\n  - {model: mlp}\n  - {model: {name: faulty, fault: killed}}\n"
-        f"  - {SLOW % 1}\n  - {SLOW % 2}\n",
+        HEAD + "budget: {steps: 3000}\nruntime_min: 1\ngrid:\n  - {model: mlp}\n"
+        f"  - {{model: {{name: faulty, fault: killed}}, seed: 1}}\n  - {{model: {SLOW}, seed: [2, 3]}}\n",
     )
-    study.append("profiles/slurm/profile.yaml", "  runtime_min: 1\n")
     driver = start(study)
-    wait_for(lambda: statuses(study).count("running") >= 2)
-    print(study.call("ddp-hpc", "status", "ends").stdout)
-    one = [j for j,s in cluster.jobs().items() if "s1-" in s["Comment"]]
-    cluster.run("scancel", str(one[0]))
-    print(driver.communicate(timeout=200))
-    print(study.status("ends"))
-    import pathlib
-    for f in study.root.rglob("logs/workflow/*"): print(f, f.read_text())
-    for f in study.root.rglob("attempts/*/ended.json"): print(f, f.read_text())
-    for f in study.root.rglob("attempts/*/started.json"): print(f, f.read_text())
-    print(cluster.jobs())
-    assert 0
+    wait_for(lambda: state(study, "-s2-")["status"] == state(study, "-s3-")["status"] == "running")
+    cluster.run("scancel", job_of(cluster, "-s2-"))
+
+    code, said = end(driver, 200)
+
+    assert code == 1
+    assert state(study, "-s0-")["status"] == "ok"
+    crashed, cancelled, late = (state(study, f"-s{seed}-") for seed in (1, 2, 3))
+    assert (crashed["status"], crashed["attempts"]) == ("crashed", 1)  # not tried again until asked
+    assert re.fullmatch(r"rank 0 on node\d: killed by SIGKILL", crashed["reason"])
+    assert (cancelled["status"], cancelled["attempts"]) == ("cancelled", 1)
+    assert "was cancelled" in cancelled["reason"] or "SIGTERM" in cancelled["reason"]
+    assert (late["status"], late["attempts"]) == ("timeout", 2)  # once more, with twice the time
+    assert "1 run to try again: 1 timeout" in said
+    page = (study.root / "results" / "studies" / "ends" / "report" / "index.html").read_text()
+    assert "1 of 4 runs, 3 missing" in page
+    assert "killed by SIGKILL" in page
+
+
+def test_a_refused_submission_says_so_in_the_words_of_sbatch(study):
+    study.study("ends", HEAD + "budget: {steps: 20}\ngrid: {model: mlp}\n")
+    study.edit("config/machines/test.yaml", "  main:", "  nowhere:")
+
+    code, _ = end(start(study))
+
+    assert code == 1
+    assert state(study, "-s0-")["status"] == "rejected"
+    assert "invalid partition specified: nowhere" in state(study, "-s0-")["reason"]
+
+
+def test_a_run_whose_node_dies_is_trained_on_another(study, cluster):
+    study.study("ends", HEAD + f"budget: {{steps: 300}}\ngrid: {{model: {SLOW}}}\n")
+    driver = start(study)
+    wait_for(lambda: state(study, "-s0-")["status"] == "running" and supervisors(study))
+    lost = cluster.jobs()[int(job_of(cluster, "-s0-"))]["NodeList"]
+
+    cluster.kill_node(lost)
+
+    code, said = end(driver)
+    assert code == 0, said
+    assert "1 run to try again: 1 node_fail" in said
+    assert (state(study, "-s0-")["status"], state(study, "-s0-")["attempts"]) == ("ok", 2)
+    assert cluster.jobs()[int(job_of(cluster, "-s0-"))]["NodeList"] != lost
+
+
+def test_a_controller_that_starts_anew_costs_no_run_and_no_second_attempt(study, cluster):
+    study.study("ends", HEAD + f"budget: {{steps: 300}}\ngrid: {{model: {SLOW}}}\n")
+    driver = start(study)
+    wait_for(lambda: state(study, "-s0-")["status"] == "running" and supervisors(study))
+
+    cluster.stop_controller()
+    time.sleep(5)
+    assert state(study, "-s0-")["status"] == "running"  # nobody says that it has ended
+    cluster.start_controller()
+
+    code, said = end(driver)
+    assert code == 0, said
+    assert (state(study, "-s0-")["status"], state(study, "-s0-")["attempts"]) == ("ok", 1)
+    assert len(cluster.jobs()) == 1
+
+
+def test_after_a_kill_the_same_command_waits_for_the_jobs_that_are_queued_or_running(study, cluster):
+    """A9."""
+    study.study("ends", HEAD + f"budget: {{steps: 400}}\ngrid: {{model: {SLOW}, seed: [1, 2]}}\n")
+    cluster.run("scontrol", "update", "nodename=node1,node2", "state=drain", "reason=test")
+    first = start(study)
+    wait_for(lambda: statuses(study) == ["queued", "queued"])
+    kill(study, first)
+    assert statuses(study) == ["queued", "queued"]
+
+    second = start(study)
+    time.sleep(3)
+    cluster.run("scontrol", "update", "nodename=node1,node2", "state=resume")
+    wait_for(lambda: statuses(study) == ["running", "running"] and supervisors(study) == 2)
+    kill(study, second)
+
+    code, said = end(start(study))
+
+    assert code == 0, said
+    assert "2 runs already in the queue or running: Slurm jobs" in said
+    assert statuses(study) == ["ok", "ok"]
+    assert supervisors(study) == 2
+    assert len(cluster.jobs()) == 2  # each was submitted once
+
+
+def test_a_driver_that_is_asked_to_end_cancels_its_jobs_and_says_so(study, cluster):
+    study.study("ends", HEAD + f"budget: {{steps: 9000}}\ngrid: {{model: {SLOW}, seed: [1, 2]}}\n")
+    driver = start(study)
+    wait_for(lambda: statuses(study) == ["running", "running"] and supervisors(study) == 2)
+    (pid,) = (
+        pid for pid, command in study.processes().items() if "ddp-hpc run" in command and "cluster" not in command
+    )
+
+    os.kill(pid, signal.SIGTERM)
+
+    code, said = end(driver)
+    assert code == 130
+    assert re.search(r"cancelled 2 Slurm jobs: \d+, \d+", said)
+    assert statuses(study) == ["cancelled", "cancelled"]
+    assert {job["State"] for job in cluster.jobs().values()} == {"CANCELLED"}
