@@ -47,6 +47,13 @@ def supervisors(project: Sandbox) -> int:
     return len(list((project.root / "results" / "runs").glob("*/attempts/*/launch.json")))
 
 
+@pytest.fixture
+def jobs(cluster):
+    """The jobs of this test alone: `jobs()`."""
+    before = max(cluster.jobs(), default=0)
+    return lambda: {number: job for number, job in cluster.jobs().items() if number > before}
+
+
 def job_of(cluster, mark: str) -> str:
     """The newest job that trains the run with `mark` in its name."""
     return str(max(number for number, job in cluster.jobs().items() if mark in job["Comment"]))
@@ -124,7 +131,7 @@ def test_a_run_whose_node_dies_is_trained_on_another(study, cluster):
     assert cluster.jobs()[int(job_of(cluster, "-s0-"))]["NodeList"] != lost
 
 
-def test_a_controller_that_starts_anew_costs_no_run_and_no_second_attempt(study, cluster):
+def test_a_controller_that_starts_anew_costs_no_run_and_no_second_attempt(study, cluster, jobs):
     study.study("ends", HEAD + f"budget: {{steps: 300}}\ngrid: {{model: {SLOW}}}\n")
     driver = start(study)
     wait_for(lambda: state(study, "-s0-")["status"] == "running" and supervisors(study))
@@ -137,10 +144,10 @@ def test_a_controller_that_starts_anew_costs_no_run_and_no_second_attempt(study,
     code, said = end(driver)
     assert code == 0, said
     assert (state(study, "-s0-")["status"], state(study, "-s0-")["attempts"]) == ("ok", 1)
-    assert len(cluster.jobs()) == 1
+    assert len(jobs()) == 1
 
 
-def test_after_a_kill_the_same_command_waits_for_the_jobs_that_are_queued_or_running(study, cluster):
+def test_after_a_kill_the_same_command_waits_for_the_jobs_that_are_queued_or_running(study, cluster, jobs):
     """A9."""
     study.study("ends", HEAD + f"budget: {{steps: 400}}\ngrid: {{model: {SLOW}, seed: [1, 2]}}\n")
     cluster.run("scontrol", "update", "nodename=node1,node2", "state=drain", "reason=test")
@@ -161,10 +168,10 @@ def test_after_a_kill_the_same_command_waits_for_the_jobs_that_are_queued_or_run
     assert "2 runs already in the queue or running: Slurm jobs" in said
     assert statuses(study) == ["ok", "ok"]
     assert supervisors(study) == 2
-    assert len(cluster.jobs()) == 2  # each was submitted once
+    assert len(jobs()) == 2  # each was submitted once
 
 
-def test_a_driver_that_is_asked_to_end_cancels_its_jobs_and_says_so(study, cluster):
+def test_a_driver_that_is_asked_to_end_cancels_its_jobs_and_says_so(study, cluster, jobs):
     study.study("ends", HEAD + f"budget: {{steps: 9000}}\ngrid: {{model: {SLOW}, seed: [1, 2]}}\n")
     driver = start(study)
     wait_for(lambda: statuses(study) == ["running", "running"] and supervisors(study) == 2)
@@ -178,4 +185,4 @@ def test_a_driver_that_is_asked_to_end_cancels_its_jobs_and_says_so(study, clust
     assert code == 130
     assert re.search(r"cancelled 2 Slurm jobs: \d+, \d+", said)
     assert statuses(study) == ["cancelled", "cancelled"]
-    assert {job["State"] for job in cluster.jobs().values()} == {"CANCELLED"}
+    assert {job["State"] for job in jobs().values()} == {"CANCELLED"}
