@@ -68,7 +68,7 @@ def distributions(modules: frozenset[str]) -> set[str]:
 
 def test_every_runtime_dependency_earns_its_place():
     """Each is imported by the package; snakemake is started as a program."""
-    assert "-m" in (PACKAGE / "driver.py").read_text()
+    assert "-m" in (PACKAGE / "engine.py").read_text()
     assert RUNTIME - distributions(imported(PACKAGE)) == {"snakemake"}
 
 
