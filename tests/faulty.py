@@ -75,13 +75,13 @@ class Faulty(nn.Module):
 '''
 
 
-def plan_one(project: Sandbox, name: str, fault: str, ranks: int, steps: int = 40) -> str:
+def plan_one(project: Sandbox, name: str, fault: str, ranks: int, steps: int = 40, exchange: str = "ring") -> str:
     """Plan a study of one run, unlike those of the other tests, and return the run's name."""
     seed = len(list((project.root / "config" / "studies").glob("*.yaml")))
     project.study(
         name,
         f"base: {{dataset: digits, model: {{name: faulty, fault: {json.dumps(fault)}, on_rank: {ranks - 1}}}, "
-        f"exchange: ring, world_size: {ranks}, batch_size: 16, learning_rate: 0.1, threads_per_rank: 1, "
+        f"exchange: {exchange}, world_size: {ranks}, batch_size: 16, learning_rate: 0.1, threads_per_rank: 1, "
         f"seed: {seed}}}\n"
         f"budget: {{steps: {steps}}}\n",
     )

@@ -144,6 +144,20 @@ def test_a_rank_that_fails_ends_the_launch_within_30_s_and_is_named(project, fau
     assert not project.processes()
 
 
+@pytest.mark.parametrize("exchange", ["gloo", "torch_ddp"])
+def test_the_rank_that_died_is_named_and_not_those_that_lost_it(project, exchange):
+    """Gloo raises in the others at once: before anybody can have seen that a process has ended."""
+    run = plan_one(project, f"lost_{exchange}", "killed", 3, exchange=exchange)
+
+    done, seconds = train(project, run, 3)
+
+    assert done.returncode == 1
+    assert seconds < 30
+    reason = state(project, run).reason
+    assert reason.startswith("rank 2 on ")
+    assert "killed by SIGKILL" in reason
+
+
 @pytest.mark.parametrize(
     ("fault", "said"),
     [

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from ddp_hpc.train import Outcome
 
 EXIT_ERROR, EXIT_LAUNCH = 1, 3
+LOST = ("Connection closed by peer", "Connection reset by peer", "remote process exited")  # Gloo's words, and NCCL's
+LOST_S = 1.0  # after which whoever watches over the rank that has died has said so
 TERMINAL = "DDP_HPC_TERMINAL"  # "1": somebody watches; MPI launchers give ranks a terminal even where nobody does
 
 
@@ -150,6 +152,8 @@ def _fail(folder: Path, error: BaseException, outcome: "Outcome | None") -> NoRe
         print(f"rank {rank} on {host}: cannot leave a report: {problem}", file=sys.stderr)
     print(f"{text}rank {rank} on {host}: {type(error).__name__}: {error}", file=sys.stderr)
     _flush()
+    if kind == "lost":
+        time.sleep(LOST_S)
     code = EXIT_LAUNCH if kind == "launch" else EXIT_ERROR
     if comm:
         comm.Abort(code)
@@ -157,7 +161,10 @@ def _fail(folder: Path, error: BaseException, outcome: "Outcome | None") -> NoRe
 
 
 def _kind_of(error: BaseException) -> str:
-    """Return `launch`, `oom_gpu`, `oom_host` or `error`; by name and words, because torch may not be there yet."""
+    """Return `launch`, `oom_gpu`, `oom_host`, `lost` (another rank has gone) or `error`.
+
+    By name and words, because torch may not be there yet.
+    """
     names, text = {kind.__name__ for kind in type(error).__mro__}, str(error)
     if "LaunchError" in names:
         return "launch"
@@ -165,7 +172,7 @@ def _kind_of(error: BaseException) -> str:
         return "oom_gpu"
     if "MemoryError" in names or "can't allocate memory" in text:  # the second is torch's, a RuntimeError
         return "oom_host"
-    return "error"
+    return "lost" if any(words in text for words in LOST) else "error"
 
 
 def _curve_of(outcome: "Outcome | None") -> dict[str, Any]:

@@ -67,10 +67,12 @@ def _memory(outcome: Outcome, tail: Sequence[str]) -> Outcome:
 def first_report(attempt: Path) -> dict[str, Any]:
     """Return the report of the rank that failed first, empty if none did.
 
-    A rank that was ended because another had failed reports later, and an exception says more than a signal.
+    A rank that was ended because another had failed reports later, and an exception says more than a signal; but one
+    that says no more than that another rank has gone is a consequence, whoever was quicker.
     """
     reports = sorted((read_json(file) for file in attempt.glob("rank-*.json")), key=lambda report: report.get("at", 0))
-    return next((report for report in reports if report.get("error")), reports[0] if reports else {})
+    causes = [report for report in reports if report.get("kind") != "lost"] or reports
+    return next((report for report in causes if report.get("error")), causes[0] if causes else {})
 
 
 def oom_kills(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int:
