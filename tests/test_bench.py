@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -173,9 +174,15 @@ def test_only_what_exchanges_and_ends_together_is_measured():
 def test_an_exchange_may_be_given_with_options_and_mistakes_are_told():
     (choice,) = exchange.asked(["{name: sharded_server, servers: 1}"], [2], None, 1, "").exchanges
     assert (choice.name, choice.options) == ("sharded_server", {"servers": 1})
-    for wrong, told in ((["rin"], "did you mean 'ring'"), (["{name: sharded_server, servers: 0}"], "servers")):
-        with pytest.raises(ValueError, match=told):
-            exchange.asked(wrong, None, None, 1, "")
+    for wrong, told in (
+        ("rin", "given 'rin': no exchange 'rin' (did you mean 'ring'?)"),
+        ("{name: sharded_server, servers: 0}", "given '{name: sharded_server, servers: 0}': option 'servers'"),
+        ("{name:", "given '{name:': no YAML; allowed: a name"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(told)) as found:
+            exchange.asked([wrong], None, None, 1, "")
+        assert str(found.value).startswith("--exchanges: ")
+        assert "\n" not in str(found.value)
     with pytest.raises(ValueError, match="--sizes: given 6, allowed: multiples of 4"):
         exchange.asked(None, None, [8, 6], 1, "")
     _, out = exchange.runnable(exchange.asked(["{name: sharded_server, servers: 3}"], None, None, 1, "").exchanges, 2)

@@ -55,6 +55,20 @@ def test_a_machine_that_slows_down_tenfold_changes_no_ratio(tmp_path):
     assert row["samples_per_s"] == pytest.approx(2 * 75 / 6e-3)
 
 
+def test_all_steps_count_where_ranks_take_different_numbers_of_them(tmp_path):
+    """A budget in seconds: one rank takes 50 steps while the other takes 150, so 100 global batches are done."""
+
+    def train(spec):
+        alone = spec.exchange.name == "hogwild"
+        return took(spec, 2e-3, **({"samples_seen": (50 + 150) * 75} if alone else {}))
+
+    grid = [{"exchange": ["mpi_allreduce", "hogwild"], "world_size": 2}]
+    row = one(exchanges.build(made(tmp_path, train, grid=grid)), "hogwild", 2)
+
+    assert row["step_us"] == pytest.approx(1000)
+    assert row["times_as_fast"] == pytest.approx(2)
+
+
 def test_the_median_ratio_is_not_the_ratio_of_the_medians(tmp_path):
     def train(spec):
         slow = {("mpi_allreduce", 0): 4, ("mpi_allreduce", 1): 9, ("mpi_allreduce", 2): 5, ("ring", 1): 2}

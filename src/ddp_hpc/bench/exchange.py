@@ -250,12 +250,29 @@ def asked(
     if min([rounds, *(ranks or ())]) < 1:
         raise ValueError("--rounds and --ranks: allowed: whole numbers greater than 0")
     named = exchanges or catalog.names("exchange")
-    choices = [TypeAdapter(Annotated[Choice, choice_of("exchange")]).validate_python(_parsed(name)) for name in named]
-    return Sweep(choices, sorted(set(ranks or default_ranks())), sorted(set(sizes or SIZES)), rounds, launcher)
+    return Sweep(
+        [_choice(name) for name in named],
+        sorted(set(ranks or default_ranks())),
+        sorted(set(sizes or SIZES)),
+        rounds,
+        launcher,
+    )
 
 
-def _parsed(text: str) -> Any:
-    """Return an exchange as a study file would have it: a name, or a mapping."""
-    from ruamel.yaml import YAML
+def _choice(text: str) -> Choice:
+    """Return an exchange written as in a study file: a name, or a mapping with its options.
 
-    return YAML(typ="safe", pure=True).load(text)
+    Raises:
+        ValueError: there is none such, or it is no YAML.
+    """
+    from ruamel.yaml import YAML, YAMLError
+
+    try:
+        return TypeAdapter(Annotated[Choice, choice_of("exchange")]).validate_python(
+            YAML(typ="safe", pure=True).load(text)
+        )
+    except YAMLError:
+        why = "no YAML; allowed: a name, or e.g. '{name: sharded_server, servers: 1}'"
+    except ValidationError as error:
+        why = str(error.errors()[0]["msg"]).removeprefix("Value error, ")
+    raise ValueError(f"--exchanges: given {text!r}: {why}")

@@ -1,7 +1,7 @@
 """How fast each exchange is: the time of a step, side by side and against a reference, for each model and world size.
 
-The time of a step is the training time over the steps: that is there for asynchronous exchanges too, and nothing that
-a slow step costs is left out. Runs of one round, which have the same seed and lie near one another in time, are
+The time of a step is the training time over the steps, of a global batch each: that is there for asynchronous exchanges
+too, whose ranks may take different numbers of steps, and nothing that a slow step costs is left out. Runs of one round, which have the same seed and lie near one another in time, are
 compared with one another; the median over the rounds counts, with the least and the largest beside it.
 """
 
@@ -53,7 +53,8 @@ def build(ledger: Ledger) -> pd.DataFrame:
     runs = ledger.runs.copy()
     runs["status"] = standing(runs)
     runs["slow_steps_share"] = slow_steps_share(runs)
-    runs["mean_step_us"] = 1e6 * (runs["train_s"] / runs["steps"]).astype("float64")
+    batches = runs["samples_seen"] / (runs["world_size"] * runs["batch_size"])
+    runs["mean_step_us"] = 1e6 * (runs["train_s"] / batches).astype("float64")
     axes = ordered({*varying(runs), "model", "batch_size", "world_size", *_EXCHANGE} - _SAME_WORK)
     reference = ledger.study.rules.reference_exchange
     is_reference = _reference(runs, reference)
