@@ -1,8 +1,9 @@
 """How fast each exchange is: the time of a step, side by side and against a reference, for each model and world size.
 
 The time of a step is the training time over the steps, of a global batch each: that is there for asynchronous exchanges
-too, whose ranks may take different numbers of steps, and nothing that a slow step costs is left out. Runs of one round, which have the same seed and lie near one another in time, are
-compared with one another; the median over the rounds counts, with the least and the largest beside it.
+too, whose ranks may take different numbers of steps, and nothing that a slow step costs is left out. Runs of one round,
+which have the same seed and lie near one another in time, are compared with one another; the median over the rounds
+counts, with the least and the largest beside it.
 """
 
 from collections.abc import Mapping
