@@ -103,6 +103,19 @@ def test_two_ranks_leave_the_three_records(attempt, mpiexec):
     assert reports(folder) == {}
 
 
+def test_ranks_that_do_not_sit_as_asked_train_and_say_so(attempt, mpiexec):
+    folder = attempt(placement="spread", threads_per_rank=1, budget={"steps": 10})
+    done = mpiexec(2, "-m", "ddp_hpc.rank", folder)
+    assert done.returncode == 0, done.stdout
+    assert "placed otherwise than asked, 2 on 1 host: kept out of comparisons" in done.stdout
+
+    run, provenance = row(folder), records.read_metadata(folder / "run.parquet")["provenance"]
+    assert (run["status"], run["placement"], run["placement_verified"], run["hosts"]) == ("ok", "spread", False, 1)
+    assert provenance["ranks_on_nodes"] == [2]
+    assert [rank["host"] for rank in provenance["ranks"]] == [os.uname().nodename] * 2
+    assert all(set(rank["core_set"]) <= os.sched_getaffinity(0) for rank in provenance["ranks"])
+
+
 def test_one_rank_needs_no_launcher_and_gives_the_same_columns(attempt, mpiexec, monkeypatch):
     folder = attempt(world_size=1, exchange="none", budget={"steps": 10})
     done = mpiexec(1, "-m", "ddp_hpc.rank", folder)
