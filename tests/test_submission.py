@@ -154,3 +154,26 @@ def test_a_run_that_does_not_fit_ends_the_workflow_before_any_job(tmp_path):
     done = sandbox.call("snakemake", "-n", "trained", "--config", "studies=[one]", "machine=example")
     assert "no machine 'example' in" in done.stdout + done.stderr
     assert "allowed: none; `ddp-hpc doctor --machine` proposes one" in done.stdout + done.stderr
+
+
+def test_the_plan_says_what_the_runs_ask_for_and_what_that_may_cost(project):
+    sandbox = Sandbox(project.root)
+    plain = sandbox.call("ddp-hpc", "plan", "one")
+    done = sandbox.call("ddp-hpc", "plan", "one", "--profile", "profiles/slurm")
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.removeprefix(plain.stdout).splitlines() == [
+        "  2 jobs: 1 node of gpu, 2 ranks, 2 GPUs, 16 cores each, 250000 MB of a node, 60 min",
+        "  2 jobs: 1 node of gpu, 4 ranks, 4 GPUs, 16 cores each, 500000 MB of a node, 60 min",
+        "at most 4.0 node-hours, if all ran to their time limits",
+    ]
+    rows = json.loads(sandbox.call("ddp-hpc", "plan", "one", "--json", "--profile", "profiles/slurm").stdout)["runs"]
+    assert [row["request"]["gpus"] for row in rows] == [2, 2, 4, 4]
+
+
+def test_the_plan_refuses_what_the_machine_cannot_take(project):
+    sandbox = Sandbox(project.root)
+    sandbox.study("large", STUDY.replace("[2, 4]", "[2, 128]"))
+    done = sandbox.call("ddp-hpc", "plan", "large", "--profile", "profiles/slurm")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "world_size=128, 4 to a node needs 32 nodes, and partition gpu gives 16; allowed there" in done.stderr

@@ -39,6 +39,9 @@ def plan(parser: argparse.ArgumentParser) -> None:
     """Of `plan`."""
     status(parser)
     parser.add_argument("--all", action="store_true", help="list every run, kept ones too, instead of each reason")
+    parser.add_argument(
+        "--profile", help="also what the runs ask its machine for; an error if that cannot be, e.g. profiles/slurm"
+    )
     parser.add_argument("--write", action="store_true", help="write spec.json files, to `ddp-hpc train RUN` by hand")
 
 

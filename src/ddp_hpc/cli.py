@@ -90,18 +90,21 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _plan(options: argparse.Namespace) -> int:
-    from ddp_hpc import listing, plan
+    from ddp_hpc import listing, plan, submission
 
-    ledger = _project().ledger(options.study)
+    project = _project()
+    ledger = project.ledger(options.study)
+    machine = project.machine_of(options.profile) if options.profile else None
+    asked = submission.requests([ledger], machine) if machine else {}
     items = plan.plan(ledger)
     if options.write:
         plan.prepare(ledger)
     if options.json:
         import json
 
-        print(json.dumps(listing.plan_values(ledger, items), indent=1))
+        print(json.dumps(listing.plan_values(ledger, items, asked), indent=1))
     else:
-        print("\n".join(listing.plan_lines(ledger, items, options.all)))
+        print("\n".join([*listing.plan_lines(ledger, items, options.all), *listing.asked_lines(asked)]))
     return 0
 
 

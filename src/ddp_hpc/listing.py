@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from ddp_hpc.ledger import Ledger
 from ddp_hpc.plan import Item
 from ddp_hpc.printing import counted
 from ddp_hpc.project import Project
+from ddp_hpc.resources import Request
 from ddp_hpc.statuses import FAILED, in_words
 from ddp_hpc.study import StudyError
 
@@ -69,8 +70,8 @@ def points(project: Project, name: str) -> list[dict[str, Any]]:
     return [fields | {"run": run} for run, fields in ledger.varying.items()]
 
 
-def plan_values(ledger: Ledger, items: Sequence[Item]) -> dict[str, Any]:
-    """Return the plan as plain values: study, notes, counts of actions, hours, and every run."""
+def plan_values(ledger: Ledger, items: Sequence[Item], asked: Mapping[str, Request]) -> dict[str, Any]:
+    """Return the plan as plain values: study, notes, counts of actions, hours, and every run with what it asks for."""
     cost = _cost(items)
     times = {name: value for name, value in asdict(cost).items() if name.endswith("_s")}
     return {
@@ -79,11 +80,11 @@ def plan_values(ledger: Ledger, items: Sequence[Item]) -> dict[str, Any]:
         "counts": Counter(item.action for item in items),
         "to_train": cost.to_train,
         "hours": {"of_runs": cost.known} | {f"{name[:-2]}_h": value and value / 3600 for name, value in times.items()},
-        "runs": [_planned(item) for item in items],
+        "runs": [_planned(item, asked.get(item.planned.run)) for item in items],
     }
 
 
-def _planned(item: Item) -> dict[str, Any]:
+def _planned(item: Item, asked: Request | None) -> dict[str, Any]:
     estimate = item.estimate
     return {
         "run": item.planned.run,
@@ -93,6 +94,7 @@ def _planned(item: Item) -> dict[str, Any]:
         "estimate_low_s": estimate and estimate.low_s,
         "estimate_high_s": estimate and estimate.high_s,
         "spec": item.planned.spec.canonical,
+        "request": asked and asdict(asked),
     }
 
 
@@ -111,6 +113,26 @@ def plan_lines(ledger: Ledger, items: Sequence[Item], everything: bool) -> list[
     else:
         lines += _by_reason(ledger, [item for item in items if item.action != "kept"])
     return [*lines, *_how_long(items), *(f"note: {note}" for note in ledger.notes)]
+
+
+def asked_lines(asked: Mapping[str, Request]) -> list[str]:
+    """Return what the runs ask a cluster for: a line per kind of job, and the most that they can cost."""
+    if not asked:
+        return []
+    kinds = Counter(asked.values())
+    node_hours = sum(count * one.nodes * one.runtime_min / 60 for one, count in kinds.items())
+    return [
+        *(f"  {counted(count, 'job')}: {_asks(one)}" for one, count in list(kinds.items())[:MOST_LINES]),
+        *([f"  ... and {len(kinds) - MOST_LINES} more kinds: --json"] if len(kinds) > MOST_LINES else []),
+        f"at most {node_hours:,.1f} node-hours, if all ran to their time limits",
+    ]
+
+
+def _asks(one: Request) -> str:
+    where = f"{counted(one.nodes, 'node')} of {one.partition}{', exclusive' if one.exclusive else ''}"
+    gpus = f", {counted(one.gpus, 'GPU')}" if one.gpus else ""
+    cores = f"{counted(one.cores_per_rank, 'core')} each"
+    return f"{where}, {counted(one.tasks, 'rank')}{gpus}, {cores}, {one.mem_mb} MB of a node, {one.runtime_min} min"
 
 
 def _named(ledger: Ledger, run: str) -> str:

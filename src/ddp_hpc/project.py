@@ -99,6 +99,15 @@ class Project:
             )
         return read_machine(file)
 
+    def machine_of(self, profile: str) -> Machine | None:
+        """Return the machine that a profile names; None if it names none.
+
+        Raises:
+            StudyError: the profile or the machine's file is missing or wrong.
+        """
+        name = self.profile_config(profile).get("machine")
+        return None if name is None else self.machine(str(name))
+
     def study_file(self, name: str) -> Path:
         """Return the file of a study, given its name or its path.
 
