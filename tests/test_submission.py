@@ -171,9 +171,19 @@ def test_the_plan_says_what_the_runs_ask_for_and_what_that_may_cost(project):
     assert [row["request"]["gpus"] for row in rows] == [2, 2, 4, 4]
 
 
-def test_the_plan_refuses_what_the_machine_cannot_take(project):
+@pytest.mark.parametrize("verb", ["plan", "run"])
+def test_what_the_machine_cannot_take_is_refused_by_plan_and_run(project, verb):
     sandbox = Sandbox(project.root)
     sandbox.study("large", STUDY.replace("[2, 4]", "[2, 128]"))
-    done = sandbox.call("ddp-hpc", "plan", "large", "--profile", "profiles/slurm")
+    done = sandbox.call("ddp-hpc", verb, "--profile", "profiles/slurm", "large")
     assert (done.returncode, done.stdout) == (2, "")
     assert "world_size=128, 4 to a node needs 32 nodes, and partition gpu gives 16; allowed there" in done.stderr
+    assert not (project.root / "results").exists()
+
+
+def test_a_profile_that_submits_must_name_a_machine(project):
+    sandbox = Sandbox(project.root)
+    sandbox.edit("profiles/slurm/profile.yaml", "machine: example", "runtime_min: 5")
+    done = sandbox.call("ddp-hpc", "run", "--profile", "profiles/slurm", "one")
+    assert done.returncode == 2
+    assert "profiles/slurm submits to Slurm and names no machine: write `config: {machine: NAME}` there" in done.stderr

@@ -3,13 +3,14 @@
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from ddp_hpc import plan
+from ddp_hpc import plan, submission
 from ddp_hpc.durations import duration
 from ddp_hpc.engine import Engine, Signals
 from ddp_hpc.ledger import Ledger
 from ddp_hpc.lock import DriverLock
+from ddp_hpc.machine import MachineError
 from ddp_hpc.passes import Passes
 from ddp_hpc.printing import counted
 from ddp_hpc.progress import Making
@@ -41,27 +42,27 @@ def run(
         more: further arguments of snakemake.
 
     Raises:
-        StudyError: the study is wrong; nothing was started.
+        StudyError: the study is wrong, or the machine cannot take a run; nothing was started.
         DriverAliveError: another driver is alive in this project.
     """
     ledger = project.ledger(name)
+    remote, machine = project.profile(profile).get("executor") == "slurm", project.machine_of(profile)
+    if machine:
+        submission.requests([ledger], machine)
+        more = [*(["--slurm-status-command", machine.status_command] if remote else []), *more]
+    elif remote:
+        raise MachineError(f"{profile} submits to Slurm and names no machine: write `config: {{machine: NAME}}` there")
     lock = DriverLock(project.root)
     if not lock.take():
         raise DriverAliveError(lock.refusal())
     try:
         with Signals() as signals:
             engine = Engine(project, ledger.study.name, lock, profile, launcher, more, signals)
-            remote = project.profile(profile).get("executor") == "slurm"
+            retries = machine.retries.model_dump() if machine else {}
             jobs = Jobs(project, ledger.planned, signals) if remote else None
-            return _run(project, ledger, engine, Passes(ledger, engine, jobs, _retries(project, profile), signals))
+            return _run(project, ledger, engine, Passes(ledger, engine, jobs, retries, signals))
     finally:
         lock.release()
-
-
-def _retries(project: Project, profile: str) -> Mapping[str, int]:
-    """Return by status how often a run is tried again: as the profile's machine says, without one never."""
-    machine = project.profile_config(profile).get("machine")
-    return project.machine(machine).retries.model_dump() if machine else {}
 
 
 def _run(project: Project, ledger: Ledger, engine: Engine, passes: Passes) -> int:

@@ -70,7 +70,6 @@ class Machine(BaseModel):
     status_command: Literal["squeue", "sacct"] = Field(
         "squeue", description="how jobs are watched; sacct only where accounting is on"
     )
-    job_prefix: Name = Field("ddp-hpc", description="names of jobs begin with it, so that they are found again")
     retries: Retries = Field(default_factory=Retries, description="how often a failed run is tried again")
     checkpoint_every_s: Positive = Field(600, description="seconds between checkpoints")
 
