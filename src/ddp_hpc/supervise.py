@@ -17,7 +17,7 @@ import time
 from collections import deque
 from pathlib import Path
 
-from ddp_hpc import lease, verdict
+from ddp_hpc import allocation, lease, verdict
 from ddp_hpc._process import Fork, boot_id, die_with_parent, process_created, read_json, usable_cores, write_json
 from ddp_hpc.verdict import KINDS, Outcome
 
@@ -128,6 +128,7 @@ def _launch(
     die_with_parent(signal.SIGTERM)
     try:
         environment = launch_environment(on_this_node, launch["spec"].get("threads_per_rank"))
+        environment |= allocation.variables(launcher)
         process = _start_launcher(command, environment) if launcher else _fork_rank(attempt, environment)
     except OSError as error:
         return Outcome(
@@ -191,7 +192,7 @@ def launch_environment(ranks: int, threads: int | None = None) -> dict[str, str]
         defaults["PRTE_MCA_hwloc_default_binding_policy"] = "none"
     if ranks > usable_cores():  # waiting ranks must yield, and may share cores
         defaults |= {
-            "PRTE_MCA_rmaps_default_mapping_policy": ":OVERSUBSCRIBE",
+            "PRTE_MCA_rmaps_default_mapping_policy": "slot:OVERSUBSCRIBE",  # without `slot` all ranks go to the first node
             "PRTE_MCA_hwloc_default_binding_policy": "none",
             "OMPI_MCA_mpi_yield_when_idle": "1",
         }

@@ -1,9 +1,11 @@
-from ddp_hpc import workflow as ddp
+from ddp_hpc import allocation, workflow as ddp
 
 TARGETS = ddp.targets(config)
 
 if workflow.is_main_process:
     ddp.enter(TARGETS)  # one driver at a time; writes what the trainer starts from, unless this is a dry run
+else:
+    allocation.keep()  # before the plugin takes SLURM_* away
 
 
 def settle():
