@@ -1,7 +1,7 @@
 """What Slurm says of the job that we run in, for launchers other than its own.
 
-`mpiexec` finds the nodes of its job, and how many ranks each takes, in variables SLURM_*. snakemake-executor-plugin-slurm
-takes these from what it starts in a job: Open MPI's then fails, MPICH's puts all ranks on the first node, and says
+`mpiexec` finds the nodes of its job, and how many ranks each takes, in variables SLURM_*. The executor plugin takes
+them from what it starts in a job: Open MPI's mpiexec then fails, MPICH's puts all ranks on the first node and says
 nothing. So the workflow, which is read before that happens, keeps them under another name.
 """
 

@@ -192,7 +192,7 @@ def launch_environment(ranks: int, threads: int | None = None) -> dict[str, str]
         defaults["PRTE_MCA_hwloc_default_binding_policy"] = "none"
     if ranks > usable_cores():  # waiting ranks must yield, and may share cores
         defaults |= {
-            "PRTE_MCA_rmaps_default_mapping_policy": "slot:OVERSUBSCRIBE",  # without `slot` all ranks go to the first node
+            "PRTE_MCA_rmaps_default_mapping_policy": "slot:OVERSUBSCRIBE",  # without `slot` all go to the first node
             "PRTE_MCA_hwloc_default_binding_policy": "none",
             "OMPI_MCA_mpi_yield_when_idle": "1",
         }

@@ -12,10 +12,14 @@ PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
 
 
 def lacking() -> str | None:
-    """Return why no cluster can be started here; None if one can."""
+    """Return which programs lack for a cluster; None if none does."""
     missing = [program for program in PROGRAMS if not shutil.which(program, path=PATH)]
-    if missing or not list(Path("/usr/lib").glob("*/pmix2/lib")):
-        return f"needs a Slurm ({', '.join(missing) or 'libpmix2'}): `make slurm`, as root, on Debian"
+    missing += [] if list(Path("/usr/lib").glob("*/pmix2/lib")) else ["libpmix2"]
+    return f"needs a Slurm, without {', '.join(missing)}: `make slurm`, as root, on Debian" if missing else None
+
+
+def refused() -> str | None:
+    """Return why no cluster may be started here; None if one may."""
     if os.geteuid() != 0:
         return "needs root: every node of the cluster is a namespace"
     tried = subprocess.run(

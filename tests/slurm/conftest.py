@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from cluster import Cluster, lacking
+from cluster import Cluster, lacking, refused
 from sandbox import Sandbox
 
 # the plugin asks Slurm ever more seldom, up to every three minutes; a test cannot wait so long
@@ -30,10 +30,9 @@ runtime_min: 10
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
     """Two nodes of 8 cores and 4 GPUs; partitions `main`, the default, and `short`, of at most 5 minutes."""
-    reason = lacking()
-    if reason and os.environ.get("CI") and os.geteuid() == 0:
-        pytest.fail(reason)  # where all changes are tested nothing is left out in silence
-    if reason:
+    if (missing := lacking()) and os.environ.get("CI") and os.geteuid() == 0:
+        pytest.fail(missing)  # where they can be installed nothing is left out in silence
+    if reason := missing or refused():
         pytest.skip(reason)
     with tempfile.TemporaryDirectory(prefix="slurm-", ignore_cleanup_errors=True) as folder:
         started = Cluster(Path(folder))

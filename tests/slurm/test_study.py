@@ -1,5 +1,7 @@
 """A study on a real Slurm: every run a job, to the page."""
 
+import re
+
 import pandas as pd
 import pytest
 
@@ -13,23 +15,41 @@ base:
 """
 
 
-def test_one_two_and_four_ranks_end_with_the_page(project, cluster):
-    """A5: a single rank is no MPI job, and gives the same columns."""
+def logs(project):
+    """What the trainings and the workflow said last."""
+    files = sorted((project.root / "logs").glob("*/*.log"))
+    return "".join(f"\n{file}:\n{file.read_text(errors='replace')[-3000:]}" for file in files)
+
+
+def test_one_two_and_four_ranks_packed_and_spread_end_with_the_page(project, cluster):
+    """A4, A5: n tasks and n GPUs in all, on the nodes that the placement says; one rank gives the same columns."""
     project.study(
         "ranks",
-        BASE + "grid: [{exchange: none, world_size: 1}, {exchange: ring, world_size: [2, 4]}]\n"
-        "budget: {steps: 20}\ntables: [runs]\nfigures: [loss_curves]\n",
+        BASE + "budget: {steps: 20}\ntables: [runs]\nfigures: [loss_curves]\ngrid:\n"
+        "  - {exchange: none, world_size: 1}\n"
+        "  - {exchange: ring, world_size: [2, 4], placement: packed}\n"
+        "  - {exchange: ring, placement: spread, zip: {world_size: [2, 4], ranks_per_node: [1, 2]}}\n",
     )
 
+    before = cluster.jobs()
     done = project.call(*RUN, "ranks", *ON_SLURM)
 
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "3 of 3 runs finished" in done.stdout
-    rows = project.status("ranks")
-    assert {row["status"] for row in rows.values()} == {"ok"}
+    assert done.returncode == 0, done.stdout + done.stderr + logs(project)
+    assert "5 of 5 runs finished" in done.stdout
     assert (project.root / "results" / "studies" / "ranks" / "report" / "index.html").exists()
     table = pd.read_parquet(project.root / "results" / "studies" / "ranks" / "tables" / "runs.parquet")
-    assert sorted(table["world_size"]) == [1, 2, 4]
-    ours = {job["Comment"]: job for job in cluster.jobs().values() if job["Name"].startswith("ddp-hpc_")}
-    assert ours.keys() == {f"rule_train_wildcards_{run}" for run in rows}  # each once; tables and page are no jobs
-    assert sorted(job["NumTasks"] for job in ours.values()) == ["1", "2", "4"]
+    assert set(table["status"]) == {"ok"}
+    jobs = {job["Comment"]: job for number, job in cluster.jobs().items() if number not in before}
+    granted = {}  # by ranks and placement: tasks, nodes, GPUs
+    for row in table.astype({"placement": object}).itertuples():
+        job = jobs.pop(f"rule_train_wildcards_{row.run}")
+        gpus = re.search(r"gres/gpu=(\d+)", job["tres-alloc"])[1]
+        granted[row.world_size, str(row.placement)] = int(job["NumTasks"]), int(job["NumNodes"]), int(gpus)
+    assert granted == {
+        (1, "None"): (1, 1, 1),
+        (2, "packed"): (2, 1, 2),
+        (4, "packed"): (4, 1, 4),
+        (2, "spread"): (2, 2, 2),
+        (4, "spread"): (4, 2, 4),
+    }
+    assert jobs == {}  # each run once; tables, figures and page are no jobs
