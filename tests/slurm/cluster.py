@@ -1,6 +1,7 @@
 """A real Slurm of two nodes, for tests: `cluster.sh` from Python."""
 
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -95,12 +96,17 @@ class Cluster:
         self._call("start-controller")
 
     def jobs(self, states: str = "all") -> dict[int, dict[str, str]]:
-        """Return the jobs that Slurm remembers, by number: state, reason, name, comment, nodes, and more."""
-        keys = ("JobID", "State", "Reason", "Name", "Comment", "NodeList", "NumNodes", "NumTasks", "tres-alloc")
+        """Return the jobs that Slurm remembers, by number: state, reason, name, comment, nodes, tasks."""
+        keys = ("JobID", "State", "Reason", "Name", "Comment", "NodeList", "NumNodes", "NumTasks")
         wide = ",".join(f"{key}:.300" for key in keys)
         table = self.run("squeue", "--noheader", f"--states={states}", f"--Format={wide}")
         rows = [[line[at : at + 300].strip() for at in range(0, 300 * len(keys), 300)] for line in table.splitlines()]
         return {int(row[0]): dict(zip(keys, row, strict=True)) for row in rows}
+
+    def gpus(self, job: int) -> int:
+        """Return how many GPUs a job was granted, in all."""
+        found = re.search(r"JOB_GRES=gpu:(\d+)", self.run("scontrol", "show", "job", "--details", str(job)))
+        return int(found[1]) if found else 0
 
     def heal(self) -> None:
         """End all jobs and bring back what a test has killed; every node is idle then."""
