@@ -37,6 +37,8 @@ def test_one_two_and_four_ranks_packed_and_spread_end_with_the_page(project, clu
     assert (project.root / "results" / "studies" / "ranks" / "report" / "index.html").exists()
     table = pd.read_parquet(project.root / "results" / "studies" / "ranks" / "tables" / "runs.parquet")
     assert set(table["status"]) == {"ok"}
+    assert set(table["placement_verified"].dropna()) == {True}
+    assert list(table["placement_verified"].isna()) == list(table["placement"].isna())
     jobs = {job["Comment"]: number for number, job in cluster.jobs().items() if number not in before}
     granted = {}  # by ranks and placement: tasks, nodes, GPUs
     for row in table.astype({"placement": object}).fillna({"placement": "alone"}).itertuples():
@@ -51,3 +53,18 @@ def test_one_two_and_four_ranks_packed_and_spread_end_with_the_page(project, clu
         (4, "spread"): ("4", "2", 4),
     }
     assert jobs == {}  # each run once; tables, figures and page are no jobs
+
+
+def test_mpiexec_within_a_job_starts_ranks_on_all_its_nodes(project):
+    """A6, A17: the plugin takes from a job the variables in which mpiexec finds its nodes."""
+    project.study(
+        "ranks",
+        BASE + "budget: {steps: 20}\ntables: [runs]\nfigures: []\n"
+        "grid: {exchange: ring, world_size: 2, placement: spread}\n",
+    )
+
+    done = project.call(*RUN, "ranks", *ON_SLURM, "--launcher", "mpiexec")
+
+    assert done.returncode == 0, done.stdout + done.stderr + logs(project)
+    table = pd.read_parquet(project.root / "results" / "studies" / "ranks" / "tables" / "runs.parquet")
+    assert list(table["placement_verified"]) == [True]
