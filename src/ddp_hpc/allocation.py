@@ -2,7 +2,7 @@
 
 `mpiexec` finds the nodes of its job, and how many ranks each takes, in variables SLURM_*. The executor plugin takes
 them from what it starts in a job: Open MPI's mpiexec then fails, MPICH's puts all ranks on the first node and says
-nothing. So the workflow, which is read before that happens, keeps them under another name.
+nothing. So the workflow, which is read before that happens, keeps those that count under another name.
 """
 
 import json
@@ -10,12 +10,18 @@ import os
 from collections.abc import Sequence
 
 KEPT = "DDP_HPC_SLURM"
+# The others would be wishes of the srun with which mpiexec starts its helper on each node, that a single node cannot
+# fulfil: all ranks, all GPUs. With GPUS_PER_NODE the helper has those of its node, and without it none can start.
+NAMES = (
+    *("SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURM_JOB_NUM_NODES", "SLURM_NNODES"),
+    *("SLURM_TASKS_PER_NODE", "SLURM_GPUS_PER_NODE"),
+)
 
 
 def keep() -> None:
-    """Keep the SLURM_* of this process under another name, if it runs in a job and they are all there."""
+    """Keep what Slurm says of our job under another name, if we are in one and the plugin has not taken it yet."""
     if "SLURM_JOB_NODELIST" in os.environ:
-        os.environ[KEPT] = json.dumps({name: text for name, text in os.environ.items() if name.startswith("SLURM_")})
+        os.environ[KEPT] = json.dumps({name: os.environ[name] for name in NAMES if name in os.environ})
 
 
 def variables(launcher: Sequence[str]) -> dict[str, str]:
