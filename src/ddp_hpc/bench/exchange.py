@@ -265,7 +265,8 @@ def _choice(text: str) -> Choice:
     Raises:
         ValueError: there is none such, or it is no YAML.
     """
-    from ruamel.yaml import YAML, YAMLError
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
 
     try:
         return TypeAdapter(Annotated[Choice, choice_of("exchange")]).validate_python(
