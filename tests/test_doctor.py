@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -24,8 +26,9 @@ SLURM = {
     "squeue": None,
     "sacct": None,
     "accounting": "accounting_storage/slurmdbd",
+    "sacct_s": 0.1,
     "min_job_age_s": 300,
-    "plugin": True,
+    "plugin": slurm.TRIED,
 }
 
 
@@ -197,8 +200,11 @@ def test_our_own_mpiexec_comes_before_that_of_the_path(monkeypatch, tmp_path):
         (slurm.slurm(SLURM | {"squeue": "Unable to contact"}, "MPICH"), "warning", "squeue: Unable to contact"),
         (slurm.slurm(SLURM | {"sacct": "disabled"}, "MPICH"), "warning", "status_command: squeue"),
         (slurm.slurm(SLURM | {"accounting": "(null)"}, "MPICH"), "warning", "status_command: squeue"),
-        (slurm.slurm(SLURM | {"sacct": "x", "min_job_age_s": 60}, "MPICH"), "warning", "MinJobAge, now 60 s, at 120"),
-        (slurm.slurm(SLURM | {"plugin": False}, "MPICH"), "warning", "pip install snakemake-executor-plugin-slurm"),
+        (slurm.slurm(SLURM | {"sacct_s": 8.2}, "MPICH"), "warning", "accounting is late: sacct took 8 s"),
+        (slurm.slurm(SLURM | {"min_job_age_s": 60}, "MPICH"), "ok", ""),
+        (slurm.slurm(SLURM | {"min_job_age_s": 30}, "MPICH"), "warning", "slurm-init-seconds-before-status-checks: 10"),
+        (slurm.slurm(SLURM | {"plugin": None}, "MPICH"), "warning", "pip install -e '.[slurm]'"),
+        (slurm.slurm(SLURM | {"plugin": "3.0.0"}, "MPICH"), "warning", "3.0.0 has not been tried"),
         (slurm.slurm({"error": "TypeError"}, "MPICH"), "warning", "does not answer"),
     ],
 )
@@ -208,6 +214,13 @@ def test_each_part_is_judged_with_what_follows_and_what_to_do(finding, state, to
     if state == "missing" and finding.needed:
         assert finding.means
         assert finding.do
+
+
+def test_the_plugin_that_was_tried_is_the_one_that_is_pinned_and_the_profile_asks_in_time():
+    root = Path(__file__).parents[1]
+    assert f"\n{slurm.PLUGIN}=={slurm.TRIED}\n" in (root / "constraints.txt").read_text()
+    first = re.search(r"init-seconds-before-status-checks: (\d+)", (root / "profiles/slurm/profile.yaml").read_text())
+    assert 3 * int(first[1]) == slurm.LEAST_JOB_AGE_S
 
 
 FAKE_SLURM = {
@@ -226,15 +239,17 @@ def test_a_slurm_is_asked_by_its_own_commands(tmp_path, monkeypatch):
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     answer = slurm.ask()
-    assert answer | {"plugin": None} == {
+    assert answer | {"plugin": None, "sacct_s": 0} == {
         "version": "22.05.8",
         "pmi": ["none", "pmi2", "pmix", "pmix_v4"],
         "squeue": None,
         "sacct": "Slurm accounting storage is disabled",
         "accounting": "accounting_storage/none",
+        "sacct_s": 0,
         "min_job_age_s": 300,
         "plugin": None,
     }
+    assert 0 <= answer["sacct_s"] < 20
     os.remove(tmp_path / "sacct")
     monkeypatch.setenv("PATH", str(tmp_path))
     assert slurm.ask()["sacct"] == "not installed"

@@ -2,12 +2,18 @@
 
 import re
 import shutil
-from collections.abc import Mapping
-from importlib.util import find_spec
+import time
+from collections.abc import Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from ddp_hpc._commands import run
 from ddp_hpc.doctor.finding import Finding
+
+PLUGIN = "snakemake-executor-plugin-slurm"
+TRIED = "2.8.0"  # the plugin whose ways the driver knows; as in constraints.txt
+LEAST_JOB_AGE_S = 60  # three times `slurm-init-seconds-before-status-checks` of profiles/slurm
+SLOW_S = 5.0  # an answer of accounting that takes longer is late
 
 _TIMEOUT_S = 20
 
@@ -16,22 +22,32 @@ def ask() -> dict[str, Any]:
     """Return what Slurm says; empty where it has no client commands here.
 
     Keys: version, pmi (types of `srun --mpi`), squeue and sacct (None: works; else the last words, or `not installed`),
-    accounting (as configured, None if unknown), min_job_age_s, plugin (of Snakemake, installed here).
+    sacct_s (how long it took), accounting (as configured, None if unknown), min_job_age_s, plugin (its version here).
     """
     if shutil.which("sbatch") is None:
         return {}
-    version = run(["sbatch", "--version"], _TIMEOUT_S)
+    said = run(["sbatch", "--version"], _TIMEOUT_S)
     types = run(["srun", "--mpi=list"], _TIMEOUT_S)
     config = run(["scontrol", "show", "config"], _TIMEOUT_S)
+    began = time.monotonic()
+    sacct = _works("sacct", "-X", "--noheader", "-S", "now-1minutes")
     return {
-        "version": version.out.strip().removeprefix("slurm-wlm ").removeprefix("slurm ") or version.last_words,
+        "version": said.out.strip().removeprefix("slurm-wlm ").removeprefix("slurm ") or said.last_words,
         "pmi": _pmi_types(types.out + types.err),
         "squeue": _works("squeue", "--me", "--noheader"),
-        "sacct": _works("sacct", "-X", "--noheader", "-S", "now-1minutes"),
+        "sacct": sacct,
+        "sacct_s": time.monotonic() - began,
         "accounting": _setting(config.out, "AccountingStorageType"),
         "min_job_age_s": _seconds(_setting(config.out, "MinJobAge")),
-        "plugin": find_spec("snakemake_executor_plugin_slurm") is not None,
+        "plugin": _plugin(),
     }
+
+
+def _plugin() -> str | None:
+    try:
+        return version(PLUGIN)
+    except PackageNotFoundError:
+        return None
 
 
 def _works(command: str, *arguments: str) -> str | None:
@@ -66,29 +82,53 @@ def slurm(answer: Mapping[str, Any], vendor: str | None) -> Finding:
     if "error" in answer:
         return Finding("slurm", "warning", answer["error"], "Slurm is here but does not answer", "ask your site")
     found = f"{answer['version']}; srun --mpi: {', '.join(answer['pmi']) or 'unknown'}"
-    wanted = "pmix" if vendor == "Open MPI" else "pmi2"
-    problems = []
-    if answer["squeue"]:
-        problems.append((f"squeue: {answer['squeue']}", "the controller must answer before anything is submitted"))
-    if not any(kind.startswith(wanted) for kind in answer["pmi"]):
-        problems.append(
-            (
-                f"srun has no {wanted} for {vendor or 'this MPI'}: each rank would be alone",
-                f"launch with mpiexec, or ask your site for {wanted}",
-            )
-        )
-    if answer["sacct"] or answer["accounting"] in (None, "(null)", "accounting_storage/none"):
-        short = answer["min_job_age_s"] is not None and answer["min_job_age_s"] < 120
-        problems.append(
-            (
-                "no accounting",
-                "in the machine file: status_command: squeue"
-                + (f", and MinJobAge, now {answer['min_job_age_s']} s, at 120 or more" if short else ""),
-            )
-        )
-    if not answer["plugin"]:
-        problems.append(("Snakemake cannot submit", "pip install snakemake-executor-plugin-slurm"))
+    problems = [*_of_ranks(answer, vendor), *_of_watching(answer), *_of_plugin(answer["plugin"])]
     if problems:
         means, do = ("; ".join(part) for part in zip(*problems, strict=True))
         return Finding("slurm", "warning", found, means, do)
     return Finding("slurm", "ok", found, do="ddp-hpc doctor --machine > config/machines/NAME.yaml, for studies here")
+
+
+def _of_ranks(answer: Mapping[str, Any], vendor: str | None) -> Iterator[tuple[str, str]]:
+    """Yield what hinders ranks from finding each other, and what to do."""
+    wanted = "pmix" if vendor == "Open MPI" else "pmi2"
+    if not any(kind.startswith(wanted) for kind in answer["pmi"]):
+        yield (
+            f"srun has no {wanted} for {vendor or 'this MPI'}: each rank would be alone",
+            f"launch with mpiexec, or ask your site for {wanted}",
+        )
+
+
+def _of_watching(answer: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield what hinders jobs from being watched, and what to do."""
+    age_s = answer["min_job_age_s"]
+    if answer["squeue"]:
+        yield f"squeue: {answer['squeue']}", "the controller must answer before anything is submitted"
+    if answer["sacct"] or answer["accounting"] in (None, "(null)", "accounting_storage/none"):
+        yield (
+            "no accounting: who cancelled a job, and the memory it took, will not be known; with sacct as "
+            "status_command a study would wait for ever",
+            "in the machine file: status_command: squeue",
+        )
+    elif answer["sacct_s"] > SLOW_S:
+        yield (
+            f"accounting is late: sacct took {answer['sacct_s']:.0f} s",
+            "in the machine file: status_command: squeue",
+        )
+    if age_s is not None and age_s < LEAST_JOB_AGE_S:
+        yield (
+            f"Slurm forgets jobs {age_s} s after their end (MinJobAge): the plugin then asks sacct, not squeue",
+            f"in the profile: slurm-init-seconds-before-status-checks: {max(1, age_s // 3)}, or ask your site for a "
+            f"MinJobAge of {LEAST_JOB_AGE_S} or more",
+        )
+
+
+def _of_plugin(found: str | None) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with Snakemake's plugin, and what to do."""
+    if found is None:
+        yield "Snakemake cannot submit", "pip install -e '.[slurm]' -c constraints.txt"
+    elif found != TRIED:
+        yield (
+            f"{PLUGIN} {found} has not been tried: what a driver knows of its ways is that of {TRIED}",
+            f"pip install {PLUGIN}=={TRIED}",
+        )
