@@ -125,6 +125,8 @@ class Engine:
 
     def refusals(self) -> dict[str, str]:
         """Return, by run, the words in which sbatch has refused a job since this was last asked."""
+        if not (self.project.root / self.log).exists():  # nothing has been submitted yet
+            return {}
         with open(self.project.root / self.log, errors="replace") as log:
             log.seek(self._read)
             text = log.read()

@@ -65,18 +65,21 @@ def end(driver: subprocess.Popen, timeout: float = 150) -> tuple[int, str]:
     return driver.returncode, said
 
 
+def driver_of(project: Sandbox) -> int:
+    """The process of the driver itself, not of what has started it on the login node."""
+    (pid,) = (
+        pid
+        for pid, command in project.processes().items()
+        if "ddp-hpc run" in command and "python" in command.split()[0]
+    )
+    return pid
+
+
 def kill(project: Sandbox, driver: subprocess.Popen) -> None:
-    """Kill a driver as if the login node had gone: no last word."""
-    for pid, command in project.processes().items():
-        if "ddp-hpc run" in command and "cluster.sh" not in command:
-            os.kill(pid, signal.SIGKILL)
+    """Kill a driver as if the login node had gone: no last word, and its workflow ends with it."""
+    os.kill(driver_of(project), signal.SIGKILL)
     assert driver.wait(30) != 0
-    wait_for(lambda: not any("snakemake" in command and "-m" in command for command in on_login(project)))
-
-
-def on_login(project: Sandbox) -> list[str]:
-    """The commands of this project that belong to the driver and not to a job."""
-    return [command for command in project.processes().values() if "--workflow-profile" in command]
+    wait_for(lambda: not any("--workflow-profile" in command for command in project.processes().values()))
 
 
 def test_each_end_is_told_apart_and_stops_no_other(study, cluster):
@@ -175,11 +178,7 @@ def test_a_driver_that_is_asked_to_end_cancels_its_jobs_and_says_so(study, clust
     study.study("ends", HEAD + f"budget: {{steps: 9000}}\ngrid: {{model: {SLOW}, seed: [1, 2]}}\n")
     driver = start(study)
     wait_for(lambda: statuses(study) == ["running", "running"] and supervisors(study) == 2)
-    (pid,) = (
-        pid for pid, command in study.processes().items() if "ddp-hpc run" in command and "cluster" not in command
-    )
-
-    os.kill(pid, signal.SIGTERM)
+    os.kill(driver_of(study), signal.SIGTERM)
 
     code, said = end(driver)
     assert code == 130
