@@ -95,8 +95,8 @@ class Engine:
             target: a rule.
             progress: is shown meanwhile.
             config: `key=value`, for the Snakefile.
-            remote: its jobs run elsewhere: on a signal it is killed, because, interrupted, it would delete the records
-                of jobs that have ended since it last looked. Whoever calls must then cancel the jobs.
+            remote: its jobs run elsewhere and outlive it: on a signal it is killed, so that it deletes and submits
+                nothing more. Whoever calls then cancels the jobs, also those that it does not know of.
             over: says whether there is no need to wait any longer, as Snakemake hangs or has not noticed.
         """
         command = [sys.executable, "-m", "snakemake", target, "--workflow-profile", self.profile, *self.more]
