@@ -120,6 +120,7 @@ class Engine:
 
     def say(self, text: str) -> None:
         """Write a line into the workflow's log, too: it then tells the whole story."""
+        (self.project.root / self.log).parent.mkdir(parents=True, exist_ok=True)
         with open(self.project.root / self.log, "a") as log:
             log.write(f"\n[{datetime.now():%a %b %d %H:%M:%S %Y}]\nddp-hpc: {text}\n")
 

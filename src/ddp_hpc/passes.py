@@ -1,6 +1,7 @@
 """The training of a study, in passes: what fails is tried again as the machine file says, and no run is doubled."""
 
 import json
+import signal
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -47,7 +48,9 @@ class Passes:
             if self.signals.asked:
                 break
             waiting = self._again(waiting)
-        if self.signals.asked and self.jobs:
+        if signal.SIGHUP in self.signals.asked and self.jobs:
+            self.engine.say("the terminal went away: jobs go on, and the same command finds them")
+        elif self.signals.asked and self.jobs:
             self.jobs.cancel()
             self._keep_ends(missing)
         return -1 if self.signals.asked else code

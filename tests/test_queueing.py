@@ -1,0 +1,167 @@
+"""What a driver makes of the queue: which jobs are its own, when a workflow is pointless, what is cancelled."""
+
+import json
+from collections.abc import Callable
+
+import factory
+import fake_slurm
+import pytest
+from fake_slurm import line, says
+
+from ddp_hpc import queueing, slurm
+from ddp_hpc.engine import Signals
+from ddp_hpc.passes import Passes
+from ddp_hpc.project import Project
+from ddp_hpc.queueing import Jobs, Watch
+from ddp_hpc.states import state_of
+
+GRID = [{"exchange": "none", "world_size": 1, "batch_size": 16, "learning_rate": [0.1, 0.2, 0.3]}]
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    """Three runs of which nothing is there."""
+    return factory.planned(tmp_path, grid=GRID)
+
+
+@pytest.fixture
+def cluster(tmp_path, monkeypatch):
+    """Install made-up commands; what Slurm said before is forgotten."""
+
+    def install(**commands: str) -> None:
+        slurm.forget()
+        fake_slurm.install(tmp_path / "bin", monkeypatch, commands)
+
+    yield install
+    slurm.forget()
+
+
+@pytest.fixture
+def jobs(tmp_path, ledger):
+    return Jobs(Project(tmp_path), ledger.planned, Signals())
+
+
+def listed(ledger, folder, *states: str) -> str:
+    """What squeue prints of jobs in these states, of the planned runs one after the other."""
+    runs = zip(states, ledger.planned, strict=False)
+    return says("\n".join(line(n, state, one.run, folder) for n, (state, one) in enumerate(runs, 17)))
+
+
+def test_ours_are_the_jobs_of_planned_runs_in_this_folder_that_are_not_over(tmp_path, ledger, jobs, cluster):
+    run = ledger.planned[0].run
+    lines = [line(17, "RUNNING", run, tmp_path), line(18, "PENDING", run, "/elsewhere")]
+    lines += [line(19, "RUNNING", "another", tmp_path), line(20, "FAILED", run, tmp_path)]
+    cluster(squeue=says("\n".join(lines)))
+    assert [job.number for job in jobs.active()] == ["17"]
+
+
+@pytest.fixture
+def watch(jobs, monkeypatch) -> Callable[[int, float], Watch]:
+    """A watch that has seen no job for so many seconds, over a pass of which so many runs have not ended."""
+
+    def make(unended: int, idle_s: float) -> Watch:
+        made = Watch(jobs, lambda: unended)
+        made._last_active -= idle_s
+        return made
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("squeue", "unended", "idle_s", "over", "stuck"),
+    [
+        ("exit 0", 0, 2 * queueing.QUIET_S, True, False),  # all has ended, Snakemake has not noticed
+        ("exit 0", 0, 0.0, False, False),
+        ("exit 0", 1, 2 * queueing.QUIET_S, False, False),  # it may be about to submit
+        ("exit 0", 1, 2 * queueing.STUCK_S, True, True),
+        ("exit 1", 1, 2 * queueing.STUCK_S, False, False),  # unknown is not none
+        ("exit 1", 0, 2 * queueing.STUCK_S, False, False),
+    ],
+)
+def test_a_workflow_is_pointless_when_all_has_ended_or_it_waits_for_jobs_that_are_not_there(
+    cluster, watch, squeue, unended, idle_s, over, stuck
+):
+    cluster(squeue=squeue)
+    one = watch(unended, idle_s)
+    assert one() is over
+    assert (one.stuck is not None) is stuck
+
+
+@pytest.mark.parametrize("state", ["PENDING", "RUNNING", "COMPLETING", "SUSPENDED"])
+def test_a_workflow_whose_jobs_wait_or_run_is_left_alone(tmp_path, ledger, cluster, watch, state):
+    cluster(squeue=listed(ledger, tmp_path, state))
+    assert watch(1, 2 * queueing.STUCK_S)() is False
+
+
+def test_all_jobs_are_cancelled_once_and_named(tmp_path, ledger, jobs, cluster, capsys):
+    cancel = f"echo $* >> {tmp_path}/cancelled; printf '#!/bin/sh\\n' > {tmp_path}/bin/squeue"
+    cluster(squeue=listed(ledger, tmp_path, "RUNNING", "PENDING", "COMPLETED"), scancel=cancel)
+    jobs.cancel()
+    assert (tmp_path / "cancelled").read_text() == "17 18\n"
+    assert capsys.readouterr().err == "cancelled 2 Slurm jobs: 17, 18\n"
+
+
+def test_what_cannot_be_cancelled_because_slurm_is_away_is_said(jobs, cluster, capsys):
+    cluster(squeue="exit 1", scancel="exit 1")
+    jobs.cancel()
+    assert "jobs may go on, and the same command finds them" in capsys.readouterr().err
+
+
+class Scripted:
+    """A Snakemake that is made up: in each pass the runs end as the script says; it notes what it was to train."""
+
+    def __init__(self, ledger, *script: dict[int, str]) -> None:
+        self.ledger, self.script, self.trained = ledger, list(script), []
+        self.log = ledger.store.root.parent / "logs" / "try.log"
+
+    def start(self, target, progress, only) -> int:
+        runs = json.loads((self.log.parent / only.removeprefix("only=")).read_text())
+        numbers = {one.run: number for number, one in enumerate(self.ledger.planned)}
+        self.trained.append([numbers[run] for run in runs])
+        for number, status in self.script.pop(0).items():
+            one = self.ledger.planned[number]
+            if status == "ok":
+                factory.write(self.ledger, one, factory.realistic(one.spec))
+                continue
+            tried = len(self.ledger.store.attempts(one.run))
+            journal = self.ledger.store.folder(one.run) / "attempts" / str(tried + 1)
+            journal.mkdir(parents=True)
+            (journal / "ended.json").write_text(json.dumps({"status": status, "reason": "scripted"}))
+        return 1
+
+
+RETRIES = {"timeout": 1, "node_fail": 2}
+
+
+def test_what_fails_is_tried_again_as_often_as_the_machine_says_and_no_other(ledger):
+    workflow = Scripted(
+        ledger,
+        {0: "ok", 1: "timeout", 2: "crashed"},
+        {1: "node_fail"},
+        {1: "node_fail"},
+        {1: "timeout"},
+    )
+    Passes(ledger, workflow, None, RETRIES, Signals()).train(ledger.planned)
+    assert workflow.trained == [[0, 1, 2], [1], [1], [1]]
+    assert state_of(ledger.store, ledger.planned[1].run).status == "timeout"
+
+
+def test_without_a_machine_nothing_is_tried_again_within_one_call(ledger):
+    workflow = Scripted(ledger, {0: "ok", 1: "timeout", 2: "node_fail"})
+    Passes(ledger, workflow, None, {}, Signals()).train(ledger.planned)
+    assert workflow.trained == [[0, 1, 2]]
+
+
+def test_failures_of_earlier_calls_do_not_count(ledger):
+    for _ in range(2):
+        workflow = Scripted(ledger, {1: "timeout"}, {1: "timeout"})
+        Passes(ledger, workflow, None, RETRIES, Signals()).train([ledger.planned[1]])
+        assert workflow.trained == [[1], [1]]
+
+
+def test_after_a_signal_nothing_is_tried_again(ledger):
+    signals = Signals()
+    workflow = Scripted(ledger, {1: "timeout"})
+    signals.asked.append(15)
+    assert Passes(ledger, workflow, None, RETRIES, signals).train([ledger.planned[1]]) == -1
+    assert workflow.trained == []
