@@ -138,6 +138,14 @@ def test_exclusive_asks_for_whole_nodes_and_their_memory():
     assert whole == submitted.replace("200000", "400000").replace("--gpus=2", "--exclusive --gpus=2")
 
 
+def test_a_small_share_of_memory_is_made_up_to_what_a_job_and_its_ranks_take_in_any_case():
+    """A rank of a small model takes 263 MB, the two Snakemakes of a job 155 MB each."""
+    lean = machine(partitions={"cpu": CPU_NODES | {"memory_mb_per_node": 24_000}})
+    assert request(run(1), lean).mem_mb == 1000
+    assert request(run(4), lean).mem_mb == 2500
+    assert request(run(48), lean).mem_mb == 24_000, "no more than there is"
+
+
 def test_what_the_machine_file_adds_stands_in_the_line():
     site = machine(account="lab", qos="long", constraint="a100&nvlink", extra="--reservation=ours --mail-type=END")
     asked = request(run(2), site)

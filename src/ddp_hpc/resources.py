@@ -17,6 +17,7 @@ from ddp_hpc.spec import RunSpec
 
 MARGIN = 1.5  # on the longest of the runs like it: nodes differ, and so do the neighbours on a file system
 START_MIN = 5  # the start of a job, before its ranks are up
+JOB_MB, RANK_MB = 500, 500  # at least: two Snakemakes of 155 MB in each job, 263 MB in a rank of a small model
 
 
 class ImpossibleError(MachineError):
@@ -124,7 +125,7 @@ def _request(
         gpus=min(spec.world_size, nodes * gpus_used),
         gpu_type=partition.gpu_type if on_gpus else None,
         cores_per_rank=cores,
-        mem_mb=_memory(1.0 if exclusive else share, partition, past),
+        mem_mb=_memory(1.0 if exclusive else share, ranks, partition, past),
         runtime_min=_runtime(spec, machine, name, partition, past, measured_s, runtime_min),
         exclusive=exclusive,
     )
@@ -186,10 +187,10 @@ def _check_nodes(spec: RunSpec, name: str, partition: Partition, slots: int, nod
         )
 
 
-def _memory(share: float, partition: Partition, past: Iterable[Past]) -> int:
+def _memory(share: float, ranks: int, partition: Partition, past: Iterable[Past]) -> int:
     whole = partition.memory_mb_per_node
     used_up = [2 * one.mem_mb for one in past if one.status == "oom_host" and one.mem_mb]
-    return min(whole, max(int(share * whole), *used_up, 1))
+    return min(whole, max(int(share * whole), JOB_MB + RANK_MB * ranks, *used_up))
 
 
 def _runtime(
