@@ -108,6 +108,13 @@ def compare(parser: argparse.ArgumentParser) -> None:
     as_json(parser)
 
 
+def diff(parser: argparse.ArgumentParser) -> None:
+    """Of `diff`."""
+    for name in ("a", "b"):
+        parser.add_argument(name, metavar="RUN", help="its name, or a beginning that no other has, or its folder")
+    as_json(parser)
+
+
 def _percent(text: str) -> float:
     value = float(text)
     if not 0 < value <= 100:

@@ -191,6 +191,12 @@ def _compare(options: argparse.Namespace) -> int:
     return compare.main(options.a, options.b, options.tolerance / 100, options.change / 100, options.all, options.json)
 
 
+def _diff(options: argparse.Namespace) -> int:
+    from ddp_hpc import diff
+
+    return diff.main(options.a, options.b, options.json)
+
+
 def _doctor(options: argparse.Namespace) -> int:
     from ddp_hpc import doctor
     from ddp_hpc.doctor import proposal
@@ -255,6 +261,7 @@ VERBS = {
         "which points of two result sets differ by more than the noise, and is that better",
         takes.compare,
     ),
+    "diff": (_diff, "what differs between two runs: spec, code, versions, hosts, clocks, environment, job", takes.diff),
     "doctor": (_doctor, "what this machine offers, what is missing, and what to do", takes.doctor),
     "bench": (_bench, "time planning, the workflow and the exchanges on this machine: some minutes", takes.bench),
     "schema": (_schema, "the JSON Schema of study files, for editors", takes.none),

@@ -62,7 +62,7 @@ def of_rank(device: torch.device) -> dict[str, Any]:
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
         gpu = {"name": properties.name, "uuid": str(properties.uuid), "memory_bytes": properties.total_memory}
-    return {"pid": os.getpid(), "cpu": _cpu_model(), "gpu": gpu}
+    return {"pid": os.getpid(), "cpu": _cpu_model(), "clock": _cpu_clock(), "gpu": gpu}
 
 
 def _cpu_model() -> str:
@@ -71,6 +71,16 @@ def _cpu_model() -> str:
     except OSError:
         found = None
     return found[1] if found else platform.machine()
+
+
+def _cpu_clock(folder: Path = Path("/sys/devices/system/cpu/cpu0/cpufreq")) -> dict[str, Any] | None:
+    """Return who sets the processor's clock, and how high at most; None where Linux does not say (virtual machines)."""
+    try:
+        governor = (folder / "scaling_governor").read_text().strip()
+        most_khz = int((folder / "scaling_max_freq").read_text())
+    except (OSError, ValueError):
+        return None
+    return {"governor": governor, "max_mhz": most_khz / 1000}
 
 
 def peak_memory_bytes(device: torch.device) -> int:
