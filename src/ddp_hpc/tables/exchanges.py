@@ -3,7 +3,8 @@
 The time of a step is the training time over the steps, of a global batch each: that is there for asynchronous exchanges
 too, whose ranks may take different numbers of steps, and nothing that a slow step costs is left out. Runs of one round,
 which have the same seed and lie near one another in time, are compared with one another; the median over the rounds
-counts, with the least and the largest beside it.
+counts, with the least and the largest beside it, and its 95 % interval, low to high: over the rounds
+(`intervals.over_runs`), or of one round within its runs.
 """
 
 from collections.abc import Mapping
@@ -13,10 +14,12 @@ import numpy as np
 import pandas as pd
 
 from ddp_hpc.columns import SPEC_COLUMNS, key_of, ordered, rows_of, slow_steps_share, split, standing, varying
+from ddp_hpc.intervals import Interval, of_ratio, over_runs
 from ddp_hpc.ledger import Ledger
 from ddp_hpc.statuses import in_words
 from ddp_hpc.study import Study
 from ddp_hpc.tables._frame import FLAG, FLOAT, INT, TEXT, typed, types_of
+from ddp_hpc.tables._steady import of_mean_step
 
 CAPTION = "Exchanges: training time per step, and against the reference in the same round; medians over the rounds."
 COMPARES_EXCHANGES = True
@@ -29,12 +32,17 @@ _TYPES = {
     "step_us": FLOAT,
     "step_least_us": FLOAT,
     "step_largest_us": FLOAT,
+    "step_low_us": FLOAT,
+    "step_high_us": FLOAT,
     "samples_per_s": FLOAT,
     "reference": TEXT,
     "pairs": INT,
     "times_as_fast": FLOAT,
     "times_as_fast_least": FLOAT,
     "times_as_fast_largest": FLOAT,
+    "times_as_fast_low": FLOAT,
+    "times_as_fast_high": FLOAT,
+    "interval_from": TEXT,
     "weak_efficiency": FLOAT,
     "slow_steps_share": FLOAT,
     "oversubscribed": FLAG,
@@ -63,7 +71,7 @@ def build(ledger: Ledger) -> pd.DataFrame:
     pairs = _by_key(runs[is_reference], _EXCHANGE)
     alone = _by_key(runs[is_alone], (*_EXCHANGE, *_RANKS))
     types = types_of(axes) | _TYPES
-    return typed((key | _row(rows, pairs, alone, reference) for key, rows in split(runs, axes)), types)
+    return typed((key | _row(ledger, rows, pairs, alone, reference) for key, rows in split(runs, axes)), types)
 
 
 def _reference(runs: pd.DataFrame, name: str) -> "pd.Series[bool]":
@@ -82,7 +90,7 @@ def _by_key(runs: pd.DataFrame, but: tuple[str, ...]) -> Pairs:
     return {_key(row, but): row for row in rows}
 
 
-def _row(rows: pd.DataFrame, references: Pairs, alone: Pairs, reference: str) -> dict[str, Any]:
+def _row(ledger: Ledger, rows: pd.DataFrame, references: Pairs, alone: Pairs, reference: str) -> dict[str, Any]:
     ended = rows_of(rows[(rows["status"] == "ok") & rows["mean_step_us"].notna()])
     if not ended:
         return {"runs": 0, "pairs": 0, "reason": f"not complete: {_statuses(rows)}"}
@@ -90,22 +98,44 @@ def _row(rows: pd.DataFrame, references: Pairs, alone: Pairs, reference: str) ->
     against = [references.get(_key(row, _EXCHANGE)) for row in ended]
     ratios = _ratios(ended, against)
     efficiencies = _ratios(ended, [alone.get(_key(row, (*_EXCHANGE, *_RANKS))) for row in ended])
+    step, ratio = _intervals(ledger, ended, steps, against, ratios)
     return {
         "runs": len(ended),
         "step_us": float(np.median(steps)),
         "step_least_us": min(steps),
         "step_largest_us": max(steps),
+        "step_low_us": step.low,
+        "step_high_us": step.high,
         "samples_per_s": float(np.median([row["samples_per_s"] for row in ended])),
         "reference": reference if ratios else None,
         "pairs": len(ratios),
         "times_as_fast": _median(ratios),
         "times_as_fast_least": min(ratios, default=None),
         "times_as_fast_largest": max(ratios, default=None),
+        "times_as_fast_low": ratio.low,
+        "times_as_fast_high": ratio.high,
+        "interval_from": step.basis,
         "weak_efficiency": _median(efficiencies),
         "slow_steps_share": max(row["slow_steps_share"] for row in ended),
         "oversubscribed": any(pd.notna(row["oversubscribed"]) and row["oversubscribed"] for row in ended),
         "reason": _why(ratios, len(rows), against, reference),
     }
+
+
+def _intervals(
+    ledger: Ledger,
+    ended: list[dict[str, Any]],
+    steps: list[float],
+    against: list[dict[str, Any] | None],
+    ratios: list[float],
+) -> tuple[Interval, Interval]:
+    """Return the intervals of the step in us and of the ratio; of one run within it."""
+    own = of_mean_step(ledger, ended[0]["run"]) if len(ended) == 1 else None
+    other = against[0] if len(ended) == 1 and ratios else None
+    both = None
+    if own and other is not None and other["run"] != ended[0]["run"]:
+        both = of_ratio(of_mean_step(ledger, other["run"]), own)
+    return over_runs(steps, own), over_runs(ratios, both)
 
 
 def _ratios(rows: list[dict[str, Any]], others: list[dict[str, Any] | None]) -> list[float]:
@@ -136,4 +166,5 @@ def _statuses(rows: pd.DataFrame) -> str:
 
 def left_out(study: Study) -> list[str]:
     """Return the columns that are not for reading."""
-    return ["pairs", "slow_steps_share"]
+    spread = ["step_least_us", "step_largest_us", "times_as_fast_least", "times_as_fast_largest"]
+    return ["pairs", "slow_steps_share", *spread]

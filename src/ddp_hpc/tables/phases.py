@@ -5,39 +5,53 @@ from typing import Any
 import pandas as pd
 
 from ddp_hpc.columns import ordered, split, standing, varying
+from ddp_hpc.intervals import over_runs
 from ddp_hpc.ledger import Ledger
 from ddp_hpc.phases import PHASES
 from ddp_hpc.study import Study
-from ddp_hpc.tables._frame import FLAG, FLOAT, INT, typed, types_of
+from ddp_hpc.tables._frame import FLAG, FLOAT, INT, TEXT, typed, types_of
+from ddp_hpc.tables._steady import of_median_step
 
 CAPTION = "Phases of a step in seconds: medians over the complete runs; the learning rate and the seed change no work."
 
 _SAME_WORK = {"learning_rate", "seed"}
+_EXPOSED = ("exchange_exposed_low_s", "exchange_exposed_high_s")
 _PARTS = ("forward_backward_s", "wait_s", "move_s", "exchange_busy_s")
 
 
 def build(ledger: Ledger) -> pd.DataFrame:
     """Return one row per kind of step: median phases over all its runs with status ok, null where there is none.
 
-    `step_s` is the median step, with the least and the largest of the runs; `mean_step_s` is the training time over
-    the steps, which speedups compare: what it is longer than the median was lost in slow steps. `exchange_share` is
-    exchange_exposed_s over the sum of the phases. Medians do not add up: the phases sum to the step within one run's
-    step only.
+    `step_s` is the median step, with the least and the largest of the runs, and its 95 % interval, `step_low_s` to
+    `step_high_s`, as that of `exchange_exposed_s`: over the runs, or within the only one (`interval_from`).
+    `mean_step_s` is the training time over the steps, which speedups compare: what it is longer than the median was
+    lost in slow steps. `exchange_share` is exchange_exposed_s over the sum of the phases. Medians do not add up: the
+    phases sum to the step within one run's step only.
     """
     runs = ledger.runs.copy()
     runs["status"] = standing(runs)
     axes = ordered({*varying(runs), "exchange", "world_size", "batch_size"} - _SAME_WORK)
-    columns = ["step_s", "step_least_s", "step_largest_s", "mean_step_s", *PHASES, *_PARTS, "exchange_share"]
-    types = types_of(axes) | {"runs": INT} | dict.fromkeys(columns, FLOAT) | {"oversubscribed": FLAG}
-    return typed((key | _row(rows[rows["status"] == "ok"]) for key, rows in split(runs, axes)), types)
+    spread = ["step_least_s", "step_largest_s", "step_low_s", "step_high_s"]
+    columns = ["step_s", *spread, "mean_step_s", *PHASES, *_PARTS, *_EXPOSED, "exchange_share"]
+    types = types_of(axes) | {"runs": INT} | dict.fromkeys(columns, FLOAT)
+    types |= {"interval_from": TEXT, "oversubscribed": FLAG}
+    return typed((key | _row(ledger, rows[rows["status"] == "ok"]) for key, rows in split(runs, axes)), types)
 
 
-def _row(ended: pd.DataFrame) -> dict[str, Any]:
+def _row(ledger: Ledger, ended: pd.DataFrame) -> dict[str, Any]:
     medians = {name: ended[name].median() for name in ("step_s", *PHASES, *_PARTS)}
     known = [medians[name] for name in (*PHASES, "forward_backward_s") if pd.notna(medians[name])]
     exposed = medians["exchange_exposed_s"]
+    steps = ended["step_s"].dropna().astype(float).tolist()
+    alone = of_median_step(ledger, ended["run"].iloc[0]) if len(steps) == 1 else None
+    step = over_runs(steps, alone)
+    moved = over_runs(ended["exchange_exposed_s"].dropna().astype(float).tolist())
     return medians | {
         "runs": len(ended),
+        "step_low_s": step.low,
+        "step_high_s": step.high,
+        **dict(zip(_EXPOSED, (moved.low, moved.high), strict=True)),
+        "interval_from": step.basis if steps else None,
         "step_least_s": ended["step_s"].min(),
         "step_largest_s": ended["step_s"].max(),
         "mean_step_s": (ended["train_s"] / ended["steps"]).astype(float).median(),
@@ -48,4 +62,4 @@ def _row(ended: pd.DataFrame) -> dict[str, Any]:
 
 def left_out(study: Study) -> list[str]:
     """Return the columns that are not for reading."""
-    return ["step_least_s", "step_largest_s", "exchange_busy_s"]
+    return ["step_least_s", "step_largest_s", "exchange_busy_s", *_EXPOSED]

@@ -3,10 +3,12 @@
 import pandas as pd
 
 from ddp_hpc import records
-from ddp_hpc.columns import SPEC_COLUMNS, varying
+from ddp_hpc.columns import SPEC_COLUMNS, rows_of, varying
 from ddp_hpc.ledger import Ledger
 from ddp_hpc.study import Study
+from ddp_hpc.tables._frame import FLAG, FLOAT, TEXT, typed
 from ddp_hpc.tables._judge import judged
+from ddp_hpc.tables._steady import columns
 
 CAPTION = "Runs: every planned run, whatever became of it."
 JUDGED = True
@@ -22,13 +24,21 @@ READ = (
     "reason",
 )
 
+_STEADY = {"step_low_s": FLOAT, "step_high_s": FLOAT, "drift_percent": FLOAT, "drifting": FLAG, "slow_ranks": TEXT}
+_FOR_PROGRAMS = ("attempts", "step_low_s", "step_high_s", "drift_percent")
+
 
 def build(ledger: Ledger) -> pd.DataFrame:
     """Return one row per planned run, in the order of the plan; the spec columns that vary stand first.
 
     `min_loss` is over the study's `loss_window`; `excluded` says why the run may not win and is null if it may.
+    `step_low_s` and `step_high_s` are the 95 % interval of the median step within that run (`intervals.of_median`),
+    `drift_percent` the trend of its steps from the first to the last, `drifting` whether that is beyond their noise,
+    `slow_ranks` names ranks whose own work takes longer than that of the others; null where it is not known.
     """
     runs = judged(ledger)
+    steady = typed((columns(ledger, row) for row in rows_of(runs)), _STEADY)
+    runs = pd.concat([runs, steady.set_axis(runs.index)], axis="columns")
     runs["excluded"] = runs["excluded"].replace("", pd.NA)
     front = [*(varying(runs) or ["world_size"]), "status", "reason", "excluded"]
     back = [name for name in SPEC_COLUMNS if name not in front]
@@ -38,4 +48,4 @@ def build(ledger: Ledger) -> pd.DataFrame:
 
 def left_out(study: Study) -> list[str]:
     """Return the columns that are not for reading: all measurements but a few."""
-    return [name for name in [*records.RUN.names, "attempts"] if name not in {*SPEC_COLUMNS, *READ}]
+    return [name for name in [*records.RUN.names, *_FOR_PROGRAMS] if name not in {*SPEC_COLUMNS, *READ}]

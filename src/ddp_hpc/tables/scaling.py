@@ -5,7 +5,8 @@
 - weak: the same batch per rank; the ratio of rates. Where all runs see the same samples it equals fixed samples.
 
 The baseline is the run of the same spec with world_size 1 and exchange none. Runs pair by seed; the median over the
-pairs counts, with the least and the largest beside it. Without a baseline the speedup is null, and the reason given.
+pairs counts, with the least and the largest and its 95 % interval beside it, over the pairs (`intervals.over_runs`) or,
+of one pair, within its two runs. Without a baseline the speedup is null, and the reason given.
 """
 
 from collections import Counter
@@ -17,9 +18,11 @@ import numpy as np
 import pandas as pd
 
 from ddp_hpc.columns import SPEC_COLUMNS, key_of, ordered, rows_of, slow_steps_share, split, standing, varying
+from ddp_hpc.intervals import Interval, of_ratio, over_runs
 from ddp_hpc.ledger import Ledger
 from ddp_hpc.study import Study
 from ddp_hpc.tables._frame import FLAG, FLOAT, INT, TEXT, typed, types_of
+from ddp_hpc.tables._steady import of_mean_step
 
 CAPTION = "Scaling: against one rank without exchange."
 
@@ -36,6 +39,9 @@ _TYPES = {
     "speedup": FLOAT,
     "speedup_least": FLOAT,
     "speedup_largest": FLOAT,
+    "speedup_low": FLOAT,
+    "speedup_high": FLOAT,
+    "interval_from": TEXT,
     "efficiency": FLOAT,
     "karp_flatt": FLOAT,
     "slow_steps_share": FLOAT,
@@ -73,7 +79,7 @@ def build(ledger: Ledger) -> pd.DataFrame:
     """
     runs = _planned(ledger)
     axes = ordered({*varying(runs), "exchange", "world_size", "batch_size", "learning_rate"} - {"seed"})
-    rows = [row for kind, those in _kinds(runs) for row in _rows(those, kind, axes)]
+    rows = [row for kind, those in _kinds(runs) for row in _rows(ledger, those, kind, axes)]
     types = {"kind": TEXT} | types_of(axes) | _TYPES
     return typed(rows, types)
 
@@ -107,7 +113,7 @@ def _has_pairs(runs: pd.DataFrame, kind: Kind) -> bool:
     return any(key_of(row, kind.columns()) in planned for row in rows_of(runs[runs["world_size"] > 1]))
 
 
-def _rows(runs: pd.DataFrame, kind: Kind, axes: list[str]) -> Iterator[dict[str, Any]]:
+def _rows(ledger: Ledger, runs: pd.DataFrame, kind: Kind, axes: list[str]) -> Iterator[dict[str, Any]]:
     baselines: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows_of(runs[_is_baseline(runs)]):
         baselines.setdefault(key_of(row, kind.columns()), []).append(row)
@@ -116,10 +122,12 @@ def _rows(runs: pd.DataFrame, kind: Kind, axes: list[str]) -> Iterator[dict[str,
         found = baselines.get(key_of(rows[0], kind.columns()), [])
         # several budgets may share a rate; the same budget is the nearest
         nearest_last = sorted(found, key=lambda base: bool(base["budget"] == rows[0]["budget"]))
-        yield {"kind": kind.name} | key | _compare(rows, {base["seed"]: base for base in nearest_last}, kind)
+        yield {"kind": kind.name} | key | _compare(ledger, rows, {base["seed"]: base for base in nearest_last}, kind)
 
 
-def _compare(rows: list[dict[str, Any]], baselines: Mapping[int, dict[str, Any]], kind: Kind) -> dict[str, Any]:
+def _compare(
+    ledger: Ledger, rows: list[dict[str, Any]], baselines: Mapping[int, dict[str, Any]], kind: Kind
+) -> dict[str, Any]:
     first = rows[0]
     ended = [row for row in rows if _complete(row)]
     own = {
@@ -135,6 +143,7 @@ def _compare(rows: list[dict[str, Any]], baselines: Mapping[int, dict[str, Any]]
     ratios = [_speedup(row, base, kind) for row, base in pairs]
     speedup, world_size = float(np.median(ratios)), int(first["world_size"])
     bases = [base for _, base in pairs]
+    interval = over_runs(ratios, _of_one_pair(ledger, *pairs[0]) if len(pairs) == 1 else None)
     return own | {
         "pairs": len(pairs),
         "baseline_train_s": _median(bases, "train_s"),
@@ -142,12 +151,22 @@ def _compare(rows: list[dict[str, Any]], baselines: Mapping[int, dict[str, Any]]
         "speedup": speedup,
         "speedup_least": min(ratios),
         "speedup_largest": max(ratios),
+        "speedup_low": interval.low,
+        "speedup_high": interval.high,
+        "interval_from": interval.basis,
         "efficiency": speedup / world_size,
         "karp_flatt": karp_flatt(speedup, world_size),
         "slow_steps_share": _largest([run for pair in pairs for run in pair], "slow_steps_share"),
         "oversubscribed": any(_oversubscribed(run) for pair in pairs for run in pair),
         "reason": f"only {len(pairs)} of {len(rows)} repeats" if len(pairs) < len(rows) else None,
     }
+
+
+def _of_one_pair(ledger: Ledger, row: Mapping[str, Any], base: Mapping[str, Any]) -> Interval | None:
+    """Return how sure the ratio of two runs is within these; None for a run against itself."""
+    if row["run"] == base["run"]:
+        return None
+    return of_ratio(of_mean_step(ledger, base["run"]), of_mean_step(ledger, row["run"]))
 
 
 def _complete(row: Mapping[str, Any] | None) -> bool:
@@ -213,4 +232,4 @@ def _largest(rows: list[dict[str, Any]], name: str) -> float | None:
 
 def left_out(study: Study) -> list[str]:
     """Return the columns that are not for reading."""
-    return ["samples_per_s", "baseline_train_s", "baseline_samples_per_s"]
+    return ["samples_per_s", "baseline_train_s", "baseline_samples_per_s", "speedup_least", "speedup_largest"]
