@@ -98,6 +98,15 @@ def test_losses_of_equal_seeds_are_equal_however_seeds_differ(sets):
     assert [(one.verdict, one.change_percent, one.p) for one in losses] == [(ALIKE, 0.0, 1.0)] * 3
 
 
+def test_only_runs_that_have_a_pair_count_where_seeds_are_paired(sets):
+    a, b = map(read, sets())
+    losses = [
+        one for one in judge(a, replace(b, runs=b.runs[b.runs["seed"] < 2])).findings if one.metric == "final_loss"
+    ]
+
+    assert [(one.runs_a, one.runs_b, one.a == one.b) for one in losses] == [(2, 2, True)] * 3
+
+
 def test_a_loss_that_is_worse_with_every_seed_is_seen(sets):
     """The seeds' losses differ by far more than the 3 % to 6 % by which every one is worse."""
 

@@ -101,7 +101,7 @@ def ask(point: str, key: Key, all_a: list[Row], all_b: list[Row]) -> Iterator[Qu
         if not rows_a or not rows_b:
             continue
         if metric not in TIMES:
-            yield Question(point, spec, metric, rows_a, rows_b, _of_seeds(metric, rows_a, rows_b))
+            yield Question(point, spec, metric, *_of_seeds(metric, rows_a, rows_b))
         elif any(_true(row.get("oversubscribed")) for row in (*rows_a, *rows_b)):
             yield Question(point, spec, metric, rows_a, rows_b, reason="oversubscribed: its times mean nothing")
         elif all(row[metric] > 0 for row in (*rows_a, *rows_b)):  # else the exchange of one rank
@@ -109,14 +109,20 @@ def ask(point: str, key: Key, all_a: list[Row], all_b: list[Row]) -> Iterator[Qu
             yield Question(point, spec, metric, rows_a, rows_b, tuple(arms))
 
 
-def _of_seeds(metric: str, rows_a: list[Row], rows_b: list[Row]) -> tuple[Arm, ...]:
-    """Return the differences of pairs of equal seeds as one arm, or two arms where there are no such pairs."""
+def _of_seeds(metric: str, rows_a: list[Row], rows_b: list[Row]) -> tuple[list[Row], list[Row], tuple[Arm, ...]]:
+    """Return the runs that have a pair of equal seed and the differences of these pairs as one arm.
+
+    Where there are no such pairs: all runs, and an arm for each side.
+    """
     scale = float(np.mean([abs(row[metric]) for row in rows_a])) or 1.0
-    a, b = ({row["seed"]: float(row[metric]) / scale for row in rows} for rows in (rows_a, rows_b))
+    a, b = ({row["seed"]: row for row in rows} for rows in (rows_a, rows_b))
     both = [seed for seed in a if seed in b]
     if len(both) > 1 or (both and len(a) == len(b) == 1):
-        return (Arm.of(np.array([b[seed] - a[seed] for seed in both])),)
-    return tuple(Arm.of(np.array(list(values.values()))) for values in (a, b))
+        paired_a, paired_b = [a[seed] for seed in both], [b[seed] for seed in both]
+        pairs = zip(paired_a, paired_b, strict=True)
+        return paired_a, paired_b, (Arm.of(np.array([(new[metric] - old[metric]) / scale for old, new in pairs])),)
+    arms = (Arm.of(np.array([row[metric] / scale for row in rows])) for rows in (rows_a, rows_b))
+    return rows_a, rows_b, tuple(arms)
 
 
 def known(value: Any) -> bool:
