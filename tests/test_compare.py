@@ -172,11 +172,18 @@ def test_runs_that_break_are_worse_and_runs_that_are_missing_are_not(sets, capsy
     assert found.only_a == ("world_size 4",)
 
 
-def test_times_of_more_ranks_than_cores_are_not_judged(sets):
-    a, b = map(read, sets(oversubscribed=True, slow={1: 2.0}))
+@pytest.mark.parametrize(
+    ("column", "value", "reason"),
+    [
+        ("oversubscribed", True, "oversubscribed: its times mean nothing"),
+        ("placement_verified", False, "not placed as it was asked: its times are those of another placement"),
+    ],
+)
+def test_times_that_mean_nothing_are_not_judged(sets, column, value, reason):
+    a, b = map(read, sets(**{column: value, "slow": {1: 2.0}}))
     times = [one for one in judge(a, b).findings if one.metric in ("step_s", "samples_per_s")]
 
-    assert {(one.verdict, one.reason) for one in times} == {(OPEN, "oversubscribed: its times mean nothing")}
+    assert {(one.verdict, one.reason) for one in times} == {(OPEN, reason)}
 
 
 def test_points_match_by_spec_and_not_by_order_or_seed(sets):

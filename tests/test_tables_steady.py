@@ -6,7 +6,7 @@ import pytest
 from factory import Result, made_up
 from scipy.signal import lfilter
 
-from ddp_hpc import records
+from ddp_hpc import evidence, records
 from ddp_hpc.tables import exchanges, phases, runs, scaling
 from ddp_hpc.tables._steady import drift, slow_ranks
 
@@ -143,3 +143,19 @@ def test_runs_that_differ_make_the_interval_wide_though_each_is_sure_of_itself(t
 
     assert width(one) < 0.05
     assert width(four) > 2 * width(one)
+
+
+def test_the_page_warns_of_runs_that_drift_and_ranks_that_are_slow():
+    frame = pd.DataFrame(
+        {
+            "drifting": pd.array([True, False, None], dtype="boolean"),
+            "drift_percent": [-31.0, 90.0, None],
+            "slow_ranks": pd.array([None, "rank 1 on n2 (+50 %)", None], dtype="string"),
+        }
+    )
+    drifts, slow = evidence._unsteady(frame)
+
+    assert "1 of 3 runs the steps drift, by up to 31 %" in drifts
+    assert "1 of 3 runs some ranks work slower" in slow
+    assert "rank 1 on n2 (+50 %)" in slow
+    assert list(evidence._unsteady(frame.iloc[2:])) == []

@@ -100,6 +100,7 @@ def flags(ledger: Ledger, tables: Mapping[str, pd.DataFrame], evidence: Evidence
         *_oversubscribed(ledger.runs),
         *_misplaced(ledger.runs),
         *_disturbed(ledger.runs),
+        *(_unsteady(tables["runs"]) if "runs" in tables else []),
         *(_too_good(tables["scaling"]) if "scaling" in tables else []),
         *_mixed(evidence),
         *_uncommitted(evidence),
@@ -135,6 +136,22 @@ def _disturbed(runs: pd.DataFrame) -> Iterator[str]:
             f"In {count} of {len(runs)} runs more than a third of the training time went to steps slower than the "
             "median step (slow_steps_share in the table of runs): something else used the cores. Their times and areas "
             "are not to be trusted; run them again on a quiet machine, or with repeats."
+        )
+
+
+def _unsteady(runs: pd.DataFrame) -> Iterator[str]:
+    drifting = runs[runs["drifting"].astype("boolean").fillna(False).astype(bool)]
+    if len(drifting):
+        largest = float(drifting["drift_percent"].abs().max())
+        yield (
+            f"In {len(drifting)} of {len(runs)} runs the steps drift, by up to {largest:.0f} % from first to last (drifting "
+            "in the table of runs): the machine changed meanwhile, or the clocks did. Their medians are of no one state."
+        )
+    slow = runs["slow_ranks"].dropna()
+    if len(slow):
+        yield (
+            f"In {len(slow)} of {len(runs)} runs some ranks work slower than the others by 10 % or more, e.g. "
+            f"{slow.iloc[0]} (slow_ranks in the table of runs): all others wait for them."
         )
 
 

@@ -17,7 +17,7 @@ Key = tuple[Any, ...]
 TIMES = ("step_s", "samples_per_s", "exchange_exposed_s")  # differ by factors: compared as logarithms
 QUALITIES = ("final_loss", "test_metric")  # the seed decides them: compared in pairs of equal seeds
 POINT = [name for name in SPEC_COLUMNS if name != "seed"]
-USED = [*SPEC_COLUMNS, "run", "status", "oversubscribed", "test_metric_name", *TIMES, *QUALITIES]
+USED = [*SPEC_COLUMNS, "run", "status", "oversubscribed", "placement_verified", "test_metric_name", *TIMES, *QUALITIES]
 
 
 @dataclass(frozen=True)
@@ -102,8 +102,8 @@ def ask(point: str, key: Key, all_a: list[Row], all_b: list[Row]) -> Iterator[Qu
             continue
         if metric not in TIMES:
             yield Question(point, spec, metric, *_of_seeds(metric, rows_a, rows_b))
-        elif any(_true(row.get("oversubscribed")) for row in (*rows_a, *rows_b)):
-            yield Question(point, spec, metric, rows_a, rows_b, reason="oversubscribed: its times mean nothing")
+        elif reason := _no_times(rows_a) or _no_times(rows_b):
+            yield Question(point, spec, metric, rows_a, rows_b, reason=reason)
         elif all(row[metric] > 0 for row in (*rows_a, *rows_b)):  # else the exchange of one rank
             arms = (Arm.of(np.log([float(row[metric]) for row in rows])) for rows in (rows_a, rows_b))
             yield Question(point, spec, metric, rows_a, rows_b, tuple(arms))
@@ -130,5 +130,10 @@ def known(value: Any) -> bool:
     return bool(pd.notna(value) and np.isfinite(float(value)))
 
 
-def _true(value: Any) -> bool:
-    return bool(pd.notna(value) and value)
+def _no_times(rows: list[Row]) -> str:
+    """Return why the times of these runs cannot be compared; empty if they can."""
+    if any(pd.notna(row.get("oversubscribed")) and row["oversubscribed"] for row in rows):
+        return "oversubscribed: its times mean nothing"
+    if any(pd.notna(row.get("placement_verified")) and not row["placement_verified"] for row in rows):
+        return "not placed as it was asked: its times are those of another placement"
+    return ""
