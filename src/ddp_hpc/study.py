@@ -95,10 +95,14 @@ class Study(BaseModel):
     )
     rules: Rules = Field(default_factory=Rules, description="scaling of the learning rate, and who may win")
     tables: list[Annotated[str, _known("table")]] | None = Field(
-        None, description="which tables; null: all; the one of exchanges only where there are several beside `none`"
+        None,
+        description="which tables; null: all; the one of exchanges only where there are several beside `none`, that "
+        "of utilisation only where `device: cuda` stands",
     )
     figures: list[Annotated[str, _known("figure")]] | None = Field(
-        None, description="which figures; null: all; the one of exchanges only where there are several beside `none`"
+        None,
+        description="which figures; null: all; the one of exchanges only where there are several beside `none`, that "
+        "of utilisation only where `device: cuda` stands",
     )
 
     @field_validator("search")
@@ -125,15 +129,25 @@ class Study(BaseModel):
         return self._that_fit("figure") if self.figures is None else list(self.figures)
 
     def _that_fit(self, kind: str) -> list[str]:
-        """Return all tables or figures, those that compare exchanges only where there is something to compare."""
-        apart = [name for name in catalog.names(kind) if catalog.constants(kind, name).get("COMPARES_EXCHANGES")]
-        return [name for name in catalog.names(kind) if name not in apart or self._several_exchanges]
+        """Return all tables or figures, but for those that have nothing to compare, or are of GPUs not asked for."""
+        lacking = {"COMPARES_EXCHANGES": not self._several_exchanges, "OF_GPUS": not self._on_gpus}
+        out = {constant for constant, lacks in lacking.items() if lacks}
+        return [name for name in catalog.names(kind) if not out & set(catalog.constants(kind, name))]
+
+    @property
+    def _parts(self) -> list[dict[str, Any]]:
+        """Where fields of specs stand: base, grids and what is zipped in them."""
+        return [self.base, *self.grid, *(group for grid in self.grid for group in listed(grid.get("zip", [])))]
+
+    @property
+    def _on_gpus(self) -> bool:
+        """Whether the study names GPUs as the device of any point."""
+        return any("cuda" in listed(part.get("device", [])) for part in self._parts)
 
     @property
     def _several_exchanges(self) -> bool:
         """Whether the grid has more than one way to exchange gradients beside `none`, or several options of one."""
-        zips = [group for grid in self.grid for group in listed(grid.get("zip", []))]
-        parts = [self.base, *self.grid, *zips]
+        parts = self._parts
         if any(name.startswith("exchange.") and len(listed(part[name])) > 1 for part in parts for name in part):
             return True
         named = [value for part in parts if "exchange" in part for value in listed(part["exchange"])]
