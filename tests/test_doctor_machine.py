@@ -48,6 +48,12 @@ def test_what_sinfo_says_becomes_a_good_machine_file(tmp_path, monkeypatch):
     assert read_back.status_command == "squeue"
 
 
+def test_a_type_that_the_plugin_cannot_ask_for_is_told_in_a_comment(tmp_path):
+    text = proposal.proposal(proposal.nodes(LISTED.replace("gpu:a100", "gpu:nvidia_a100-80gb")), ANSWER, "MPICH")
+    assert read(tmp_path, text).partitions["gpu"].gpu_type is None
+    assert "# GPUs of type nvidia_a100-80gb, which the plugin cannot ask for: choose them by `constraint`" in text
+
+
 @pytest.mark.parametrize(
     ("limit", "minutes"),
     [("infinite", None), ("5:00", 5), ("0:30", 1), ("30", 1), ("1:00:00", 60), ("2-12:00:00", 3600), ("n/a", None)],

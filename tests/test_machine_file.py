@@ -61,7 +61,16 @@ WRONG = {
     "zero": ("nodes: 4", "nodes: 0", [":3:", "partitions.gpu.nodes: given 0", "greater than 0"]),
     "half a core": ("_node: 48", "_node: 4.5", [":9:", "cores_per_node: given 4.5", "whole number"]),
     "no such default": ("partition: cpu", "partition: cup", [":11:", "no partition 'cup' (did you mean 'cpu'?)"]),
-    "a name with a blank": ("  gpu:", "  big gpu:", [":2:", "partitions.big gpu: given 'big gpu'", "letters, digits"]),
+    "a name with a blank": (
+        "  gpu:",
+        "  big gpu:",
+        [":2:", "partitions.big gpu: given 'big gpu'", "letters, digits, _ and . and -"],
+    ),
+    "a type of GPU": (
+        "gpus_per_node: 4",
+        "gpu_type: nvidia-a100",
+        [":5:", "gpu_type: given 'nvidia-a100' (text), allowed: letters, digits, _ and ."],
+    ),
     "no partitions": (
         GOOD[: GOOD.index("default")],
         "partitions: {}\n",

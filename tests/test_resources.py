@@ -161,6 +161,8 @@ def test_a_type_of_gpu_is_named_wherever_gpus_are():
     submitted, _ = line(request(run(2), typed), typed)
     assert "--gpus-per-node=a100:2" in submitted
     assert "--gpus=a100:2" in submitted
+    longest = machine(partitions={"gpu": GPU_NODES | {"gpu_type": "Tesla_V100.32"}})
+    assert "--gpus=Tesla_V100.32:2" in line(request(run(2), longest), longest)[0], "the plugin takes all that we do"
 
 
 @pytest.mark.parametrize(

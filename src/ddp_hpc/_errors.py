@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ddp_hpc.catalog import did_you_mean
-from ddp_hpc.scalars import NAME
+from ddp_hpc.scalars import GPU_TYPE, NAME
 
 Homes = Mapping[str, tuple[str, ...]]  # the keys that may stand in each part of a study
 
@@ -79,8 +79,8 @@ def allowed(problem: Mapping[str, Any]) -> str:
     if problem["type"] in ALLOWED:
         return ALLOWED[problem["type"]]
     if problem["type"] == "string_pattern_mismatch":
-        if problem["ctx"]["pattern"] == NAME:
-            return "letters, digits, _ . -"
+        if problem["ctx"]["pattern"] in (NAME, GPU_TYPE):
+            return "letters, digits, _ and ." + (" and -" if problem["ctx"]["pattern"] == NAME else "")
         return "lower-case letters, digits and _, not _ first, at most 64"
     text = str(problem["msg"]).removeprefix("Input should be ").removeprefix("a valid ")
     return text + did_you_mean(problem["input"], re.findall(r"'(\w+)'", text))

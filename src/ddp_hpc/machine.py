@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_va
 from ddp_hpc._errors import StudyError, allowed, given
 from ddp_hpc._yaml import Document, read_mapping
 from ddp_hpc.catalog import did_you_mean
-from ddp_hpc.scalars import STRICT, Int, Name, Positive
+from ddp_hpc.scalars import GPU_TYPE, STRICT, Int, Name, Positive
 
 # what a request sets by itself; `extra` must not set it again. The plugin refuses most of these, too
 _OURS = (
@@ -32,7 +32,11 @@ class Partition(BaseModel):
     nodes: Positive = Field(description="nodes that one job may get")
     cores_per_node: Positive = Field(description="cores of each node, as Slurm counts its CPUs")
     gpus_per_node: Int = Field(0, ge=0, description="GPUs of each node")
-    gpu_type: Name | None = Field(None, description="which GPUs, where Slurm wants to be told, e.g. `a100`")
+    gpu_type: str | None = Field(
+        None,
+        pattern=GPU_TYPE,
+        description="which GPUs, where Slurm wants to be told, e.g. `a100`; of a type with other letters: `constraint`",
+    )
     memory_mb_per_node: Positive = Field(description="memory of each node that jobs may use, in MB as Slurm counts")
     max_minutes: Positive | None = Field(None, description="the longest job, in minutes; null: no limit")
 

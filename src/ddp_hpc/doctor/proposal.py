@@ -9,6 +9,7 @@ from typing import Any
 from ddp_hpc import _probes
 from ddp_hpc._commands import run
 from ddp_hpc.doctor import slurm, software
+from ddp_hpc.scalars import GPU_TYPE
 
 # one line per kind of node: partition, nodes, CPUs, MB, GRES, time limit, up or down, nodes of a job, default's star
 _SINFO = ["sinfo", "--noheader", "--exact", "--format=%R|%D|%c|%m|%G|%l|%a|%s|%P"]
@@ -141,10 +142,16 @@ def _partition(kinds: Sequence[Nodes]) -> list[str]:
         f"    nodes: {usable}",
         f"    cores_per_node: {most.cores}",
         *([f"    gpus_per_node: {most.gpus}"] if most.gpus else []),
-        *([f"    gpu_type: {_text(most.gpu_type)}"] if most.gpu_type and several else []),
+        *([_gpu_type(most.gpu_type)] if most.gpu_type and several else []),
         f"    memory_mb_per_node: {most.memory_mb}",
         *([f"    max_minutes: {most.max_minutes}"] if most.max_minutes else []),
     ]
+
+
+def _gpu_type(name: str) -> str:
+    if re.fullmatch(GPU_TYPE, name):
+        return f"    gpu_type: {_text(name)}"
+    return f"    # GPUs of type {name}, which the plugin cannot ask for: choose them by `constraint`"
 
 
 def _described(one: Nodes) -> str:
