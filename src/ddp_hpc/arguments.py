@@ -72,6 +72,13 @@ def train(parser: argparse.ArgumentParser) -> None:
         help="what starts the ranks, whole: with -n and the run's number of ranks, e.g. 'mpiexec -n 4'; "
         "empty for one rank",
     )
+    parser.add_argument(
+        "--trace",
+        type=_steps,
+        metavar="FIRST-LAST",
+        help="trace these steps, e.g. 100-110, as `trace/` in the run's folder, for https://ui.perfetto.dev; they are "
+        "taken twice, so that neither result nor times change",
+    )
     parser.add_argument("--time-limit-min", type=float, help="end it, as `timeout`, after so many minutes")
 
 
@@ -81,6 +88,14 @@ def doctor(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--machine", action="store_true", help="print a machine file for this cluster, from sinfo, and nothing else"
     )
+
+
+def _steps(text: str) -> list[int]:
+    """Return `100-110` as two numbers."""
+    first, _, last = text.partition("-")
+    if not first.isdigit() or not (last or first).isdigit() or not 1 <= int(first) <= int(last or first):
+        raise argparse.ArgumentTypeError(f"given {text!r}, allowed: FIRST-LAST, counted from 1, e.g. 100-110")
+    return [int(first), int(last or first)]
 
 
 def made(parser: argparse.ArgumentParser) -> None:

@@ -165,7 +165,7 @@ class Captured:
         else:
             for replay, phase, part in self._pieces:
                 replay()
-                self._clock.mark(phase, part)
+                setup.marks.mark(phase, part)
         loss = (self._loss if sampled else self._whole_loss).clone()  # the next replay writes there again
         setup.batches.prefetch(number + 1)
         if self._whole is None:

@@ -146,7 +146,9 @@ def _train(options: argparse.Namespace) -> int:
     root = _root()
     limit = None if options.time_limit_min is None else 60 * options.time_limit_min
     launcher = shlex.split(options.launcher)
-    outcome = supervise(root / "results" / "runs" / options.run, launcher, root / "results" / "data", limit)
+    outcome = supervise(
+        root / "results" / "runs" / options.run, launcher, root / "results" / "data", limit, options.trace
+    )
     line = f"{options.run}: {outcome.status}{f': {outcome.reason}' if outcome.reason else ''}\n"
     try:  # noqa: SIM105  (contextlib takes a millisecond to import)
         os.write(1, line.encode())

@@ -17,6 +17,7 @@ from ddp_hpc._yaml import Document, Key
 from ddp_hpc.budget import NotDivisibleError
 from ddp_hpc.spec import RunSpec
 from ddp_hpc.study import GLOBAL_BATCH, Study, explain, listed, read
+from ddp_hpc.traceable import why_not
 
 MOST_ERRORS = 10
 MOST_POINTS = 100_000  # a grid of more is a slip, and would keep the planner busy for minutes
@@ -84,7 +85,23 @@ def expand(file: Path) -> Expansion:
         notes.append(
             f"{twice} of {asked} runs {'is' if twice == 1 else 'are'} given more than once in the grid; each runs once"
         )
+    notes += _not_traced(study, tuple(specs.values()), document)
     return Expansion(study, tuple(specs.values()), tuple(notes))
+
+
+def _not_traced(study: Study, specs: tuple[RunSpec, ...], document: Document) -> list[str]:
+    """Return in words which runs cannot trace what the study asks for.
+
+    Raises:
+        StudyError: none can.
+    """
+    if study.trace is None:
+        return []
+    where, steps = document.where(("trace", "steps"), ("trace",)), study.trace.steps
+    reasons = [reason for spec in specs if (reason := why_not(spec, steps))]
+    if len(reasons) == len(specs):
+        raise StudyError(f"{where}: trace: {reasons[0]}; allowed: steps that a run has, of a synchronous exchange")
+    return [f"{where}: trace: {len(reasons)} of {len(specs)} runs are not traced: {reasons[0]}"] if reasons else []
 
 
 def _points(study: Study, grid: Mapping[str, Any], where: str) -> Iterator[Point]:

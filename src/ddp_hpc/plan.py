@@ -14,6 +14,7 @@ from ddp_hpc.spec import RunSpec
 from ddp_hpc.states import State, state_of
 from ddp_hpc.statuses import FAILED
 from ddp_hpc.store import Store
+from ddp_hpc.traceable import why_not
 
 FIELDS = tuple(RunSpec.model_fields)
 MOST_NEIGHBOURS = 20
@@ -91,6 +92,9 @@ def prepare(ledger: Ledger) -> None:
             "world_size": planned.spec.world_size,
             "files": identity.fingerprints(planned.spec),
         }
+        asked = ledger.study.trace
+        if asked is not None and why_not(planned.spec, asked.steps) is None:
+            content["trace"] = list(asked.steps)
         if read_json(file) != content:
             file.parent.mkdir(parents=True, exist_ok=True)
             write_json(file, content)

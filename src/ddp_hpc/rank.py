@@ -78,6 +78,11 @@ def _work(folder: Path, known: dict[str, Any]) -> None:
         from ddp_hpc import metering
         from ddp_hpc.train import Outcome, train
 
+    tracer = None
+    if launch.get("trace"):
+        from ddp_hpc.tracing import Tracer
+
+        tracer = Tracer(launch["trace"], spec, comm)
     outcome, meter = Outcome(), metering.NodeMeter(comm)
     known["outcome"] = outcome
     if comm.rank == 0:
@@ -85,15 +90,17 @@ def _work(folder: Path, known: dict[str, Any]) -> None:
 
         live = Live(folder / "progress.json", spec)
         progress = Progress(spec, live, heading=lambda: heading(place, outcome.device))
-        replica = train(spec, comm, place, Path(launch["data_dir"]), outcome, progress, meter.start)
+        replica = train(spec, comm, place, Path(launch["data_dir"]), outcome, progress, meter.start, tracer)
         progress.close()
         metered = metering.with_work(meter.stop(), spec, replica)
     else:
-        train(spec, comm, place, Path(launch["data_dir"]), outcome, meter=meter.start)
+        train(spec, comm, place, Path(launch["data_dir"]), outcome, meter=meter.start, tracer=tracer)
         metered = meter.stop()
 
     from ddp_hpc import recording
 
+    if tracer is not None:
+        tracer.write(folder, place)
     parts = recording.gather(outcome, place, startup, comm, metered)
     if comm.rank == 0:
         nulls = recording.write(folder, launch, spec, outcome, parts, MPI.Get_library_version())

@@ -162,8 +162,22 @@ EVALUATIONS = pa.schema(
     ]
 )
 
+TRACE = pa.schema(
+    [
+        _field("step", pa.int32(), "", "that was traced, counted from 1"),
+        _field("rank", pa.int32(), "", "MPI rank"),
+        _field("begin_s", _FLOAT, "s", "when it began, since the tracing did, on rank 0's clock"),
+        _field("step_s", _FLOAT, "s", "the traced step, which is slower than others"),
+        _field("exchange_s", _FLOAT, "s", "union of the intervals of the exchange; null if none was recognised"),
+        _field("compute_s", _FLOAT, "s", "union of the intervals of operators or, on a GPU, of kernels"),
+        _field("exposed_s", _FLOAT, "s", "union of the intervals of the exchange, less those of compute_s"),
+        _field("clock_offset_s", _FLOAT, "s", "by how much this rank's clock was ahead of rank 0's"),
+        _field("clock_error_s", _FLOAT, "s", "half of the fastest round trip: the most that may be wrong with that"),
+    ]
+)
+
 METERED = [column.name for column in CONSUMPTION]  # columns of the run record that meters fill
-SCHEMAS = {"run": RUN, "steps": STEPS, "evaluations": EVALUATIONS, "gpu": GPU}
+SCHEMAS = {"run": RUN, "steps": STEPS, "evaluations": EVALUATIONS, "gpu": GPU, "trace": TRACE}
 
 
 def write(

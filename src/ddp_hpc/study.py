@@ -2,9 +2,9 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError, field_validator
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from ddp_hpc import catalog
 from ddp_hpc._errors import StudyError as StudyError
@@ -15,6 +15,7 @@ from ddp_hpc.scalars import STRICT, Float, Int, Positive
 from ddp_hpc.spec import RunSpec
 
 SPEC_FIELDS = tuple(RunSpec.model_fields)
+MOST_TRACED = 100  # steps
 GLOBAL_BATCH = "global_batch_size"  # in a study it may stand for batch_size x world_size
 
 
@@ -68,6 +69,27 @@ class Rules(BaseModel):
         return {name: value for name, value in self if name in SPEC_FIELDS}
 
 
+class Trace(BaseModel):
+    """Which steps are traced; it changes no result, no time and no run's identity."""
+
+    model_config = STRICT
+    steps: list[Positive] = Field(
+        min_length=2,
+        max_length=2,
+        description="the first and the last step to trace, e.g. [100, 110]: taken twice, once under torch's profiler",
+    )
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        first, last = self.steps
+        if not first <= last < first + MOST_TRACED:
+            raise ValueError(
+                f"given {first} to {last}, allowed: the first up to the last, at most {MOST_TRACED} steps; "
+                "a trace is large, and a few steps show what there is"
+            )
+        return self
+
+
 class Study(BaseModel):
     """One study file."""
 
@@ -93,6 +115,7 @@ class Study(BaseModel):
     runtime_min: Positive | None = Field(
         None, description="minutes after which a run is ended, where no run like it was measured; null: the machine's"
     )
+    trace: Trace | None = Field(None, description="which steps each run traces as it trains; null: none")
     rules: Rules = Field(default_factory=Rules, description="scaling of the learning rate, and who may win")
     tables: list[Annotated[str, _known("table")]] | None = Field(
         None,
@@ -160,6 +183,7 @@ HOMES = {
     "under `base` or `grid`": (*SPEC_FIELDS, GLOBAL_BATCH),
     "under `rules`": tuple(Rules.model_fields),
     "under `budget`": tuple(Budget.model_fields),
+    "under `trace`": tuple(Trace.model_fields),
 }
 
 

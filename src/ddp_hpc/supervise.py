@@ -37,7 +37,13 @@ class Ended(Exception):  # noqa: N818  (not an error: somebody asked us to stop)
     """A signal, named in the first argument, asked the supervisor to end the run."""
 
 
-def supervise(folder: Path, launcher: Sequence[str], data_dir: Path, time_limit_s: float | None = None) -> Outcome:
+def supervise(
+    folder: Path,
+    launcher: Sequence[str],
+    data_dir: Path,
+    time_limit_s: float | None = None,
+    trace: Sequence[int] | None = None,
+) -> Outcome:
     """Make one attempt at the run in `folder` and return how it ended.
 
     Args:
@@ -45,6 +51,7 @@ def supervise(folder: Path, launcher: Sequence[str], data_dir: Path, time_limit_
         launcher: the command that starts the ranks, e.g. `mpiexec -n 4`; empty for one rank.
         data_dir: where fetched datasets lie, one folder each.
         time_limit_s: end the run, as `timeout`, after this long; None: no limit.
+        trace: the first and the last step to trace; None: those of its study, if any.
 
     Raises:
         FileNotFoundError: the folder has no `spec.json`.
@@ -66,6 +73,8 @@ def supervise(folder: Path, launcher: Sequence[str], data_dir: Path, time_limit_
         shutil.rmtree(attempt)
         raise
     command = [*launcher, sys.executable, "-m", "ddp_hpc.shepherd", str(attempt)]
+    if trace:
+        planned = planned | {"trace": list(trace)}
     launch = planned | launched | {"data_dir": str(data_dir), "command": command, "request": request}
     write_json(attempt / "launch.json", launch)
     kills_before = verdict.oom_kills()
@@ -82,12 +91,21 @@ def supervise(folder: Path, launcher: Sequence[str], data_dir: Path, time_limit_
         wall_s = (time.monotonic_ns() - began_ns) / 1e9
         findings.write(folder, planned, verdict.first_report(attempt), outcome.status, outcome.reason, wall_s)
     elif outcome.status in ("ok", "diverged"):
+        if (attempt / "trace.parquet").exists():
+            _move_trace(attempt, folder)
         for kind in KINDS:  # in this order: run.parquet says that all is there
             os.replace(attempt / f"{kind}.parquet", folder / f"{kind}.parquet")
     wall_s = (time.monotonic_ns() - began_ns) / 1e9
     journal = {"status": outcome.status, "reason": outcome.reason, "at": _now(), "wall_s": wall_s}
     write_json(attempt / "ended.json", journal | outcome.numbers)
     return outcome
+
+
+def _move_trace(attempt: Path, folder: Path) -> None:
+    """Put the traces of an attempt in the place of those of the run."""
+    shutil.rmtree(folder / "trace", ignore_errors=True)
+    for name in ("trace", "trace.parquet"):
+        os.replace(attempt / name, folder / name)
 
 
 def _new_attempt(folder: Path) -> Path:

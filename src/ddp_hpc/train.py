@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -24,6 +25,16 @@ from ddp_hpc.setup import Setup, assemble, evaluate
 from ddp_hpc.spec import RunSpec
 
 Step = Callable[[int], Tensor]  # of its number, counted from 0; returns the loss of this rank's batch
+
+
+class Tracer(Protocol):
+    """Traces steps before they are taken."""
+
+    first: int  # from this step on, counted from 1
+
+    def trace(self, setup: Setup, take_step: Step) -> float:
+        """Take steps, put everything back, and return how many seconds it took. All ranks must call."""
+
 
 WARM_UP_STEPS = 3
 AGREE_EVERY_STEPS = 10  # how often the ranks ask each other whether to stop
@@ -45,6 +56,7 @@ class Outcome:
     time_zero_ns: int = 0  # on the host's monotonic clock, which nobody sets back
     ended_ns: int = 0  # on the same; evaluation at the end comes later
     evaluation_s: float = 0.0
+    traced_s: float = 0.0  # spent on tracing
     reported: dict[str, float | None] = field(default_factory=dict)  # what the exchange says of itself
 
     @property
@@ -61,6 +73,7 @@ def train(
     outcome: Outcome,
     report: Callable[[int, float, float], None] = lambda step, loss, elapsed_s: None,
     meter: Callable[[torch.device], None] = lambda device: None,
+    tracer: Tracer | None = None,
 ) -> Replica:
     """Train as `spec` says; return the trained replica. All ranks of `comm` must call.
 
@@ -72,6 +85,7 @@ def train(
         outcome: filled while the training runs.
         report: called every few steps with the step, this rank's loss and the seconds since time zero.
         meter: called once, with this rank's device, before anything is put there.
+        tracer: traces some steps, off the clock.
 
     Raises:
         LaunchError: GPUs, hosts, ranks and the exchange do not fit together.
@@ -93,10 +107,14 @@ def train(
     together = comm if setup.synchronous else MPI.COMM_SELF  # else every rank stops by itself
     unread: list[Tensor] = []
     for step in itertools.count(1):
+        if tracer is not None and step == tracer.first:
+            outcome.traced_s = tracer.trace(setup, take_step)
+            setup.timers.start()
         unread.append(take_step(step - 1))
         stop = None
         if step == spec.steps_asked or step % AGREE_EVERY_STEPS == 0:
-            losses, elapsed_s = read_losses(unread, outcome), time.perf_counter() - zero - outcome.evaluation_s
+            losses, paused_s = read_losses(unread, outcome), outcome.evaluation_s + outcome.traced_s
+            elapsed_s = time.perf_counter() - zero - paused_s
             if setup.synchronous:
                 check_warm_up(outcome.losses)
             stop = agree(together, losses, time_is_over(spec, elapsed_s))

@@ -94,7 +94,7 @@ class HostTimers:
 
     def start(self) -> None:
         """Begin a step here."""
-        self._last_ns = perf_counter_ns()
+        self._arrived_ns, self._fused, self._last_ns = -1, False, perf_counter_ns()
         self._starts.append((len(self._arrivals_ns), self._last_ns))
 
     def mark(self, phase: str, part: str | None = None) -> None:
@@ -159,6 +159,7 @@ class CudaTimers:
 
     def start(self) -> None:
         """Begin a step here."""
+        self._arrived_ns, self._overlapped_s, self._fused = -1, 0.0, False
         self._pending.append(((), self._event()))
         self._starts.append((len(self._arrivals_ns) + len(self._steps_pending), perf_counter_ns()))
 

@@ -1,0 +1,47 @@
+"""How far the ranks' monotonic clocks are apart, measured over MPI."""
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+from mpi4py import MPI
+
+ROUND_TRIPS = 50
+
+
+def clock_offset(
+    comm: MPI.Intracomm, clock: Callable[[], int] = time.perf_counter_ns, round_trips: int = ROUND_TRIPS
+) -> tuple[float, float]:
+    """Return by how many ns this rank's clock is ahead of rank 0's, and how wrong that may be. All ranks must call.
+
+    Rank 0 asks every other rank for its time, again and again. Of the fastest round trip the middle is taken for the
+    moment of the answer: it is off by half of that trip at most, however the way there and back differ
+    (Cristian, Distributed Computing 3, 1989).
+
+    Args:
+        comm: the ranks.
+        clock: of this rank, in ns.
+        round_trips: how often each rank is asked.
+    """
+    there, back = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
+    found = (0.0, 0.0)
+    for other in range(1, comm.size):
+        best = np.array([0.0, np.inf])
+        for _ in range(round_trips):
+            if comm.rank == 0:
+                sent = clock()
+                comm.Send(there, other)
+                comm.Recv(back, other)
+                trip = clock() - sent
+                if trip / 2 < best[1]:
+                    best[:] = back[0] - (sent + trip / 2), trip / 2
+            elif comm.rank == other:
+                comm.Recv(there, 0)
+                back[0] = clock()
+                comm.Send(back, 0)
+        if comm.rank == 0:
+            comm.Send(best, other)
+        elif comm.rank == other:
+            comm.Recv(best, 0)
+            found = (float(best[0]), float(best[1]))
+    return found
