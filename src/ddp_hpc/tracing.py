@@ -40,7 +40,7 @@ class Tracer:
             raise LaunchError(f"trace: {reason}; allowed: steps that the run has, of a synchronous exchange")
         self._comm = comm
         self._events: list[dict[str, Any]] = []
-        self._offset_ns = self._error_ns = 0.0
+        self._offset_ns = self._error_ns = self._zero_ns = 0.0
 
     def trace(self, setup: Setup, take_step: Callable[[int], object]) -> float:
         """Take the steps under the profiler, put everything back, and return how many seconds it took."""
@@ -49,15 +49,22 @@ class Tracer:
         began, before = time.perf_counter(), setup.snapshot()
         self._offset_ns, self._error_ns = clock_offset(self._comm)
         self._comm.Barrier()  # no rank moves weights that it may share with one that still copies them
-        self._zero_ns = time.perf_counter_ns()
+
+        def put_back() -> None:
+            self._comm.Barrier()
+            before.restore()
+            self._comm.Barrier()
+
+        def begin() -> None:
+            put_back()
+            self._zero_ns = time.perf_counter_ns()
+
         setup.marks.tell(trace.Marks())
         try:
-            self._events = trace.record(take_step, self.first, self._last, setup.device)
+            self._events = trace.record(take_step, self.first, self._last, setup.device, begin)
         finally:
             setup.marks.tell(setup.timers)
-        self._comm.Barrier()
-        before.restore()
-        self._comm.Barrier()
+        put_back()
         return time.perf_counter() - began
 
     def write(self, attempt: Path, place: Placement) -> None:
@@ -71,7 +78,7 @@ class Tracer:
             if place.rank == 0:
                 print(f"trace: step {self.first} was not reached, nothing is traced", flush=True)
             return
-        zero_ns = self._comm.bcast(getattr(self, "_zero_ns", 0.0))
+        zero_ns = self._comm.bcast(self._zero_ns)
         events = trace.on_one_axis(self._events, place.rank, place.host, self._offset_ns, zero_ns)
         folder = attempt / FOLDER
         folder.mkdir(parents=True, exist_ok=True)

@@ -52,15 +52,26 @@ def _note(text: str) -> None:
         pass
 
 
-def record(take_step: Callable[[int], object], first: int, last: int, device: torch.device) -> list[Event]:
+def record(
+    take_step: Callable[[int], object], first: int, last: int, device: torch.device, begin: Callable[[], None]
+) -> list[Event]:
     """Take the steps `first` to `last`, counted from 1, under the profiler, and return its events.
 
-    Whoever calls sees to it that the steps tell `Marks`, and puts the state of the training back.
+    Whoever calls sees to it that the steps tell `Marks`. The first step is taken once more before, because under the
+    profiler the first of everything is slow; its events are there too, before those of the first step that is named.
+
+    Args:
+        take_step: of its number, counted from 0.
+        first: is named and traced, as all up to `last`.
+        last: included.
+        device: whose kernels are traced too, if it is a GPU.
+        begin: called between the two, puts the state of the training back as it was before.
     """
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
     with profile(activities=activities) as profiler:
-        for _ in range(5):  # the first ones are slow
-            _note(f"{ANCHOR}{perf_counter_ns()}")
+        take_step(first - 1)
+        begin()
+        _note(f"{ANCHOR}{perf_counter_ns()}")
         for step in range(first, last + 1):
             _note(f"{STEP}{step}")
             take_step(step - 1)
@@ -90,12 +101,13 @@ def on_one_axis(events: Iterable[Event], rank: int, host: str, offset_ns: float,
         ValueError: there is no anchor: it is no trace of ours.
     """
     kept = [event for event in events if event.get("ph") == "X" and isinstance(event.get("tid"), int)]
+    begin = min((event["ts"] for event in kept if event["name"].startswith(STEP)), default=0.0)
     anchors = [(event["ts"], int(event["name"][len(ANCHOR) :])) for event in kept if event["name"].startswith(ANCHOR)]
     if not anchors:
         raise ValueError("the trace has no anchor that ties it to a clock")
     # an event begins after its clock was read: the least difference is the nearest
     shift_us = min(ts - clock_ns / 1e3 for ts, clock_ns in anchors) + (offset_ns + zero_ns) / 1e3
-    moved = [event | {"ts": event["ts"] - shift_us, "pid": rank} for event in kept]
+    moved = [event | {"ts": event["ts"] - shift_us, "pid": rank} for event in kept if event["ts"] >= begin]
     ours = (ANCHOR, MARK, STEP, ARRIVED, FLEW)
     others = [event for event in moved if not event["name"].startswith(ours)]
     names = [
