@@ -232,10 +232,34 @@ def launch_line(request: Request, launcher: str) -> str:
         return ""
     if "srun" not in (os.path.basename(word) for word in shlex.split(launcher)):
         return f"{launcher} -n {request.tasks}"
+    return f"{launcher} {_srun(request)}"
+
+
+def step_line(request: Request, launcher: str) -> str:
+    """Return the command that starts the ranks, also a single one, as a step beside others in one job.
+
+    The step has cores and GPUs of its own (`--exact`), the memory belongs to all. It starts when there is room.
+
+    Raises:
+        MachineError: the launcher is no srun, which alone places steps.
+    """
+    if "srun" not in (os.path.basename(word) for word in shlex.split(launcher)):
+        raise MachineError(
+            f"launcher: given {launcher!r}; allowed with `allocation: true`: srun, which places runs in the job"
+        )
+    if not request.gpus:  # else the step would have all GPUs of the job, and the others wait
+        return f"env -u SLURM_GPUS -u SLURM_GPUS_PER_NODE {launcher} --exact --mem=0 --gres=none {_srun(request)}"
+    gpus = f"--gpus={request.gpus}"
+    if request.even:
+        gpus += f" --gpus-per-node={request.gpus // request.nodes}"
+    return f"{launcher} --exact --mem=0 {gpus} {_srun(request)}"
+
+
+def _srun(request: Request) -> str:
     how = f"--ntasks-per-node={request.ranks_per_node} --distribution=block"
     if not request.even:
         how = "--distribution=block,Pack"  # else srun puts equally many on each node
-    return f"{launcher} -N {request.nodes} -n {request.tasks} -c {request.cores_per_rank} {how}"
+    return f"-N {request.nodes} -n {request.tasks} -c {request.cores_per_rank} {how}"
 
 
 # the resources of the rule `train` on a machine

@@ -12,7 +12,7 @@ from typing import Any
 from ddp_hpc import plan, submission
 from ddp_hpc.lock import DriverLock
 from ddp_hpc.project import Project
-from ddp_hpc.resources import SBATCH, sbatch
+from ddp_hpc.resources import SBATCH, sbatch, step_line
 from ddp_hpc.states import mark_slurm, state_of, uses_slurm
 from ddp_hpc.targets import Targets
 
@@ -59,7 +59,8 @@ def resources(found: Targets, config: Mapping[str, Any], in_a_job: bool) -> dict
 
     Args:
         found: the targets; without a machine the runs are started here.
-        config: of the workflow; without a machine it holds `launcher` and `runtime_min`.
+        config: of the workflow; without a machine it holds `launcher` and `runtime_min`; with one, `allocation: true`
+            says that the driver is in a job, which all runs share.
         in_a_job: this is the workflow within a job: what was asked for stands in the run's folder.
     """
     machine, store = found.machine, found.project.store
@@ -75,9 +76,13 @@ def resources(found: Targets, config: Mapping[str, Any], in_a_job: bool) -> dict
 
         return {name: partial(here, name=name) for name in ("runtime", "mpi")}
 
+    launcher = config.get("launcher") or machine.launcher
+
     def there(wildcards: Any, name: str) -> Any:
         asked = submission.read(store, wildcards.run) if in_a_job else found.requests[wildcards.run]
-        return sbatch(asked, machine, config.get("launcher") or machine.launcher)[name]
+        if name == "mpi" and config.get("allocation"):
+            return step_line(asked, launcher)
+        return sbatch(asked, machine, launcher)[name]
 
     return {name: partial(there, name=name) for name in SBATCH}
 

@@ -1,0 +1,32 @@
+"""Many short runs in one Slurm job, each a step with cores and GPUs of its own."""
+
+import json
+
+import pytest
+
+pytestmark = pytest.mark.slurm
+
+
+def test_all_runs_of_a_study_are_steps_of_one_job_and_end_with_the_page(project, cluster):
+    project.edit("profiles/allocation/profile.yaml", "machine: example", "machine: test")
+    project.study(
+        "short",
+        "base: {dataset: digits, model: {name: mlp, widths: [8]}, batch_size: 16, learning_rate: 0.1}\n"
+        "budget: {steps: 20}\ntables: [runs]\nfigures: []\ngrid:\n"
+        "  - {exchange: none, world_size: 1, seed: [1, 2]}\n"
+        "  - {exchange: none, world_size: 1, device: cpu}\n"
+        "  - {exchange: ring, world_size: 2, placement: spread}\n",
+    )
+    job = project.call(
+        "sbatch", "--wait", "--parsable", "--nodes=2", "--ntasks-per-node=4", "--cpus-per-task=2", "--gpus-per-node=4",
+        "--time=10", "--output=job.log", "--wrap=ddp-hpc run short --profile profiles/allocation",
+    )  # fmt: skip
+
+    said = (project.root / "job.log").read_text()
+    assert job.returncode == 0, said
+    assert "4 of 4 runs finished" in said
+    started = [json.loads(file.read_text()) for file in project.root.glob("results/runs/*/attempts/*/started.json")]
+    assert [one["slurm_job"] for one in started] == 4 * [job.stdout.strip()]  # each once, and all there
+    assert all("--exact" in one["launcher"] for one in started)
+    assert {row["status"] for row in project.status("short").values()} == {"ok"}
+    assert (project.root / "results" / "studies" / "short" / "report" / "index.html").exists()
