@@ -193,3 +193,14 @@ def test_every_argument_has_its_help(verb):
 def test_durations_in_words(seconds, words, ranks):
     assert duration(seconds) == words
     assert rank_time(seconds) == ranks
+
+
+@pytest.mark.parametrize("given", ["run s --profile p -- -n --quiet", "run --profile p s -- -n --quiet"])
+def test_what_follows_two_dashes_is_for_snakemake(given, monkeypatch):
+    asked = []
+    monkeypatch.setattr("ddp_hpc.driver.run", lambda project, *rest: asked.append(rest) or 0)
+
+    with pytest.raises(SystemExit):
+        cli.main(given.split())
+
+    assert asked == [("s", "p", None, ["-n", "--quiet"])]

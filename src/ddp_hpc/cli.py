@@ -20,7 +20,7 @@ KIND_WORDS = {"models": "model", "datasets": "dataset", "exchanges": "exchange",
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one verb and exit with its code: 0 done, 1 a run has failed or is missing, 2 a wrong study or call."""
     given = sys.argv[1:] if arguments is None else list(arguments)
-    options = _parser(given[0] if given else "").parse_args(given)
+    options = _options(given)
     try:
         code = options.verb(options)
     except KeyboardInterrupt:
@@ -34,6 +34,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"ddp-hpc: {error}", file=sys.stderr)
         code = 2
     sys.exit(code)
+
+
+def _options(given: list[str]) -> argparse.Namespace:
+    """Return what was asked for. What follows `--` is not ours; argparse would take it only right behind the study."""
+    parser, cut = _parser(given[0] if given else ""), given.index("--") if "--" in given else len(given)
+    options = parser.parse_args(given[:cut])
+    if given[cut:] and "snakemake" not in options:
+        parser.error(f"unrecognized arguments: {' '.join(given[cut:])}")
+    elif given[cut:]:
+        options.snakemake = given[cut + 1 :]
+    return options
 
 
 def _parser(called: str) -> argparse.ArgumentParser:
