@@ -32,7 +32,9 @@ class Budget(BaseModel):
         None, description="samples, summed over all ranks"
     )
     steps: Annotated[int, Field(gt=0, lt=2**31), Whole] | None = Field(None, description="optimiser steps")
-    seconds: Annotated[float, Field(gt=0), Real] | None = Field(None, description="seconds of training from time zero")
+    seconds: Annotated[float, Field(gt=0), Real] | None = Field(
+        None, description="seconds of training from time zero; looked at every 10 steps"
+    )
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:

@@ -24,6 +24,8 @@ SIGNIFICANT_DIGITS = 12  # 0.1 + 0.2 and 0.3 are one grid value
 PositiveInt = Annotated[int, Gt(0)]
 PositiveFloat = Annotated[float, Gt(0)]
 Fraction = Annotated[float, Interval(ge=0, lt=1)]
+Share = Annotated[float, Interval(gt=0, lt=1)]
+Megabytes = Annotated[float, Interval(ge=0.001, le=1e6)]  # of 1e6 bytes
 
 _NAMES = {
     "int": int,
@@ -36,6 +38,8 @@ _NAMES = {
     "PositiveInt": PositiveInt,
     "PositiveFloat": PositiveFloat,
     "Fraction": Fraction,
+    "Share": Share,
+    "Megabytes": Megabytes,
 }
 
 
@@ -49,6 +53,8 @@ _WORDS = {
     "PositiveInt": ("a whole number > 0", "whole numbers > 0"),
     "PositiveFloat": ("a number > 0", "numbers > 0"),
     "Fraction": ("a number ≥ 0, < 1", "numbers ≥ 0, < 1"),
+    "Share": ("a number > 0, < 1", "numbers > 0, < 1"),
+    "Megabytes": ("a number ≥ 0.001, ≤ 1e6", "numbers ≥ 0.001, ≤ 1e6"),
 }
 
 
@@ -208,7 +214,8 @@ def check_options(kind: str, name: str, given: Mapping[str, Any]) -> dict[str, A
     """Return `given` in canonical types, without those that equal their default.
 
     Raises:
-        CatalogError: no such choice, no such option, or a value of a wrong type.
+        CatalogError: no such choice, no such option, a value of a wrong type, or one that the constant ONLY_WITH in the
+            choice's file allows only together with another option.
     """
     allowed = options(kind, name)
     kept = {}
@@ -227,6 +234,14 @@ def check_options(kind: str, name: str, given: Mapping[str, Any]) -> dict[str, A
             ) from None
         if value != allowed[key].default:
             kept[key] = value
+    for key, others in constants(kind, name).get("ONLY_WITH", {}).items():
+        for other, values in others.items():
+            value = kept.get(other, allowed[other].default)
+            if key in kept and value not in values:
+                raise CatalogError(
+                    f"option {key!r} of {kind} {name!r}: given {kept[key]!r} with {other}: {value}, where it means "
+                    f"nothing; allowed: with {other}: {' or '.join(map(str, values))}"
+                )
     return kept
 
 

@@ -72,13 +72,3 @@ def test_a_tenth_of_the_gradients_with_error_feedback_learns_the_digits_as_well(
     part, replica, _ = run(comm, exchange=exchange, budget={"steps": 200})
     assert part.evaluations[-1][1] > full.evaluations[-1][1] - 0.05  # accuracy
     assert all(np.array_equal(replica.weights, other) for other in comm.allgather(replica.weights.numpy()))
-
-
-def test_what_does_not_go_together_is_refused(comm):
-    for options, message in [
-        ({"bucket_mb": 1.0, "compression": "top_k"}, "allowed: bucket_mb: null, or compression: none"),
-        ({"kept": 0.5}, "allowed: with compression: top_k"),
-        ({"kept": 0.0, "compression": "top_k"}, "allowed: > 0, < 1"),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            make("mpi_allreduce", replica_of(3), comm, **options)

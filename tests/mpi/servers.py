@@ -124,11 +124,6 @@ def test_half_precision_gives_the_mean_of_what_it_can_hold(comm, compression):
     assert same_on_all(comm, replica.weights)
 
 
-def test_kept_without_top_k_is_refused(comm):
-    with pytest.raises(ValueError, match=r"kept=0\.5 with compression 'none' does nothing; allowed: with .* top_k"):
-        make("parameter_server", replica_of(5), comm, kept=0.5)
-
-
 def test_what_top_k_has_not_sent_is_kept_and_nothing_is_lost(comm):
     replica = replica_of(1024)
     exchange = make("parameter_server", replica, comm, compression="top_k", kept=0.05)

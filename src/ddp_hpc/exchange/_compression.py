@@ -10,8 +10,6 @@ from torch import Tensor
 Compression = Literal["float16", "bfloat16", "top_k"]
 Message = NDArray[np.uint8]
 
-KEPT = 0.01  # the default, in the exchanges that have the option
-
 
 class Wire(Protocol):
     """How gradients look in a message. All messages of all ranks are equally long."""
@@ -113,21 +111,11 @@ class TopK:
         return [self.residual]
 
 
-def check_kept(compression: str, kept: float) -> None:
-    """Refuse a `kept` that does nothing.
-
-    Raises:
-        ValueError: it was given, and compression is not top_k.
-    """
-    if compression != "top_k" and kept != KEPT:
-        raise ValueError(f"kept={kept} with compression {compression!r} does nothing; allowed: with compression: top_k")
-
-
 def make_wire(compression: Compression, gradients: Tensor, kept: float) -> Wire:
     """Return the form that `compression` names; `kept` counts for top_k only.
 
     Raises:
-        ValueError: the gradients have two bytes each already, or `top_k` is to keep nothing.
+        ValueError: the gradients have two bytes each already.
     """
     if gradients.dtype not in (torch.float32, torch.float64):
         raise ValueError(
@@ -135,8 +123,6 @@ def make_wire(compression: Compression, gradients: Tensor, kept: float) -> Wire:
             "float32 and float64; set compression: none, or the spec's dtype"
         )
     if compression == "top_k":
-        if kept <= 0:
-            raise ValueError(f"compression 'top_k' with kept={kept} would never send anything, allowed: > 0, < 1")
         return TopK(gradients, kept)
     return Half(gradients, torch.float16 if compression == "float16" else torch.bfloat16)
 

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from mpi4py import MPI
 
-from ddp_hpc.catalog import Fraction, PositiveFloat
-from ddp_hpc.exchange._compression import Wire, check_kept, make_wire
+from ddp_hpc.catalog import Megabytes, Share
+from ddp_hpc.exchange._compression import Wire, make_wire
 from ddp_hpc.exchange._helpers import Exchange, MakeOptimizer, Timers
 from ddp_hpc.exchange._host import HostGradients, when_ready
 from ddp_hpc.replica import Replica
@@ -17,6 +17,7 @@ EXACT = True
 DETERMINISTIC = True
 OVERLAPS = False
 CAPTURABLE = False
+ONLY_WITH = {"bucket_mb": {"compression": ("none",)}, "kept": {"compression": ("top_k",)}}
 
 
 class MpiAllreduce:
@@ -113,9 +114,9 @@ def make(
     timers: Timers,
     make_optimizer: MakeOptimizer,
     *,
-    bucket_mb: PositiveFloat | None = None,
+    bucket_mb: Megabytes | None = None,
     compression: Literal["none", "float16", "bfloat16", "top_k"] = "none",
-    kept: Fraction = 0.01,
+    kept: Share = 0.01,
 ) -> Exchange:
     """Return the exchange; all ranks of `comm` must call. GPU gradients go through pinned host memory.
 
@@ -123,19 +124,10 @@ def make(
         bucket_mb: None: one blocking Allreduce; else non-blocking ones of so many MB (1e6 bytes) each.
         compression: form of the gradients in a message, see `_compression`. Each rank sends its own to all others, so
             float16 saves bytes against an allreduce on up to 3 ranks, top_k on up to 1/kept or so.
-        kept: which part of the gradients top_k sends, > 0.
-
-    Raises:
-        ValueError: both buckets and compression, or a `kept` that does nothing.
+        kept: which part of the gradients top_k sends.
     """
-    check_kept(compression, kept)
     if compression == "none":
         if bucket_mb is None:
             return MpiAllreduce(replica, comm, timers, make_optimizer)
         return InBuckets(replica, comm, timers, make_optimizer, 1e6 * bucket_mb)
-    if bucket_mb is not None:
-        raise ValueError(
-            f"bucket_mb={bucket_mb} with compression {compression!r}: compressed gradients go in one message; allowed: "
-            "bucket_mb: null, or compression: none"
-        )
     return Compressed(replica, comm, timers, make_optimizer, make_wire(compression, replica.gradients, kept))

@@ -6,8 +6,8 @@ import numpy as np
 from mpi4py import MPI
 from torch import Tensor
 
-from ddp_hpc.catalog import Fraction
-from ddp_hpc.exchange._compression import Compression, check_kept, make_wire
+from ddp_hpc.catalog import Share
+from ddp_hpc.exchange._compression import Compression, make_wire
 from ddp_hpc.exchange._helpers import MakeOptimizer, Timers
 from ddp_hpc.exchange._host import Hosted, when_ready
 from ddp_hpc.exchange._serving import GRADIENTS, Collector, send
@@ -18,6 +18,7 @@ EXACT = True
 DETERMINISTIC = True
 OVERLAPS = False
 CAPTURABLE = False
+ONLY_WITH = {"kept": {"compression": ("top_k",)}}
 
 
 class Whole:
@@ -126,19 +127,18 @@ def make(
     make_optimizer: MakeOptimizer,
     *,
     compression: Literal["none", "float16", "bfloat16", "top_k"] = "none",
-    kept: Fraction = 0.01,
+    kept: Share = 0.01,
 ) -> ParameterServer:
     """Return the exchange; all ranks of `comm` must call. What lies on a GPU goes through pinned host memory.
 
     Args:
         replica, comm, timers, make_optimizer: as of every exchange.
         compression: how gradients are sent; weights go out in full.
-        kept: which part of the gradients `top_k` sends in a step, > 0.
+        kept: which part of the gradients `top_k` sends in a step.
 
     Raises:
-        ValueError: a `kept` that does nothing, `top_k` with `kept` 0, or gradients that have two bytes each already.
+        ValueError: gradients that have two bytes each already.
     """
     gradients = replica.gradients
-    check_kept(compression, kept)
     how = Whole(gradients, comm) if compression == "none" else Compressed(gradients, comm, compression, kept)
     return ParameterServer(replica, comm, timers, make_optimizer, how)

@@ -9,7 +9,7 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ddp_hpc.catalog import PositiveFloat
+from ddp_hpc.catalog import Megabytes
 from ddp_hpc.exchange._helpers import MakeOptimizer, Timers
 from ddp_hpc.exchange._host import when_ready
 from ddp_hpc.exchange.ring import Step, make_inbox, ring_in_pieces
@@ -215,7 +215,7 @@ def make(
     timers: Timers,
     make_optimizer: MakeOptimizer,
     *,
-    bucket_mb: PositiveFloat = 4.0,
+    bucket_mb: Megabytes = 4.0,
 ) -> RingOverlapped:
     """Return the exchange; all ranks of `comm` must call. GPU gradients go through pinned host memory.
 

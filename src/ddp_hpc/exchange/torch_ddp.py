@@ -6,7 +6,7 @@ from mpi4py import MPI
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from ddp_hpc.catalog import PositiveFloat
+from ddp_hpc.catalog import Megabytes
 from ddp_hpc.exchange import _torch_distributed as group
 from ddp_hpc.exchange._helpers import MakeOptimizer, Timers
 from ddp_hpc.replica import Replica
@@ -82,7 +82,7 @@ def make(
     *,
     tuned: bool = False,
     find_unused_parameters: bool = False,
-    bucket_mb: PositiveFloat = 25.0,
+    bucket_mb: Megabytes = 25.0,
 ) -> TorchDdp:
     """Return the exchange; all ranks of `comm` must call.
 
