@@ -9,7 +9,8 @@ import pytest
 
 from ddp_hpc import spec
 from ddp_hpc.machine import Machine, MachineError
-from ddp_hpc.resources import SBATCH, ImpossibleError, Past, launch_line, request, sbatch
+from ddp_hpc.resources import ImpossibleError, Past, request
+from ddp_hpc.sbatch import SBATCH, launch_line, sbatch
 
 submit_string = pytest.importorskip("snakemake_executor_plugin_slurm.submit_string")
 plugin_utils = pytest.importorskip("snakemake_executor_plugin_slurm.utils")

@@ -12,7 +12,7 @@ from typing import Any
 from ddp_hpc import plan, submission
 from ddp_hpc.lock import DriverLock
 from ddp_hpc.project import Project
-from ddp_hpc.resources import SBATCH, sbatch, step_line
+from ddp_hpc.sbatch import SBATCH, sbatch, step_line
 from ddp_hpc.states import mark_slurm, state_of, uses_slurm
 from ddp_hpc.targets import Targets
 

@@ -12,7 +12,8 @@ from cluster import Cluster
 from test_resources import LINES, line, machine, run
 
 from ddp_hpc.machine import read
-from ddp_hpc.resources import launch_line, request
+from ddp_hpc.resources import request
+from ddp_hpc.sbatch import launch_line
 
 pytestmark = pytest.mark.slurm
 
