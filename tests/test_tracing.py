@@ -14,7 +14,7 @@ from ddp_hpc.profiling import trace
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_facts_hold_on(on_ranks, ranks):
-    on_ranks(ranks, "tracing.py")
+    on_ranks(ranks, "tracing.py", "clocks.py")
 
 
 def test_a_union_covers_what_a_brute_force_covers():

@@ -2,11 +2,41 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from mpi4py import MPI
+from numpy.typing import NDArray
 
 ROUND_TRIPS = 50
+
+
+@dataclass(frozen=True)
+class Reading:
+    """When, on this rank's clock, by how many ns it was ahead of rank 0's, and how wrong that may be."""
+
+    at_ns: int
+    offset_ns: float
+    error_ns: float
+
+
+def reading(comm: MPI.Intracomm, clock: Callable[[], int] = time.perf_counter_ns) -> Reading:
+    """Return how far this rank's clock is ahead now. All ranks must call."""
+    offset_ns, error_ns = clock_offset(comm, clock)
+    return Reading(clock(), offset_ns, error_ns)
+
+
+def on_first_clock(times_ns: NDArray[np.int64], before: Reading, after: Reading) -> NDArray[np.int64]:
+    """Return times of this rank's clock on rank 0's, -1 for those that are not between the two readings.
+
+    Clocks of two hosts differ in rate, by some 1e-5: the offset is taken to change evenly.
+    """
+    took_ns = max(1, after.at_ns - before.at_ns)
+    share = (times_ns - before.at_ns) / took_ns
+    ahead_ns = before.offset_ns + share * (after.offset_ns - before.offset_ns)
+    moved = times_ns - np.rint(ahead_ns).astype(np.int64)
+    between = (times_ns >= before.at_ns) & (times_ns <= after.at_ns)
+    return np.where(between, moved, -1)
 
 
 def clock_offset(

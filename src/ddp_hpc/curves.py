@@ -25,7 +25,7 @@ class RankPart:
     phases_s: Floats  # steps x phases
     parts_s: Floats  # steps x parts
     overlapped_s: Floats  # by step
-    arrived_ns: NDArray[np.int64]  # by step, on the host's monotonic clock
+    arrived_ns: NDArray[np.int64]  # by step, on the host's monotonic clock, or on rank 0's
     fused: NDArray[np.bool_]  # by step: its phases were not told apart
     placement: Placement
     peak_memory_bytes: int
@@ -34,6 +34,12 @@ class RankPart:
     reported: dict[str, float | None]  # what the exchange says of itself
     starts: NDArray[np.int64] = field(default_factory=lambda: np.empty((0, 2), np.int64))  # as of `timers.Timings`
     metered: Metered = field(default_factory=Metered)
+    clock_error_s: float | None = None  # of arrivals on rank 0's clock; None: they are on the host's
+
+    @property
+    def common_clock(self) -> bool:
+        """Whether arrivals can be compared with those of the other ranks."""
+        return self.placement.on_one_host or self.clock_error_s is not None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +102,7 @@ def curves(parts: Sequence[RankPart], synchronous: bool = True, overlaps: bool =
         np.stack([getattr(part, name)[:last] for part in parts], axis=1) for name in ("overlapped_s", "arrived_ns")
     )
     fused = np.any([part.fused[:last] for part in parts], axis=0)
-    if parts[0].placement.on_one_host and synchronous and not (fused.any() and len(parts) > 1):
+    if parts[0].common_clock and synchronous and not (fused.any() and len(parts) > 1):
         wait_s = (arrived_ns.max(axis=1, keepdims=True) - arrived_ns) / 1e9
         wait_s = np.clip(wait_s, 0, phases_s[:, :, EXCHANGE])
         if len(parts) > 1:

@@ -76,6 +76,7 @@ def _work(folder: Path, known: dict[str, Any]) -> None:
         os.environ[name] = str(place.threads)
     with _timed(startup, "import_s"):
         from ddp_hpc import metering
+        from ddp_hpc.clock_offsets import reading
         from ddp_hpc.train import Outcome, train
 
     tracer = None
@@ -83,6 +84,7 @@ def _work(folder: Path, known: dict[str, Any]) -> None:
         from ddp_hpc.tracing import Tracer
 
         tracer = Tracer(launch["trace"], spec, comm)
+    clock = None if place.on_one_host else reading(comm)
     outcome, meter = Outcome(), metering.NodeMeter(comm)
     known["outcome"] = outcome
     if comm.rank == 0:
@@ -101,7 +103,7 @@ def _work(folder: Path, known: dict[str, Any]) -> None:
 
     if tracer is not None:
         tracer.write(folder, place)
-    parts = recording.gather(outcome, place, startup, comm, metered)
+    parts = recording.gather(outcome, place, startup, comm, metered, clock)
     if comm.rank == 0:
         nulls = recording.write(folder, launch, spec, outcome, parts, MPI.Get_library_version())
         if outcome.device == "cuda" and "energy_j" in nulls:

@@ -12,6 +12,7 @@ from mpi4py import MPI
 
 from ddp_hpc import catalog, consumption, identity
 from ddp_hpc._process import boot_id, write_json
+from ddp_hpc.clock_offsets import Reading, on_first_clock, reading
 from ddp_hpc.curves import EXCHANGE, Curves, RankPart, curves
 from ddp_hpc.metering import Metered
 from ddp_hpc.phases import PARTS, PHASES
@@ -31,16 +32,30 @@ def gather(
     startup: dict[str, float],
     comm: MPI.Intracomm,
     metered: Metered | None = None,
+    clock: Reading | None = None,
 ) -> list[RankPart]:
-    """Return the parts of all ranks on rank 0, an empty list on the others. All ranks must call."""
+    """Return the parts of all ranks on rank 0, an empty list on the others. All ranks must call.
+
+    Args:
+        outcome: of this rank.
+        placement: of this rank.
+        startup: seconds by part.
+        comm: the ranks.
+        metered: what this rank's meter has sampled.
+        clock: how far this rank's clock was ahead before the training, where the ranks sit on several hosts.
+    """
     assert outcome.timers is not None, "train() makes the timers"
     timings, device = outcome.timers.timings(), torch.device(outcome.device)
+    arrived_ns, clock_error_s = timings.arrived_ns, None
+    if clock is not None:
+        now = reading(comm)
+        arrived_ns, clock_error_s = on_first_clock(arrived_ns, clock, now), max(clock.error_ns, now.error_ns) / 1e9
     part = RankPart(
         losses=np.array(outcome.losses),
         phases_s=timings.phases_s,
         parts_s=timings.parts_s,
         overlapped_s=timings.overlapped_s,
-        arrived_ns=timings.arrived_ns,
+        arrived_ns=arrived_ns,
         fused=timings.fused,
         placement=placement,
         peak_memory_bytes=provenance.peak_memory_bytes(device),
@@ -49,6 +64,7 @@ def gather(
         reported=outcome.reported,
         starts=timings.starts,
         metered=metered or Metered(),
+        clock_error_s=clock_error_s,
     )
     return comm.gather(part, root=0) or []
 
@@ -240,7 +256,7 @@ def provenance_of(
     null_columns = nulls | {"forward_backward_s": "forward and backward were told apart"}
     if not catalog.constants("exchange", run["exchange"])["SYNCHRONOUS"]:
         null_columns |= dict.fromkeys(("step_s", "wait_s", "move_s"), "each rank takes its steps by itself")
-    elif not parts[0].placement.on_one_host:
+    elif not parts[0].common_clock:
         null_columns |= dict.fromkeys(("wait_s", "move_s"), "the ranks' hosts have no common clock")
     elif parts[0].fused.any() and len(parts) > 1:
         null_columns |= dict.fromkeys(("wait_s", "move_s"), "a CUDA graph holds the exchange: no host sees it begin")
@@ -270,6 +286,7 @@ def provenance_of(
                 "host": part.placement.host,
                 "core_set": list(part.placement.core_set),
                 "threads": part.placement.threads,
+                "clock_error_s": part.clock_error_s,
                 **part.facts,
             }
             for part in parts

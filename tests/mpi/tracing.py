@@ -1,4 +1,4 @@
-"""Traced steps of real trainings on several ranks, and clocks that are apart by a known time."""
+"""Traced steps of real trainings on several ranks."""
 
 import gzip
 import json
@@ -8,10 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from catalogued import usable
-from mpi4py import MPI
 
 from ddp_hpc import placement, recording, records, spec, tracing, train
-from ddp_hpc.clock_offsets import clock_offset
 from ddp_hpc.curves import curves
 from ddp_hpc.phases import PHASES
 
@@ -43,15 +41,6 @@ def run(comm, folder=None, **fields):
 @pytest.fixture
 def folder(comm, tmp_path):
     return Path(comm.bcast(str(tmp_path)))
-
-
-def test_the_offset_of_two_clocks_is_found_within_the_error_that_is_given(comm):
-    for apart_ns in (0, 10**12, -(10**9)):  # ranks of one host read the same clock: so much is added on each
-        added = comm.rank * apart_ns
-        offset_ns, error_ns = clock_offset(comm, lambda added=added: time.perf_counter_ns() + added)
-        assert abs(offset_ns - added) <= error_ns + 200  # a float of 10^12 ns, and where the midpoint is rounded
-        assert (error_ns == 0) == (comm.rank == 0)
-        assert comm.allreduce(error_ns, MPI.MAX) < 0.2e9
 
 
 def test_a_trace_changes_neither_losses_nor_weights(comm, folder):
