@@ -11,6 +11,12 @@ SCRIPT = Path(__file__).with_name("cluster.sh")
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "ip", "unshare", "nsenter")
 PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
 
+# the plugin asks Slurm ever more seldom, up to every three minutes; a test cannot wait so long
+PACE = """
+from snakemake_executor_plugin_slurm import Executor
+Executor.next_seconds_between_status_checks = property(lambda executor: 1, lambda executor, seconds: None)
+"""
+
 
 def lacking() -> str | None:
     """Return which programs lack for a cluster; None if none does."""

@@ -9,14 +9,8 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from cluster import Cluster, lacking, refused
+from cluster import PACE, Cluster, lacking, refused
 from sandbox import Sandbox
-
-# the plugin asks Slurm ever more seldom, up to every three minutes; a test cannot wait so long
-PACE = """
-from snakemake_executor_plugin_slurm import Executor
-Executor.next_seconds_between_status_checks = property(lambda executor: 1, lambda executor, seconds: None)
-"""
 
 MACHINE = """
 partitions:
