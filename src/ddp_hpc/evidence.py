@@ -145,8 +145,8 @@ def _unsteady(runs: pd.DataFrame) -> Iterator[str]:
         largest = float(drifting["drift_percent"].abs().max())
         yield (
             f"In {len(drifting)} of {len(runs)} runs the steps drift, by up to {largest:.0f} % from first to last "
-            "(drifting in the table of runs): the machine changed meanwhile, or its clocks did. Their medians are of no "
-            "one state."
+            "(drifting in the table of runs): the machine changed meanwhile, or its clocks did. Their medians are of "
+            "no one state."
         )
     slow = runs["slow_ranks"].dropna()
     if len(slow):

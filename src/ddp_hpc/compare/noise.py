@@ -15,6 +15,7 @@ ALPHA = 0.05  # chance of any false alarm over all comparisons of two result set
 POWER = 0.9
 CAUTION = 0.8  # how sure it is that the scatter is not larger than the one that repeats are planned with
 MOST_REPEATS = 1000
+TOO_UNLIKE = 2.0  # degrees of freedom: a prior of so few has no mean, its points have nothing in common
 NO_SCATTER = 1e-5  # times the common variance: less than that is a coincidence, e.g. of rounded values
 
 
@@ -74,8 +75,10 @@ def prior(arms: Sequence[Arm]) -> Prior:
 
     The variances of few repeats are poor estimates. Points of one set are measured in the same way on the same machine,
     so their relative variances are alike; how alike, the variances themselves tell: an empirical Bayes estimate of an
-    inverse chi-squared distribution (Smyth, Statistical Applications in Genetics and Molecular Biology 3(1), 2004). If
-    they differ no more than chance would have it, one variance holds for all. A single point has no prior.
+    inverse chi-squared distribution (Smyth, Statistical Applications in Genetics and Molecular Biology 3(1), 2004), with
+    how much they differ taken one standard error larger than it looks, and their level not below their mean, so that
+    false alarms stay rare where points are less alike than they happen to look. Points that are too unlike share
+    nothing, and a single point has no prior.
     """
     known = [arm for arm in arms if arm.freedom > 0]
     total = float(sum(arm.freedom for arm in known))
@@ -93,6 +96,8 @@ def prior(arms: Sequence[Arm]) -> Prior:
     found = float(np.var(logs, ddof=1))
     doubt = max(found, chance) * sqrt(2 / (len(known) - 1) + peaked / len(known))  # standard error of a variance
     worth = 2 * _inverse_trigamma(max(0.0, found - chance) + doubt)
+    if worth <= TOO_UNLIKE:
+        return Prior(float("nan"), 0.0, total, 0)
     typical = float(np.exp(logs.mean() + special.digamma(worth / 2) - np.log(worth / 2)))
     return Prior(max(typical, common), worth, total, len(known))
 
