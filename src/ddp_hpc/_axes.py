@@ -60,7 +60,8 @@ def _twice(study: Study, document: Document) -> Iterator[str]:
 
 
 @cache
-def _field(name: str) -> TypeAdapter[Any]:
+def field_type(name: str) -> TypeAdapter[Any]:
+    """Return what checks a value of a field of specs, and makes it what specs hold."""
     field = RunSpec.model_fields[name]
     annotated: Any = Annotated[field.annotation, field]
     return TypeAdapter(annotated)
@@ -71,7 +72,7 @@ def _impossible(pattern: Mapping[str, Any], place: Key, document: Document) -> I
     for name in SPEC_FIELDS:
         for value in listed(pattern.get(name, [])):
             try:
-                _field(name).validate_python(value, strict=True)
+                field_type(name).validate_python(value, strict=True)
             except ValidationError as error:
                 problem = {**error.errors()[0], "loc": (name,)}
                 yield explain(problem, document, (*place, name))

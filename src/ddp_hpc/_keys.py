@@ -15,13 +15,14 @@ from ddp_hpc._axes import CHOICES
 from ddp_hpc.budget import Budget
 from ddp_hpc.machine import Machine, Partition, Retries
 from ddp_hpc.spec import RunSpec
-from ddp_hpc.study import GLOBAL_BATCH, Rules, Study, Trace
+from ddp_hpc.study import GLOBAL_BATCH, Pairs, Rules, Study, Trace
 
 MODELS: Mapping[str, type[BaseModel]] = {
     "study": Study,
     "spec": RunSpec,
     "budget": Budget,
     "trace": Trace,
+    "pairs": Pairs,
     "rules": Rules,
     "machine": Machine,
     "partition": Partition,

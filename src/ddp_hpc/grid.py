@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ddp_hpc import catalog
+from ddp_hpc import catalog, pairing
 from ddp_hpc._axes import CHOICES, FILTERS, check_keys, is_option
 from ddp_hpc._errors import StudyError
 from ddp_hpc._yaml import Document, Key
@@ -75,6 +75,11 @@ def expand(file: Path) -> Expansion:
         ]
     for (number, samples), batches in odd.items():
         problems[f"{document.where(*_places('budget', number, document))}: {NotDivisibleError(samples, batches)}"] = ""
+    if study.pairs and not problems:
+        try:
+            pairing.check(study.pairs, specs.values())
+        except ValueError as error:
+            problems[f"{document.where(('pairs',))}: pairs: {error}"] = ""
     if problems:
         more = [f"... and {len(problems) - MOST_ERRORS} more"] if len(problems) > MOST_ERRORS else []
         raise StudyError("\n".join([*(text + at for text, at in list(problems.items())[:MOST_ERRORS]), *more, *notes]))

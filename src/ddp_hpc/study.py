@@ -69,6 +69,26 @@ class Rules(BaseModel):
         return {name: value for name, value in self if name in SPEC_FIELDS}
 
 
+class Pairs(BaseModel):
+    """Two settings that are compared in every round; it changes no run, only their order."""
+
+    model_config = STRICT
+    axis: str = Field(description="the field of specs in which the two differ, e.g. `exchange`")
+    values: list[Any] = Field(
+        min_length=2,
+        max_length=2,
+        description="its two values, e.g. `[torch_ddp, ring]`: the ratios are of the second to the first",
+    )
+
+    @field_validator("axis")
+    @classmethod
+    def _field(cls, axis: str) -> str:
+        if axis not in SPEC_FIELDS or axis in ("seed", "budget"):
+            fields = [name for name in SPEC_FIELDS if name not in ("seed", "budget")]
+            raise ValueError(unknown("field", axis, fields))
+        return axis
+
+
 class Trace(BaseModel):
     """Which steps are traced; it changes no result, no time and no run's identity."""
 
@@ -111,6 +131,9 @@ class Study(BaseModel):
         description="the axes over which a winner is searched; all others say what competes with what",
     )
     repeats: Int = Field(1, gt=0, le=1000, description="how often each point runs; repeat i has seed + i")
+    pairs: Pairs | None = Field(
+        None, description="two settings to be trained one after the other in every round, in turns: the table `pairs`"
+    )
     budget: Budget | None = Field(None, description="exactly one of samples_seen, steps, seconds, for all points")
     runtime_min: Positive | None = Field(
         None, description="minutes after which a run is ended, where no run like it was measured; null: the machine's"
@@ -153,7 +176,11 @@ class Study(BaseModel):
 
     def _that_fit(self, kind: str) -> list[str]:
         """Return all tables or figures, but for those that have nothing to compare, or are of GPUs not asked for."""
-        lacking = {"COMPARES_EXCHANGES": not self._several_exchanges, "OF_GPUS": not self._on_gpus}
+        lacking = {
+            "COMPARES_EXCHANGES": not self._several_exchanges,
+            "COMPARES_PAIRS": self.pairs is None,
+            "OF_GPUS": not self._on_gpus,
+        }
         out = {constant for constant, lacks in lacking.items() if lacks}
         return [name for name in catalog.names(kind) if not out & set(catalog.constants(kind, name))]
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from ddp_hpc import catalog, identity, submission
+from ddp_hpc import catalog, identity, pairing, submission
 from ddp_hpc.fetching import is_fetched
 from ddp_hpc.ledger import Ledger, Planned
 from ddp_hpc.machine import Machine
@@ -57,7 +57,8 @@ class StudyTargets:
         """The planned runs, the first repeat of every point in the order of the grid, then all second repeats, ...
 
         So what slows the machine for a while meets all points alike, and repeats of one point are far apart. Runs
-        that differ in their seed alone are repeats, whether `repeats` or an axis asks for them.
+        that differ in their seed alone are repeats, whether `repeats` or an axis asks for them. Runs of a pair stand
+        side by side (`pairing.side_by_side`).
         """
         taken: Counter[tuple[Any, ...]] = Counter()
         rounds = {}
@@ -65,6 +66,10 @@ class StudyTargets:
             point = tuple(value for name, value in planned.spec.columns().items() if name != "seed")
             rounds[planned.run] = taken[point]
             taken[point] += 1
+        pairs = self.ledger.study.pairs
+        if pairs:
+            by_planned = {planned: rounds[planned.run] for planned in self.ledger.planned}
+            return pairing.side_by_side(self.ledger.planned, lambda planned: planned.spec, by_planned, pairs)
         return sorted(self.ledger.planned, key=lambda planned: rounds[planned.run])
 
     @property
@@ -127,7 +132,7 @@ class StudyTargets:
 
     @cached_property
     def _rules(self) -> Any:
-        return self.ledger.study.model_dump(mode="json", include={"name", "rules", "search"})
+        return self.ledger.study.model_dump(mode="json", include={"name", "rules", "search", "pairs"})
 
     @cached_property
     def _evidence(self) -> str:

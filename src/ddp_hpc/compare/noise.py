@@ -75,9 +75,9 @@ def prior(arms: Sequence[Arm]) -> Prior:
 
     The variances of few repeats are poor estimates. Points of one set are measured in the same way on the same machine,
     so their relative variances are alike; how alike, the variances themselves tell: an empirical Bayes estimate of an
-    inverse chi-squared distribution (Smyth, Statistical Applications in Genetics and Molecular Biology 3(1), 2004), with
-    how much they differ taken one standard error larger than it looks, and their level not below their mean, so that
-    false alarms stay rare where points are less alike than they happen to look. Points that are too unlike share
+    inverse chi-squared distribution (Smyth, Statistical Applications in Genetics and Molecular Biology 3(1), 2004).
+    How much they differ is taken one standard error larger than it looks, and their level not below their mean, so
+    that false alarms stay rare where points are less alike than they happen to look. Points that are too unlike share
     nothing, and a single point has no prior.
     """
     known = [arm for arm in arms if arm.freedom > 0]
