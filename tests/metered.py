@@ -8,11 +8,11 @@ import numpy as np
 from ddp_hpc import consumption, spec
 from ddp_hpc.curves import RankPart
 from ddp_hpc.metering import Metered
+from ddp_hpc.outcome import WARM_UP_STEPS
 from ddp_hpc.phases import PARTS, PHASES
 from ddp_hpc.placement import Placement
 from ddp_hpc.profiling import nvml, sampler
 from ddp_hpc.profiling.meter import Samples, Series
-from ddp_hpc.train import WARM_UP_STEPS
 
 STAND_INS = Path(__file__).parent / "stand_ins"
 ZERO_S, STEP_S, PAUSE_S = 1.0, 0.25, 0.5  # of the training: 4 steps, a pause, 4 steps

@@ -6,9 +6,9 @@ import pytest
 from ddp_hpc import curves as measured
 from ddp_hpc import recording, records, spec
 from ddp_hpc._process import boot_id
+from ddp_hpc.outcome import WARM_UP_STEPS, Outcome
 from ddp_hpc.phases import PARTS, PHASES
 from ddp_hpc.placement import Placement
-from ddp_hpc.train import WARM_UP_STEPS, Outcome
 
 EXCHANGE, DATA = PHASES.index("exchange_exposed_s"), PHASES.index("data_s")
 

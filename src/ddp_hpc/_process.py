@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # a quick start: typing and ctypes take milliseconds
     from typing import IO, Any
 
 DONE_FD = "DDP_HPC_DONE_FD"  # number of an open file: the rank writes b"done" there when it has really finished
+INTERRUPTED = "interrupted.json"  # in an attempt: its ranks were asked to end, and have
 _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 _PR_SET_PDEATHSIG = 1
 
@@ -32,6 +33,14 @@ def die_with_parent(number: signal.Signals) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
     except (OSError, AttributeError):
         return
+
+
+def remember(number: signal.Signals) -> list[int]:
+    """Let a signal do nothing but add its number to the list that is returned."""
+    asked: list[int] = []
+    signal.signal(number, lambda number, frame: asked.append(number))
+    signal.siginterrupt(number, False)  # what MPI is waiting for goes on
+    return asked
 
 
 def process_created(pid: int) -> int | None:
@@ -137,10 +146,14 @@ class Fork:
             pass
         return self.poll()
 
+    def send_signal(self, number: int) -> None:
+        """Send the child a signal, if it still runs."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
     def terminate(self) -> None:
         """Ask the child to end."""
-        if self.poll() is None:
-            os.kill(self.pid, signal.SIGTERM)
+        self.send_signal(signal.SIGTERM)
 
 
 def _exit_code_of(work: Callable[[], object]) -> int:

@@ -80,6 +80,13 @@ def train(parser: argparse.ArgumentParser) -> None:
         "taken twice, so that neither result nor times change",
     )
     parser.add_argument("--time-limit-min", type=float, help="end it, as `timeout`, after so many minutes")
+    parser.add_argument(
+        "--checkpoint-every-s",
+        type=float,
+        default=600.0,
+        help="seconds between checkpoints; 0: only when it is asked to end, by SIGUSR1, SIGTERM or its time limit "
+        "(default: %(default)g)",
+    )
 
 
 def doctor(parser: argparse.ArgumentParser) -> None:

@@ -157,9 +157,8 @@ def _train(options: argparse.Namespace) -> int:
     root = _root()
     limit = None if options.time_limit_min is None else 60 * options.time_limit_min
     launcher = shlex.split(options.launcher)
-    outcome = supervise(
-        root / "results" / "runs" / options.run, launcher, root / "results" / "data", limit, options.trace
-    )
+    folder, data = root / "results" / "runs" / options.run, root / "results" / "data"
+    outcome = supervise(folder, launcher, data, limit, options.trace, options.checkpoint_every_s)
     line = f"{options.run}: {outcome.status}{f': {outcome.reason}' if outcome.reason else ''}\n"
     try:  # noqa: SIM105  (contextlib takes a millisecond to import)
         os.write(1, line.encode())

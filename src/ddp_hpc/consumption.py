@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddp_hpc.curves import RankPart
+from ddp_hpc.outcome import WARM_UP_STEPS
 from ddp_hpc.profiling import energy
 from ddp_hpc.profiling.meter import Samples, Series
 from ddp_hpc.profiling.nvml import COUNTERS
 from ddp_hpc.profiling.peaks import peak_flop_per_s
 from ddp_hpc.spec import RunSpec
-from ddp_hpc.train import WARM_UP_STEPS
 
 SLOWED = 0x04 | 0x08 | 0x20 | 0x40 | 0x80  # power cap, hardware slowdown, heat (software, hardware), power brake
 MEANS = {

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddp_hpc.metering import Metered
+from ddp_hpc.outcome import WARM_UP_STEPS, Outcome
 from ddp_hpc.phases import PHASES
 from ddp_hpc.placement import Placement
 from ddp_hpc.sampling import weighted_mean
-from ddp_hpc.train import WARM_UP_STEPS, Outcome
 
 Floats = NDArray[np.float64]
 EXCHANGE = PHASES.index("exchange_exposed_s")
@@ -124,9 +124,9 @@ def curves(parts: Sequence[RankPart], synchronous: bool = True, overlaps: bool =
 
 def finite_curve(outcome: Outcome) -> tuple[list[float], list[float]]:
     """Return times (s since time zero) and losses of this rank's steps, as far as both are known and finite."""
-    assert outcome.timers is not None, "train() makes the timers"
-    losses = np.array(outcome.losses[WARM_UP_STEPS:])
-    t_s = np.cumsum(outcome.timers.timings().phases_s[WARM_UP_STEPS:].sum(axis=1))
+    history = outcome.history()
+    losses = history.losses[WARM_UP_STEPS:]
+    t_s = np.cumsum(history.timings.phases_s[WARM_UP_STEPS:].sum(axis=1))
     known = min(len(losses), len(t_s))
     broken = np.flatnonzero(~np.isfinite(losses[:known]))
     end = int(broken[0]) if len(broken) else known

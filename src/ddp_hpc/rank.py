@@ -5,6 +5,7 @@ goes wrong on one rank ends all of them: it leaves ATTEMPT_DIR/rank-<r>.json and
 """
 
 import os
+import signal
 import socket
 import sys
 import time
@@ -14,13 +15,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ddp_hpc._process import DONE_FD, rank_from_environment, read_json, write_json
+from ddp_hpc._process import DONE_FD, INTERRUPTED, rank_from_environment, read_json, remember, write_json
 
 if TYPE_CHECKING:
     from ddp_hpc.live import Live
+    from ddp_hpc.outcome import Outcome
     from ddp_hpc.placement import Placement
     from ddp_hpc.spec import RunSpec
-    from ddp_hpc.train import Outcome
 
 EXIT_ERROR, EXIT_LAUNCH = 1, 3
 LOST = ("Connection closed by peer", "Connection reset by peer", "remote process exited")  # Gloo's words, and NCCL's
@@ -28,19 +29,25 @@ LOST_S = 1.0  # after which whoever watches over the rank that has died has said
 TERMINAL = "DDP_HPC_TERMINAL"  # "1": somebody watches; MPI launchers give ranks a terminal even where nobody does
 
 
-def main(arguments: list[str]) -> NoReturn:
-    """Be one rank, from the first import to the end of the process."""
+def main(arguments: list[str], asked: list[int] | None = None) -> NoReturn:
+    """Be one rank, from the first import to the end of the process.
+
+    Args:
+        arguments: the folder of the attempt.
+        asked: gets an entry when a signal asks the training to end; None: SIGUSR1 is such a signal.
+    """
     folder = Path(arguments[0])
     known: dict[str, Any] = {}
+    asked = remember(signal.SIGUSR1) if asked is None else asked
     try:
-        _work(folder, known)
+        _work(folder, known, asked)
     except BaseException as error:  # whatever it is, the other ranks must not wait for this one
         _fail(folder, error, known.get("outcome"))
     _leave()
 
 
-def _work(folder: Path, known: dict[str, Any]) -> None:
-    """Train, and write the records. `known` gets the outcome while it grows."""
+def _work(folder: Path, known: dict[str, Any], asked: list[int]) -> None:
+    """Train, and write the records, or say that the training was `asked` to end; `known` gets the outcome early."""
     launch = read_json(folder / "launch.json")
     if not launch:
         raise FileNotFoundError(f"{folder}/launch.json is missing or no JSON: a rank is started by `ddp-hpc train`")
@@ -76,8 +83,10 @@ def _work(folder: Path, known: dict[str, Any]) -> None:
         os.environ[name] = str(place.threads)
     with _timed(startup, "import_s"):
         from ddp_hpc import metering
+        from ddp_hpc.checkpoint import Checkpoints
         from ddp_hpc.clock_offsets import reading
-        from ddp_hpc.train import Outcome, train
+        from ddp_hpc.outcome import Outcome
+        from ddp_hpc.train import train
 
     tracer = None
     if launch.get("trace"):
@@ -87,17 +96,35 @@ def _work(folder: Path, known: dict[str, Any]) -> None:
     clock = None if place.on_one_host else reading(comm)
     outcome, meter = Outcome(), metering.NodeMeter(comm)
     known["outcome"] = outcome
+    checkpoints = Checkpoints(
+        folder=Path(launch["checkpoint"]) if "checkpoint" in launch else None,
+        launch=launch,
+        every_s=launch.get("checkpoint_every_s", 0.0),
+        one_host=place.on_one_host,
+        startup=startup,
+        asked=asked,
+        say=lambda text: print(text, flush=True),
+    )
+    data_dir = Path(launch["data_dir"])
     if comm.rank == 0:
         from ddp_hpc.live import Live
 
         live = Live(folder / "progress.json", spec)
         progress = Progress(spec, live, heading=lambda: heading(place, outcome.device))
-        replica = train(spec, comm, place, Path(launch["data_dir"]), outcome, progress, meter.start, tracer)
+        replica = train(spec, comm, place, data_dir, outcome, progress, meter.start, tracer, checkpoints)
         progress.close()
         metered = metering.with_work(meter.stop(), spec, replica)
     else:
-        train(spec, comm, place, Path(launch["data_dir"]), outcome, meter=meter.start, tracer=tracer)
+        train(spec, comm, place, data_dir, outcome, meter=meter.start, tracer=tracer, checkpoints=checkpoints)
         metered = meter.stop()
+
+    if outcome.interrupted:
+        if comm.rank == 0:
+            content = {"steps": outcome.steps, "saved": outcome.saved, "signal": next(iter(asked), None)}
+            write_json(folder / INTERRUPTED, content)
+        comm.Barrier()
+        MPI.Finalize()
+        return
 
     from ddp_hpc import recording
 

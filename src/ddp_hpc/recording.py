@@ -1,6 +1,5 @@
 """From what the ranks measured to the records of a run."""
 
-import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,16 +10,16 @@ import torch
 from mpi4py import MPI
 
 from ddp_hpc import catalog, consumption, identity
-from ddp_hpc._process import boot_id, write_json
+from ddp_hpc._process import write_json
 from ddp_hpc.clock_offsets import Reading, on_first_clock, reading
 from ddp_hpc.curves import EXCHANGE, Curves, RankPart, curves
 from ddp_hpc.metering import Metered
+from ddp_hpc.outcome import WARM_UP_STEPS, Outcome, since_launch_s
 from ddp_hpc.phases import PARTS, PHASES
 from ddp_hpc.placement import Placement
 from ddp_hpc.profiling import provenance
 from ddp_hpc.schedule import scaled_learning_rate
 from ddp_hpc.spec import RunSpec
-from ddp_hpc.train import WARM_UP_STEPS, Outcome
 
 # columns of the run record that an exchange may report
 REPORTED = ("staleness", "staleness_max")
@@ -44,14 +43,14 @@ def gather(
         metered: what this rank's meter has sampled.
         clock: how far this rank's clock was ahead before the training, where the ranks sit on several hosts.
     """
-    assert outcome.timers is not None, "train() makes the timers"
-    timings, device = outcome.timers.timings(), torch.device(outcome.device)
+    history, device = outcome.history(), torch.device(outcome.device)
+    timings = history.timings
     arrived_ns, clock_error_s = timings.arrived_ns, None
     if clock is not None:
         now = reading(comm)
         arrived_ns, clock_error_s = on_first_clock(arrived_ns, clock, now), max(clock.error_ns, now.error_ns) / 1e9
     part = RankPart(
-        losses=np.array(outcome.losses),
+        losses=history.losses,
         phases_s=timings.phases_s,
         parts_s=timings.parts_s,
         overlapped_s=timings.overlapped_s,
@@ -96,6 +95,11 @@ def write(
     except Exception as error:  # a result must not fail for numbers beside it
         consumed, samples = {}, {}
         not_metered = dict.fromkeys(records.METERED, f"{type(error).__name__}: {error}")
+    if outcome.resumes:  # the meters before have gone with their processes
+        consumed, samples = {}, {}
+        not_metered = dict.fromkeys(
+            records.METERED, "training went on from a checkpoint: only its last part was metered"
+        )
     run |= consumed
     metadata = {
         "provenance": provenance_of(launch, parts, run, mpi_library, not_metered),
@@ -103,7 +107,8 @@ def write(
         "spec": spec.canonical,
         "files": identity.fingerprints(spec),
     }
-    summary = {name: run[name] for name in ("status", "reason", "steps", "train_s", "startup_s")}
+    kept = ("status", "reason", "steps", "train_s", "startup_s", "wall_s", "resumes", "lost_s")
+    summary = {name: run[name] for name in kept}
     records.write("evaluations", evaluation_columns(spec, outcome, curve), folder / "evaluations.parquet", metadata)
     records.write("steps", step_columns(curve), folder / "steps.parquet", metadata)
     records.write("gpu", samples, folder / "gpu.parquet", metadata)
@@ -188,11 +193,14 @@ def run_columns(
         "samples_seen": samples_seen,
         "steps": steps,
         "warm_up_steps": WARM_UP_STEPS,
-        "wall_s": since_launch_s(launch, outcome.ended_ns),
-        "startup_s": since_launch_s(launch, outcome.time_zero_ns),
+        "wall_s": outcome.passed_s(launch, outcome.ended_ns),
+        "startup_s": since_launch_s(launch, outcome.time_zero_ns) if outcome.startup_s is None else outcome.startup_s,
         "import_s": max(part.startup["import_s"] for part in parts),
         "warm_up_s": outcome.warm_up_s,
         "evaluation_s": outcome.evaluation_s,
+        "checkpoint_s": outcome.checkpoint_s,
+        "resumes": outcome.resumes,
+        "lost_s": outcome.lost_s,
         "train_s": float(t_s[-1]),
         "samples_per_s": samples_seen / t_s[-1],
         "step_s": np.median(np.diff(t_s, prepend=0)) if synchronous else None,
@@ -218,16 +226,6 @@ def run_columns(
         "placement_verified": place.verified,
         "ended_at": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-
-
-def since_launch_s(launch: dict[str, Any], at_ns: int) -> float:
-    """Return the seconds from the launch to a reading of this host's monotonic clock.
-
-    Where the launcher reads another host's, what both hosts take for the time of day has to do.
-    """
-    if launch["launched_on"] == boot_id():
-        return float(at_ns - launch["launched_ns"]) / 1e9
-    return float(time.time() - launch["launched_at"] - (time.perf_counter_ns() - at_ns) / 1e9)
 
 
 def reports(parts: Sequence[RankPart]) -> dict[str, float | None]:

@@ -39,12 +39,12 @@ class Setup:
     synchronous: bool  # all ranks take their steps together
     last_of_backward: str  # the phase in which the backward pass ends
 
-    def snapshot(self) -> Snapshot:
-        """Return a copy of all that a step changes."""
+    def snapshot(self, to: torch.device | None = None) -> Snapshot:
+        """Return a copy of all that a step changes; `to` this device, None: beside it."""
         states = [tensor for optimizer in self.optimizers for tensor in optimizer.state()]
         if isinstance(self.exchange, Remembers):
             states += self.exchange.state()
-        return Snapshot([self.replica.weights, *states], self.replica.model, self.device)
+        return Snapshot([self.replica.weights, *states], self.replica.model, self.device, to)
 
 
 def assemble(spec: RunSpec, comm: MPI.Intracomm, data_dir: Path, device: torch.device) -> Setup:

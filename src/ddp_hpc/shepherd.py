@@ -2,7 +2,7 @@
 
 `python -m ddp_hpc.shepherd ATTEMPT` forks before anything heavy is imported: the child becomes the rank, the parent
 waits. A rank that is killed, fails before MPI is up, or ends cleanly too early leaves a report, and a non-zero exit
-that makes the launcher end the other ranks.
+that makes the launcher end the other ranks. SIGUSR1 is passed on: the rank is to leave a checkpoint and end.
 """
 
 from __future__ import annotations
@@ -13,27 +13,37 @@ import sys
 import time
 from pathlib import Path
 
-from ddp_hpc._process import DONE_FD, die_with_parent, rank_from_environment, write_json
+from ddp_hpc._process import DONE_FD, die_with_parent, rank_from_environment, remember, write_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # a quick start
     from typing import NoReturn
 
+LEAVE_S = 20  # to leave a checkpoint
 BROKEN = 70  # exit code where the rank's own would be 0
 
 
 def main(attempt: Path) -> NoReturn:
     """Fork a rank, wait for it, report how it ended; `attempt` is its journal."""
+    asked, parent = remember(signal.SIGUSR1), os.getppid()
     end, start = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(end)
         die_with_parent(signal.SIGKILL)
+        remember(signal.SIGTERM)  # who signals all processes, as Slurm does, leaves it to the shepherd what follows
         os.environ[DONE_FD] = str(start)
-        _be_the_rank(attempt)
+        _be_the_rank(attempt, asked)
     os.close(start)
-    signal.signal(signal.SIGTERM, lambda number, frame: _end(child, number))
+    signal.signal(signal.SIGUSR1, lambda number, frame: os.kill(child, number))
+    if asked:
+        os.kill(child, signal.SIGUSR1)
+    signal.signal(signal.SIGALRM, lambda number, frame: _end(child, signal.SIGTERM))
+    signal.signal(signal.SIGTERM, lambda number, frame: _end_soon(child, attempt, parent))
     signal.signal(signal.SIGINT, lambda number, frame: _end(child, number))
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGALRM):
+        signal.signal(number, signal.SIG_IGN)  # the child's number may be another process's from now on
     _, status = os.waitpid(child, 0)
     os.set_blocking(end, False)
     try:
@@ -46,13 +56,25 @@ def main(attempt: Path) -> NoReturn:
     sys.exit(code if code > 0 else 128 - code if code < 0 else 0 if done else BROKEN)
 
 
-def _be_the_rank(attempt: Path) -> NoReturn:
+def _be_the_rank(attempt: Path, asked: list[int]) -> NoReturn:
     try:
         from ddp_hpc import rank
     except BaseException as error:  # a broken installation on this node, say
         _report(attempt, type(error).__name__, str(error))
         os._exit(1)
-    rank.main([str(attempt)])
+    rank.main([str(attempt)], asked)
+
+
+def _end_soon(child: int, attempt: Path, parent: int) -> None:
+    """End the rank: at once if another has failed or the launcher is gone, else with time to leave a checkpoint.
+
+    Then it was the scheduler that has sent the signal, to all processes of the job.
+    """
+    signal.signal(signal.SIGTERM, lambda number, frame: _end(child, number))
+    if os.getppid() != parent or any(attempt.glob("rank-*.json")):
+        _end(child, signal.SIGTERM)
+    os.kill(child, signal.SIGUSR1)
+    signal.alarm(LEAVE_S)
 
 
 def _end(child: int, number: int) -> NoReturn:

@@ -19,6 +19,8 @@ from pathlib import Path
 
 from ddp_hpc import allocation, lease, verdict
 from ddp_hpc._process import Fork, boot_id, die_with_parent, process_created, read_json, usable_cores, write_json
+from ddp_hpc.interruption import Interruption
+from ddp_hpc.statuses import FINISHED
 from ddp_hpc.verdict import KINDS, Outcome
 
 TYPE_CHECKING = False
@@ -29,12 +31,9 @@ if TYPE_CHECKING:  # a quick start
     Process = subprocess.Popen[bytes] | Fork
 
 GRACE_S = 15.0  # how long the launcher may take to end after a rank has failed, or all are through
+CHECKPOINT_EVERY_S = 600.0
+CHECKPOINT, MANIFEST = "checkpoint", "checkpoint.json"  # in the folder of a run, and in that
 _POLL_S = 0.25
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-
-
-class Ended(Exception):  # noqa: N818  (not an error: somebody asked us to stop)
-    """A signal, named in the first argument, asked the supervisor to end the run."""
 
 
 def supervise(
@@ -43,6 +42,7 @@ def supervise(
     data_dir: Path,
     time_limit_s: float | None = None,
     trace: Sequence[int] | None = None,
+    checkpoint_every_s: float = CHECKPOINT_EVERY_S,
 ) -> Outcome:
     """Make one attempt at the run in `folder` and return how it ended.
 
@@ -50,8 +50,10 @@ def supervise(
         folder: of the run; holds `spec.json` as `plan.prepare` wrote it.
         launcher: the command that starts the ranks, e.g. `mpiexec -n 4`; empty for one rank.
         data_dir: where fetched datasets lie, one folder each.
-        time_limit_s: end the run, as `timeout`, after this long; None: no limit.
+        time_limit_s: end the run, as `timeout`, after this long; None: no limit. A tenth of it, at most a minute,
+            is for leaving a checkpoint.
         trace: the first and the last step to trace; None: those of its study, if any.
+        checkpoint_every_s: seconds from one checkpoint to the next; 0: only when the run is asked to end.
 
     Raises:
         FileNotFoundError: the folder has no `spec.json`.
@@ -75,14 +77,12 @@ def supervise(
     command = [*launcher, sys.executable, "-m", "ddp_hpc.shepherd", str(attempt)]
     if trace:
         planned = planned | {"trace": list(trace)}
-    launch = planned | launched | {"data_dir": str(data_dir), "command": command, "request": request}
+    checkpoint = {"checkpoint": str(folder.absolute() / CHECKPOINT), "checkpoint_every_s": checkpoint_every_s}
+    others = {"data_dir": str(data_dir), "command": command, "request": request}
+    launch = planned | launched | checkpoint | others
     write_json(attempt / "launch.json", launch)
     kills_before = verdict.oom_kills()
-    try:
-        outcome = _launch(launcher, command, attempt, launch, time_limit_s)
-    except Ended as ended:
-        said = f"{ended}: asked to end, or the driver went away"
-        outcome = Outcome("cancelled", said, {"signal": str(ended)})  # `ledger` asks Slurm why, if it was Slurm
+    outcome = _launch(launcher, command, attempt, launch, Interruption(time_limit_s))
     if outcome.status == "crashed" and verdict.oom_kills() > kills_before:
         outcome = Outcome("oom_host", f"{outcome.reason}; the kernel killed a process for memory meanwhile")
     if outcome.status == "oom_gpu":
@@ -95,6 +95,8 @@ def supervise(
             _move_trace(attempt, folder)
         for kind in KINDS:  # in this order: run.parquet says that all is there
             os.replace(attempt / f"{kind}.parquet", folder / f"{kind}.parquet")
+    if outcome.status in FINISHED:
+        shutil.rmtree(folder / CHECKPOINT, ignore_errors=True)
     wall_s = (time.monotonic_ns() - began_ns) / 1e9
     journal = {"status": outcome.status, "reason": outcome.reason, "at": _now(), "wall_s": wall_s}
     write_json(attempt / "ended.json", journal | outcome.numbers)
@@ -139,16 +141,16 @@ def _launch(
     command: Sequence[str],
     attempt: Path,
     launch: dict[str, Any],
-    time_limit_s: float | None,
+    interruption: Interruption,
 ) -> Outcome:
     on_this_node = launch["request"]["ranks_per_node"] if launch["request"] else int(launch["world_size"])
-    previous = {number: signal.signal(number, _raise_ended) for number in _SIGNALS}
     die_with_parent(signal.SIGTERM)
     try:
         environment = launch_environment(on_this_node, launch["spec"].get("threads_per_rank"))
         environment |= allocation.variables(launcher)
         process = _start_launcher(command, environment) if launcher else _fork_rank(attempt, environment)
     except OSError as error:
+        interruption.close()
         return Outcome(
             "launch_failed",
             f"cannot start {command[0]!r}: {error.strerror}; allowed: a launcher that is installed here, such as "
@@ -157,15 +159,14 @@ def _launch(
     tail: deque[str] = deque(maxlen=30)
     reader = threading.Thread(target=_copy, args=(process, tail), daemon=True)
     reader.start()
-    late = False
     try:
-        late = _wait(process, attempt, time_limit_s)
+        _wait(process, attempt, interruption)
     finally:
         _end_all(process)
         reader.join(timeout=2)
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-    return verdict.judge(process.wait() or 0, attempt, tail, late)
+        interruption.close()
+    interrupted = interruption.outcome(attempt, attempt.parents[1] / CHECKPOINT / MANIFEST)
+    return verdict.judge(process.wait() or 0, attempt, tail, interrupted)
 
 
 def _fork_rank(attempt: Path, environment: dict[str, str]) -> Process:
@@ -183,12 +184,6 @@ def _start_launcher(command: Sequence[str], environment: dict[str, str]) -> Proc
         env=environment,
         preexec_fn=lambda: die_with_parent(signal.SIGTERM),
     )
-
-
-def _raise_ended(number: int, frame: Any) -> None:
-    for other in _SIGNALS:  # once is enough: the ranks are being ended now
-        signal.signal(other, signal.SIG_IGN)
-    raise Ended(signal.Signals(number).name)
 
 
 def launch_environment(ranks: int, threads: int | None = None) -> dict[str, str]:
@@ -229,10 +224,9 @@ def _copy(process: Process, tail: deque[str]) -> None:
             tail.append(text.rstrip())
 
 
-def _wait(process: Process, attempt: Path, time_limit_s: float | None) -> bool:
-    """Wait for the launcher, but not for ever once a rank has failed or all are through. Return whether it is late."""
-    began, over_at = time.monotonic(), None
-    next_beat = began + lease.BEAT_S
+def _wait(process: Process, attempt: Path, interruption: Interruption) -> None:
+    """Wait for the launcher, but not for ever once it is asked to end, a rank has failed or all are through."""
+    over_at, next_beat = None, time.monotonic() + lease.BEAT_S
     ended = threading.Event()  # Popen.wait with a timeout sleeps up to 50 ms too long
     threading.Thread(target=_tell, args=(process, ended), daemon=True).start()
     while not ended.wait(_POLL_S):
@@ -240,13 +234,12 @@ def _wait(process: Process, attempt: Path, time_limit_s: float | None) -> bool:
         if now > next_beat:
             lease.beat(attempt)
             next_beat = now + lease.BEAT_S
-        if time_limit_s is not None and now - began > time_limit_s:
-            return True
+        if interruption.pass_on(process):
+            return
         if over_at is None and (any(attempt.glob("rank-*.json")) or verdict.complete(attempt)):
             over_at = now
         if over_at is not None and now - over_at > GRACE_S:
-            break
-    return False
+            return
 
 
 def _tell(process: Process, ended: threading.Event) -> None:

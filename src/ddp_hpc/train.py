@@ -1,15 +1,14 @@
 """Data-parallel training: each rank computes gradients of its part of a batch, an exchange makes the next weights."""
 
-import itertools
 import math
+import sys
 import time
 from array import array
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -17,9 +16,10 @@ from mpi4py import MPI
 from torch import Tensor
 
 from ddp_hpc import capture
+from ddp_hpc.checkpoint import Checkpoints
 from ddp_hpc.exchange._helpers import Reports, Settles
+from ddp_hpc.outcome import WARM_UP_STEPS, Outcome
 from ddp_hpc.placement import Placement, check_exchange, choose_device
-from ddp_hpc.profiling.timers import Timers
 from ddp_hpc.replica import Replica
 from ddp_hpc.setup import Setup, assemble, evaluate
 from ddp_hpc.spec import RunSpec
@@ -36,33 +36,16 @@ class Tracer(Protocol):
         """Take steps, put everything back, and return how many seconds it took. All ranks must call."""
 
 
-WARM_UP_STEPS = 3
 AGREE_EVERY_STEPS = 10  # how often the ranks ask each other whether to stop
 
 
-@dataclass
-class Outcome:
-    """What a training leaves on one rank. It is filled as it goes, so that a failed training leaves its part too."""
+class Verdict(NamedTuple):
+    """What the ranks have agreed on: why to stop, whether to write a checkpoint, whether somebody asked to end."""
 
-    losses: "array[float]" = field(default_factory=lambda: array("d"))  # of this rank's batches; warm-up steps first
-    timers: Timers | None = None
-    evaluations: list[tuple[int, float, float]] = field(default_factory=list)  # step, metric, loss
-    metric_name: str = ""
     diverged: bool = False
-    parameters: int = 0
-    device: str = ""
-    captured: capture.Mode = "off"
-    warm_up_s: float = 0.0
-    time_zero_ns: int = 0  # on the host's monotonic clock, which nobody sets back
-    ended_ns: int = 0  # on the same; evaluation at the end comes later
-    evaluation_s: float = 0.0
-    traced_s: float = 0.0  # spent on tracing
-    reported: dict[str, float | None] = field(default_factory=dict)  # what the exchange says of itself
-
-    @property
-    def steps(self) -> int:
-        """Counted steps whose loss has been read."""
-        return max(0, len(self.losses) - WARM_UP_STEPS)
+    time_over: bool = False
+    save: bool = False
+    leave: bool = False
 
 
 def train(
@@ -74,6 +57,7 @@ def train(
     report: Callable[[int, float, float], None] = lambda step, loss, elapsed_s: None,
     meter: Callable[[torch.device], None] = lambda device: None,
     tracer: Tracer | None = None,
+    checkpoints: Checkpoints | None = None,
 ) -> Replica:
     """Train as `spec` says; return the trained replica. All ranks of `comm` must call.
 
@@ -86,10 +70,12 @@ def train(
         report: called every few steps with the step, this rank's loss and the seconds since time zero.
         meter: called once, with this rank's device, before anything is put there.
         tracer: traces some steps, off the clock.
+        checkpoints: where the training goes on, and what it leaves if it is asked to end; None: it is never asked.
 
     Raises:
         LaunchError: GPUs, hosts, ranks and the exchange do not fit together.
     """
+    checkpoints = checkpoints or Checkpoints()
     device = choose_device(spec, placement, comm)
     check_exchange(spec, placement, device)
     meter(device)
@@ -99,47 +85,68 @@ def train(
     outcome.parameters, outcome.device = setup.replica.parameters, device.type
 
     outcome.captured = capture.mode(spec, device)
-    take_step = warm_up(setup, outcome, comm)
+    done = step = checkpoints.resume(setup, outcome, comm)
+    take_step = warm_up(setup, outcome, comm, done)
     comm.Barrier()
-    outcome.time_zero_ns, zero = time.perf_counter_ns(), time.perf_counter()
+    began = outcome.begin()
+    checkpoints.wait()
     setup.timers.start()
 
     together = comm if setup.synchronous else MPI.COMM_SELF  # else every rank stops by itself
     unread: list[Tensor] = []
-    for step in itertools.count(1):
+    verdict, leaving = Verdict(), False
+    if done == spec.steps_asked:  # an asynchronous rank that was through when the others were asked to end
+        settle(setup)
+    for step in range(done + 1, (spec.steps_asked or sys.maxsize) + 1):
         if tracer is not None and step == tracer.first:
             outcome.traced_s = tracer.trace(setup, take_step)
             setup.timers.start()
         unread.append(take_step(step - 1))
-        stop = None
+        verdict = Verdict()
         if step == spec.steps_asked or step % AGREE_EVERY_STEPS == 0:
-            losses, paused_s = read_losses(unread, outcome), outcome.evaluation_s + outcome.traced_s
-            elapsed_s = time.perf_counter() - zero - paused_s
+            losses, outcome.trained_s = read_losses(unread, outcome), outcome.since(began)
             if setup.synchronous:
                 check_warm_up(outcome.losses)
-            stop = agree(together, losses, time_is_over(spec, elapsed_s))
-            report(step, losses[-1], elapsed_s)
+            verdict = agree(together, losses, time_is_over(spec, outcome.trained_s), checkpoints)
+            report(step, losses[-1], outcome.trained_s)
             setup.timers.resolve()
-        if stop or step == spec.steps_asked:
+        last = step == spec.steps_asked or verdict.diverged or verdict.time_over
+        leaving = verdict.leave and not last
+        if last or (leaving and not setup.synchronous):
             settle(setup)
         setup.timers.end_step()
-        if stop or step == spec.steps_asked:
+        if last:
             break
-        if spec.evaluate_every_steps and step % spec.evaluate_every_steps == 0:
+        evaluating = spec.evaluate_every_steps and step % spec.evaluate_every_steps == 0
+        if evaluating:
             evaluate_after(step, setup, comm, outcome)
+        if leaving:
+            break
+        if verdict.save:
+            checkpoints.save(step, setup, outcome, comm)
+        if evaluating or verdict.save:
             comm.Barrier()
             setup.timers.start()
 
     setup.timers.resolve()
     outcome.ended_ns = time.perf_counter_ns()
-    if isinstance(setup.exchange, Reports):
-        outcome.reported = setup.exchange.report()
-    broken = stop == "diverged" or not bool(setup.replica.weights.isfinite().all())  # the last update has no loss
-    outcome.diverged = agree(comm, [math.nan if broken else 0.0], False) is not None  # an asynchronous rank stops alone
-    if not outcome.diverged:
-        evaluate_after(step, setup, comm, outcome)
+    outcome.interrupted = leaving if setup.synchronous else comm.allreduce(leaving, MPI.LOR)
+    if outcome.interrupted:
+        outcome.saved = checkpoints.save(step, setup, outcome, comm)
+    else:
+        conclude(step, verdict, setup, outcome, comm)
     setup.exchange.close()
     return setup.replica
+
+
+def conclude(step: int, verdict: Verdict, setup: Setup, outcome: Outcome, comm: MPI.Intracomm) -> None:
+    """Say what there is to say of a training that has taken all of its steps, `step` of them, or diverged."""
+    if isinstance(setup.exchange, Reports):
+        outcome.reported = setup.exchange.report()
+    broken = verdict.diverged or not bool(setup.replica.weights.isfinite().all())  # the last update has no loss
+    outcome.diverged = agree(comm, [math.nan if broken else 0.0]).diverged  # an asynchronous rank stops alone
+    if not outcome.diverged:
+        evaluate_after(step, setup, comm, outcome)
 
 
 def training_step(setup: Setup, number: int) -> Tensor:
@@ -177,8 +184,9 @@ def settle(setup: Setup) -> None:
         setup.timers.mark("exchange_exposed_s")
 
 
-def warm_up(setup: Setup, outcome: Outcome, comm: MPI.Intracomm) -> Step:
-    """Take a few steps, so that nothing is done for the first time later, and put everything back.
+def warm_up(setup: Setup, outcome: Outcome, comm: MPI.Intracomm, done: int) -> Step:
+    """Take the few steps after those that are `done`, so that nothing is done for the first time later, and put
+    everything back.
 
     Returns:
         What takes a step from then on: from the graphs of a captured one, where the spec and the exchange allow it.
@@ -190,7 +198,7 @@ def warm_up(setup: Setup, outcome: Outcome, comm: MPI.Intracomm) -> Step:
         setup.timers.start()
         losses = []
         for number in range(WARM_UP_STEPS):
-            losses.append(training_step(setup, number))
+            losses.append(training_step(setup, done + number))
             if number == WARM_UP_STEPS - 1:
                 settle(setup)
             setup.timers.end_step()
@@ -201,12 +209,13 @@ def warm_up(setup: Setup, outcome: Outcome, comm: MPI.Intracomm) -> Step:
         whole = outcome.captured == "whole step"
         step = capture.Captured(setup, graphs, whole_step if whole else forward_backward, whole)
     before.restore()
-    outcome.warm_up_s = time.perf_counter() - began
+    if not outcome.resumes:  # else it is the first one's, before time zero
+        outcome.warm_up_s = time.perf_counter() - began
     return step
 
 
 def check_warm_up(losses: "array[float]") -> None:
-    """Compare the first step with the first of the warm-up: the same batch from the same state.
+    """Compare the first step of this process with the first of its warm-up: the same batch from the same state.
 
     Raises:
         RuntimeError: they differ, so something was not put back.
@@ -232,16 +241,15 @@ def time_is_over(spec: RunSpec, elapsed_s: float) -> bool:
     return spec.budget.seconds is not None and elapsed_s >= spec.budget.seconds
 
 
-def agree(comm: MPI.Intracomm, losses: list[float], time_over: bool) -> str | None:
-    """Return why to stop, the same on all ranks: `diverged` or `time`; None to go on.
-
-    One rank alone decides without MPI.
-    """
-    flags = np.array([not all(map(math.isfinite, losses)), time_over], dtype=np.int8)
+def agree(
+    comm: MPI.Intracomm, losses: list[float], time_over: bool = False, checkpoints: Checkpoints | None = None
+) -> Verdict:
+    """Return what the ranks do next, the same on all of them. One rank alone decides without MPI."""
+    save, leave = (checkpoints.due(), bool(checkpoints.asked)) if checkpoints else (False, False)
+    flags = np.array([not all(map(math.isfinite, losses)), time_over, save, leave], dtype=np.int8)
     if comm.size > 1:
         comm.Allreduce(MPI.IN_PLACE, flags, MPI.MAX)
-    diverged, over = map(bool, flags)
-    return "diverged" if diverged else "time" if over else None
+    return Verdict(*map(bool, flags))
 
 
 def evaluate_after(step: int, setup: Setup, comm: MPI.Intracomm, outcome: Outcome) -> None:

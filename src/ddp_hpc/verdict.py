@@ -34,20 +34,29 @@ def complete(attempt: Path) -> bool:
     return all((attempt / name).exists() for name in ("summary.json", *(f"{kind}.parquet" for kind in KINDS)))
 
 
-def judge(code: int, attempt: Path, tail: Sequence[str], late: bool) -> Outcome:
-    """Return the outcome from what the ranks said, else from the launcher's exit code and last words."""
+def judge(code: int, attempt: Path, tail: Sequence[str], interrupted: Outcome | None = None) -> Outcome:
+    """Return the outcome from what the ranks said, else from the launcher's exit code and last words.
+
+    Args:
+        code: of the launcher.
+        attempt: the journal.
+        tail: the last words of the launcher and its ranks.
+        interrupted: the outcome if the run was asked to end: ranks that it found in their steps were ended for that.
+    """
     first = first_report(attempt)
-    if first and not late:
+    if first and not interrupted:
         error = f"{first['error']}: " if first.get("error") else ""
         reason = f"rank {first['rank']} on {first['host']}: {error}{first['message']}"
         status = {"oom_gpu": "oom_gpu", "oom_host": "oom_host", "launch": "launch_failed"}.get(first["kind"], "crashed")
         return _memory(Outcome(status, reason, {"steps": first.get("steps")}), tail)
     if complete(attempt) and not first:  # whatever then kept the launcher, the training was done
         summary = read_json(attempt / "summary.json")
-        numbers = {key: summary.get(key) for key in ("steps", "train_s", "startup_s")}
+        numbers = {key: summary.get(key) for key in ("steps", "train_s", "startup_s", "resumes")}
+        if summary.get("resumes"):  # what the run takes in one go; this attempt was the last part of it
+            numbers["wall_s"] = summary["wall_s"] - summary["lost_s"]
         return Outcome(summary["status"], summary.get("reason"), numbers)
-    if late:
-        return Outcome("timeout", "the time limit was reached; give it more time, or ask for less")
+    if interrupted:
+        return interrupted
     said = "; ".join(line.strip(" -*|") for line in tail if line.strip(" -*|"))[-600:] or "it said nothing"
     how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
     return _memory(Outcome("launch_failed", f"the launcher {how}, and no rank left a record or a reason: {said}"), tail)
