@@ -104,7 +104,7 @@ def run(comm, folder=None, ask_at=None, kill_at=None, every_s=0.0, owner=(), ask
             raise KilledError
 
     try:
-        replica = train.train(given, comm, place, Path("unused"), outcome, report, kept)
+        replica = train.train(given, comm, place, Path("unused"), outcome, report, checkpoints=kept)
     except KilledError:
         replica = None
     return outcome, replica, said
