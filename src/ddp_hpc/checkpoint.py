@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
 
 import torch
 from mpi4py import MPI
@@ -63,6 +63,19 @@ class Checkpoints:
     asked: Sequence[int] = ()
     say: Callable[[str], object] = print
     _next_at: float = math.inf  # of the monotonic clock
+
+    @classmethod
+    def of(cls, launch: Mapping[str, Any], one_host: bool, startup: dict[str, float], asked: list[int]) -> Self:
+        """Return the checkpoints that `launch.json` asks for; none, if it names no folder."""
+        return cls(
+            folder=Path(launch["checkpoint"]) if "checkpoint" in launch else None,
+            launch=launch,
+            every_s=launch.get("checkpoint_every_s", 0.0),
+            one_host=one_host,
+            startup=startup,
+            asked=asked,
+            say=lambda text: print(text, flush=True),
+        )
 
     def wait(self) -> None:
         """Count the seconds to the next checkpoint from here."""

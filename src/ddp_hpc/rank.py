@@ -96,15 +96,7 @@ def _work(folder: Path, known: dict[str, Any], asked: list[int]) -> None:
     clock = None if place.on_one_host else reading(comm)
     outcome, meter = Outcome(), metering.NodeMeter(comm)
     known["outcome"] = outcome
-    checkpoints = Checkpoints(
-        folder=Path(launch["checkpoint"]) if "checkpoint" in launch else None,
-        launch=launch,
-        every_s=launch.get("checkpoint_every_s", 0.0),
-        one_host=place.on_one_host,
-        startup=startup,
-        asked=asked,
-        say=lambda text: print(text, flush=True),
-    )
+    checkpoints = Checkpoints.of(launch, place.on_one_host, startup, asked)
     data_dir = Path(launch["data_dir"])
     if comm.rank == 0:
         from ddp_hpc.live import Live
