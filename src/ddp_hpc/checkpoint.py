@@ -187,7 +187,7 @@ class Checkpoints:
 
     def _take_over(self, content: dict[str, Any], outcome: Outcome) -> None:
         timings = Timings(**{name: values.numpy() for name, values in content["timings"].items()})
-        if not content["one_host"]:
+        if not (content["one_host"] and self.one_host):
             timings.arrived_ns[:] = -1  # nobody knows who waited for whom
         outcome.before = History(content["losses"].numpy(), timings)
         for name, value in content["outcome"].items():
