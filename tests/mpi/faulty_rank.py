@@ -28,12 +28,12 @@ def fail():
 
 
 def faulty_train(train):
-    def wrapped(spec, comm, place, data_dir, outcome, report=lambda step, loss, elapsed_s: None, **more):
+    def wrapped(spec, comm, place, data_dir, outcome, report=lambda step, loss, elapsed_s: None, *more, **named):
         def sometimes(step, loss, elapsed_s):
             if comm.rank == which and step == 20:
                 fail()
 
-        return train(spec, comm, place, data_dir, outcome, sometimes, **more)
+        return train(spec, comm, place, data_dir, outcome, sometimes, *more, **named)
 
     return wrapped
 
