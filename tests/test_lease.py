@@ -60,6 +60,12 @@ def test_on_another_host_slurm_knows_and_the_heartbeat_counts_when_it_does_not_a
 
 
 @pytest.mark.parametrize(("silent_s", "expected"), [(0, True), (OLD, False)])
+def test_an_allocation_for_many_runs_outlives_the_supervisor_of_one(tmp_path, cluster, silent_s, expected):
+    cluster(squeue=says(line(17, "RUNNING").replace("rule_train_wildcards_one", "")))
+    assert is_alive(attempt(tmp_path, 1, silent_s, slurm_job="17")) is expected
+
+
+@pytest.mark.parametrize(("silent_s", "expected"), [(0, True), (OLD, False)])
 @pytest.mark.parametrize("job", [None, "17"])
 def test_without_slurm_only_the_heartbeat_tells(tmp_path, cluster, job, silent_s, expected):
     cluster()

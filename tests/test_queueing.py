@@ -1,6 +1,7 @@
 """What a driver makes of the queue: which jobs are its own, when a workflow is pointless, what is cancelled."""
 
 import json
+import threading
 from collections.abc import Callable
 
 import factory
@@ -105,6 +106,16 @@ def test_what_cannot_be_cancelled_because_slurm_is_away_is_said(jobs, cluster, c
     cluster(squeue="exit 1", scancel="exit 1")
     jobs.cancel()
     assert "jobs may go on, and the same command finds them" in capsys.readouterr().err
+
+
+def test_nothing_is_submitted_until_slurm_answers(tmp_path, jobs, cluster, monkeypatch, capsys):
+    monkeypatch.setattr(slurm, "KEPT_WITHOUT_ANSWER_S", 0)
+    monkeypatch.setattr(slurm, "KEPT_S", 0)
+    cluster(squeue=f"echo x >> {tmp_path}/asked; read -r two < {tmp_path}/answers || exit 1")
+    threading.Timer(1, lambda: (tmp_path / "answers").write_text("yes\n")).start()
+    jobs.wait_for_slurm()
+    assert (tmp_path / "answers").exists()
+    assert capsys.readouterr().err.count("nothing is submitted until it does") == 1
 
 
 class Scripted:

@@ -9,7 +9,7 @@ import pytest
 from fake_slurm import line, says, shown
 
 from ddp_hpc import lease, slurm
-from ddp_hpc.states import State, keep, state_of
+from ddp_hpc.states import State, keep, record_is_late, state_of
 from ddp_hpc.store import Store
 
 NO_ANSWER = "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1"
@@ -188,3 +188,13 @@ def test_slurm_is_not_asked_about_projects_that_do_not_use_it(store, cluster, tm
     cluster(squeue=f"touch {tmp_path}/asked")
     assert state_of(store, "one").status == "cancelled"
     assert not (tmp_path / "asked").exists()
+
+
+@pytest.mark.parametrize(("ended", "late"), [({"status": "ok"}, True), ({"status": "crashed"}, False), ({}, False)])
+def test_a_record_is_late_if_its_run_has_ended_well_and_it_is_not_there(store, cluster, ended, late):
+    """A24: outputs seen late."""
+    assert not record_is_late(store, "one")
+    attempt(store, 1, "17", ended=ended)
+    assert record_is_late(store, "one") is late
+    (store.folder("one") / "run.parquet").touch()
+    assert not record_is_late(store, "one")

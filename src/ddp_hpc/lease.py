@@ -63,7 +63,9 @@ def alive(attempt: Path, started: dict[str, Any]) -> bool | None:
         from ddp_hpc import slurm
 
         if slurm.is_here():
-            active = slurm.is_active(number)
+            active, listed = slurm.is_active(number), slurm.queue().job(number)
+            if active and silent and listed and listed.run is None:
+                return False  # the job is an allocation for many runs: it outlives each of them
             return active if active is not None or silent else True
     return not silent
 

@@ -3,17 +3,19 @@
 import json
 import signal
 import sys
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from ddp_hpc.engine import Engine, Signals
+from ddp_hpc.engine import POLL_S, Engine, Signals
 from ddp_hpc.ledger import Ledger, Planned
 from ddp_hpc.printing import counted
 from ddp_hpc.progress import Progress
 from ddp_hpc.queueing import Jobs, Watch
-from ddp_hpc.states import State, keep, mark_slurm, state_of
+from ddp_hpc.states import State, keep, mark_slurm, record_is_late, state_of
 from ddp_hpc.statuses import FAILED, in_words
 
+LATE_S = 60.0
 MOST_STUCK = 3  # passes that Snakemake may spoil by hanging
 
 
@@ -76,7 +78,16 @@ class Passes:
                 self.engine.say(watch.stuck)
                 print(watch.stuck, file=sys.stderr)
         self.jobs.wait_for_end(progress)
+        self._wait_for_records(waiting)
         return code
+
+    def _wait_for_records(self, waiting: Sequence[Planned]) -> None:
+        """Wait a while for records that were written on a node and are not seen here yet."""
+        deadline = time.monotonic() + LATE_S
+        while time.monotonic() < deadline and not self.signals.asked:
+            if not any(record_is_late(self.ledger.store, planned.run) for planned in waiting):
+                return
+            time.sleep(POLL_S)
 
     def _only(self, runs: Sequence[Planned], number: int) -> str:
         """Write which runs a pass trains, and return what tells the Snakefile."""

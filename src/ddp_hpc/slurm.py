@@ -137,11 +137,13 @@ def forget() -> None:
     _kept = (float("-inf"), Queue())
     _ended.clear()
     _accounts.cache_clear()
+    is_here.cache_clear()
 
 
 _kept: tuple[float, Queue] = (float("-inf"), Queue())
 
 
+@functools.cache
 def is_here() -> bool:
     """Return whether Slurm's client commands are installed."""
     return shutil.which("squeue") is not None

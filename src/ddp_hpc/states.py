@@ -53,6 +53,12 @@ def state_of(store: Store, run: str) -> State:
     return _of_newer_job(store, run, state, started) if uses_slurm(store) else state
 
 
+def record_is_late(store: Store, run: str) -> bool:
+    """Return whether a run has ended well and its record is not seen yet: a file system may take a minute."""
+    tried = store.attempts(run)
+    return bool(tried) and read_json(tried[-1] / "ended.json").get("status") in FINISHED and not store.finished(run)
+
+
 def uses_slurm(store: Store) -> bool:
     """Return whether jobs of this project may be in a queue: a driver has said so, and Slurm is here."""
     return (store.root / _MARK).exists() and slurm.is_here()

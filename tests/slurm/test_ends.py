@@ -165,6 +165,15 @@ def test_after_a_kill_the_same_command_waits_for_the_jobs_that_are_queued_or_run
     cluster.run("scontrol", "update", "nodename=node1,node2", "state=resume")
     wait_for(lambda: statuses(study) == ["running", "running"] and supervisors(study) == 2)
     kill(study, second)
+    run = state(study, "-s1-")["run"]
+    by_hand = study.call("ddp-hpc", "train", run)
+    assert by_hand.returncode == 2
+    assert re.search(rf"{run} is being trained already, by attempt 1: since \S+ on node\d", by_hand.stderr)
+    plain = study.call(
+        *("snakemake", "--workflow-profile", "profiles/slurm", "--config", "studies=[ends]", "machine=test")
+    )
+    assert plain.returncode != 0
+    assert "2 runs are in the queue or running already" in plain.stdout + plain.stderr
 
     code, said = end(start(study))
 
@@ -186,3 +195,14 @@ def test_a_driver_that_is_asked_to_end_cancels_its_jobs_and_says_so(study, clust
     assert re.search(r"cancelled 2 Slurm jobs: \d+, \d+", said)
     assert statuses(study) == ["cancelled", "cancelled"]
     assert {job["State"] for job in jobs().values()} == {"CANCELLED"}
+
+
+def test_a_workflow_that_has_lost_track_of_its_jobs_does_not_hang(study):
+    """A24: with sacct and no accounting the plugin would wait for ever."""
+    study.study("ends", HEAD + "budget: {steps: 20}\ngrid: {model: mlp}\n")
+    study.append("config/machines/test.yaml", "status_command: sacct\n")
+
+    code, said = end(start(study))
+
+    assert code == 0, said
+    assert state(study, "-s0-")["status"] == "ok"
