@@ -1,7 +1,10 @@
 """What a driver makes of the queue: which jobs are its own, when a workflow is pointless, what is cancelled."""
 
 import json
+import os
+import subprocess
 import threading
+import time
 from collections.abc import Callable
 
 import factory
@@ -84,14 +87,27 @@ def test_a_workflow_is_pointless_when_all_has_ended_or_it_waits_for_jobs_that_ar
 ):
     cluster(squeue=squeue)
     one = watch(unended, idle_s)
-    assert one() is over
+    assert one(os.getpid()) is over
     assert (one.stuck is not None) is stuck
 
 
 @pytest.mark.parametrize("state", ["PENDING", "RUNNING", "COMPLETING", "SUSPENDED"])
 def test_a_workflow_whose_jobs_wait_or_run_is_left_alone(tmp_path, ledger, cluster, watch, state):
     cluster(squeue=listed(ledger, tmp_path, state))
-    assert watch(1, 2 * queueing.STUCK_S)() is False
+    assert watch(1, 2 * queueing.STUCK_S)(os.getpid()) is False
+
+
+def test_a_workflow_that_fetches_a_dataset_is_left_alone(cluster, watch, monkeypatch):
+    cluster(squeue="exit 0")
+    monkeypatch.setattr(queueing, "LOOK_S", 0.2)
+    fetching = subprocess.Popen(["/bin/sleep", "30"])
+    try:
+        time.sleep(0.5)
+        assert watch(1, 2 * queueing.STUCK_S)(os.getpid()) is False
+    finally:
+        fetching.kill()
+        fetching.wait()
+    assert watch(1, 2 * queueing.STUCK_S)(os.getpid()) is True
 
 
 def test_all_jobs_are_cancelled_once_and_named(tmp_path, ledger, jobs, cluster, capsys):

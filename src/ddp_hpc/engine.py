@@ -87,7 +87,12 @@ class Engine:
         self._read = 0  # bytes of the log in which refusals have been looked for
 
     def start(
-        self, target: str, progress: Shows, *config: str, remote: bool = False, over: Callable[[], object] | None = None
+        self,
+        target: str,
+        progress: Shows,
+        *config: str,
+        remote: bool = False,
+        over: Callable[[int], object] | None = None,
     ) -> int:
         """Run snakemake to a target and return its exit code; negative if a signal or `over` ended it.
 
@@ -97,7 +102,8 @@ class Engine:
             config: `key=value`, for the Snakefile.
             remote: its jobs run elsewhere and outlive it: on a signal it is killed, so that it deletes and submits
                 nothing more. Whoever calls then cancels the jobs, also those that it does not know of.
-            over: says whether there is no need to wait any longer, as Snakemake hangs or has not noticed.
+            over: is given its process and says whether there is no need to wait any longer, as Snakemake hangs or has
+                not noticed.
         """
         command = [sys.executable, "-m", "snakemake", target, "--workflow-profile", self.profile, *self.more]
         command += ["--config", *self.config, *config]
@@ -152,7 +158,7 @@ class Engine:
         return lines or [f"{self.log}:", *text.splitlines()[-_TAIL:]]
 
     def _watch(
-        self, process: subprocess.Popen[bytes], progress: Shows, remote: bool, over: Callable[[], object] | None
+        self, process: subprocess.Popen[bytes], progress: Shows, remote: bool, over: Callable[[int], object] | None
     ) -> int:
         """Wait for the workflow and show progress; on a signal let it cancel its local jobs, then kill it."""
         deadline, ended = None, False
@@ -165,7 +171,7 @@ class Engine:
                 deadline = time.monotonic() + (0 if remote else GRACE_S)
                 if not remote:
                     os.killpg(process.pid, signal.SIGINT)  # also reaches the local trainings
-            elif over and deadline is None and over():
+            elif over and deadline is None and over(process.pid):
                 deadline, ended = 0, True
             if deadline is not None and time.monotonic() > deadline:
                 os.killpg(process.pid, signal.SIGKILL)

@@ -94,13 +94,13 @@ class Watch:
         self.stuck: str | None = None
         self._next_look, self._last_active = 0.0, time.monotonic()
 
-    def __call__(self) -> bool:
-        """Return whether to end it."""
+    def __call__(self, pid: int) -> bool:
+        """Return whether to end the Snakemake of process `pid`."""
         now = time.monotonic()
         if now < self._next_look:
             return False
         self._next_look = now + LOOK_S
-        if slurm.queue().problem or self.jobs.active():  # unknown is not none
+        if slurm.queue().problem or self.jobs.active() or _works(pid):  # unknown is not none
             self._last_active = now
             return False
         idle_s = now - self._last_active
@@ -113,3 +113,13 @@ class Watch:
             "of them and is ended; what has no result is tried again"
         )
         return True
+
+
+def _works(pid: int) -> bool:
+    """Return whether a process has children that are no quick questions: it fetches a dataset, or sbatch is slow."""
+    import psutil
+
+    try:
+        return any(time.time() - child.create_time() > LOOK_S for child in psutil.Process(pid).children())
+    except psutil.Error:
+        return False
