@@ -15,9 +15,10 @@ from fake_slurm import line, says
 from ddp_hpc import queueing, slurm
 from ddp_hpc.engine import Signals
 from ddp_hpc.passes import Passes
+from ddp_hpc.progress import Progress
 from ddp_hpc.project import Project
 from ddp_hpc.queueing import Jobs, Watch
-from ddp_hpc.states import state_of
+from ddp_hpc.states import mark_slurm, state_of
 
 GRID = [{"exchange": "none", "world_size": 1, "batch_size": 16, "learning_rate": [0.1, 0.2, 0.3]}]
 
@@ -132,6 +133,15 @@ def test_nothing_is_submitted_until_slurm_answers(tmp_path, jobs, cluster, monke
     jobs.wait_for_slurm()
     assert (tmp_path / "answers").exists()
     assert capsys.readouterr().err.count("nothing is submitted until it does") == 1
+
+
+def test_a_slow_squeue_does_not_keep_progress_from_looking_again(tmp_path, ledger, cluster):
+    """Waiting for Slurm takes no core from the trainings; two minutes without a look would hide all ends."""
+    mark_slurm(ledger.store)
+    cluster(squeue="/bin/sleep 1.5")
+    progress = Progress(ledger, ledger.planned)
+    progress.show()
+    assert progress.next_look - time.monotonic() < queueing.STUCK_S / 4
 
 
 class Scripted:

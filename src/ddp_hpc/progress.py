@@ -105,11 +105,11 @@ class Progress:
 
     def show(self) -> None:
         """Show where the study stands, if that is news and looking does not take a core from the trainings."""
-        looked = time.monotonic()
-        if looked < self.next_look:
+        if time.monotonic() < self.next_look:
             return
+        before_s = time.process_time()  # waiting for a slow squeue takes no core
         states = self._look()
-        self.next_look = time.monotonic() + LOOKING_COST * (time.monotonic() - looked)
+        self.next_look = time.monotonic() + LOOKING_COST * (time.process_time() - before_s)
         done = self.total - len(self.waiting)
         elapsed = time.monotonic() - self.began
         ended = done - self.failed
@@ -122,8 +122,8 @@ class Progress:
             duration(elapsed),
             *([f"about {duration(elapsed / done * len(self.waiting))} left"] if done and self.waiting else []),
         ]
-        now = f"; now {self._now(running[0], states[running[0]])}" if running else ""
-        self.line.write(", ".join(parts) + now)
+        now = self._now(running[0], states[running[0]]) if running else ""
+        self.line.write(", ".join(parts) + (f"; now {now}" if now else ""))
 
     def end(self) -> None:
         """Leave the line."""
@@ -131,8 +131,8 @@ class Progress:
 
     def _now(self, run: str, state: State) -> str:
         """Return a run that is trained now, e.g. `ring, ranks 2, rate 0.1 (step 120 of 400, 12 s left)`."""
-        far = how_far(state)
-        return f"{_short(self.ledger.varying[run])}{f' ({far})' if far else ''}"
+        point, far = _short(self.ledger.varying[run]), how_far(state)
+        return f"{point} ({far})" if point and far else point or far
 
     def _look(self) -> dict[str, State]:
         """Drop the runs that have ended since we last looked, and return the states of those that run or are queued."""

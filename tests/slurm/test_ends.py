@@ -121,7 +121,7 @@ def test_a_refused_submission_says_so_in_the_words_of_sbatch(study):
 
 
 def test_a_run_whose_node_dies_is_trained_on_another(study, cluster):
-    study.study("ends", HEAD + f"budget: {{steps: 300}}\ngrid: {{model: {SLOW}}}\n")
+    study.study("ends", HEAD + f"budget: {{steps: 240}}\ngrid: {{model: {SLOW}}}\n")
     driver = start(study)
     wait_for(lambda: state(study, "-s0-")["status"] == "running" and supervisors(study))
     lost = cluster.jobs()[int(job_of(cluster, "-s0-"))]["NodeList"]
@@ -136,10 +136,10 @@ def test_a_run_whose_node_dies_is_trained_on_another(study, cluster):
 
 
 def test_a_controller_that_starts_anew_costs_no_run_and_no_second_attempt(study, cluster, jobs):
-    study.study("ends", HEAD + f"budget: {{steps: 300}}\ngrid: {{model: {SLOW}}}\n")
+    study.study("ends", HEAD + f"budget: {{steps: 240}}\ngrid: {{model: {SLOW}}}\n")
     driver = start(study)
     wait_for(lambda: state(study, "-s0-").get("step"))  # seen from the login node while it trains
-    assert 0 < state(study, "-s0-")["step"] < state(study, "-s0-")["steps_asked"] == 300
+    assert 0 < state(study, "-s0-")["step"] < state(study, "-s0-")["steps_asked"] == 240
 
     cluster.stop_controller()
     time.sleep(5)
