@@ -44,6 +44,7 @@ keys: .venv/installed ## write the tables of config/README.md and the JSON Schem
 .PHONY: bench
 bench: .venv/installed ## time planning, the workflow, the exchanges and whole steps on this machine: half an hour
 	@$(BIN)/ddp-hpc bench planning
+	@$(BIN)/ddp-hpc bench meters
 	@$(BIN)/ddp-hpc bench exchange
 	@$(BIN)/ddp-hpc run exchange_speed
 

@@ -14,7 +14,7 @@ import torch
 from launching import MPI_ENVIRONMENT
 
 from ddp_hpc import catalog
-from ddp_hpc.bench import exchange, fit, results, screen, sweep
+from ddp_hpc.bench import exchange, fit, meters, results, screen, sweep
 from ddp_hpc.figures import _exchange_sweep
 from ddp_hpc.figures._style import OVERSUBSCRIBED
 from ddp_hpc.perfmodel import Link, exchange_time
@@ -263,3 +263,19 @@ def test_the_screen_shows_the_fit_and_the_ratio_from_4_to_64_mb():
     assert lines["ring"]["latency_us"] == pytest.approx(2)  # the median round took twice as long as alpha = 1 us
     assert lines["ring"]["bandwidth_GB/s"] == pytest.approx(0.5)
     assert lines["ring"]["times as fast as mpi_allreduce, 4 to 64 MB"].startswith("1.00 (1.00-1.00); 1.00")
+
+
+def test_what_meters_cost_is_the_ratio_of_blocks_that_stand_in_turn():
+    rounds = [[1.0, 1.03, 1.05, 1.08], [2.0, 2.08, 2.08, 2.0]]  # the first drifts, and costs nothing
+    row = meters.row_of(rounds, steps=100)
+    assert row["longer_percent"] == pytest.approx(100 * (1.04**0.5 - 1), abs=0.05)  # the middle of 0 % and 4 %
+    assert row["low"] < 0 < row["high"]
+    assert (row["without_us"], row["with_us"]) == (pytest.approx(1e4 * 1.52), pytest.approx(1e4 * 1.56))
+
+
+def test_meters_are_timed_on_real_ranks():
+    said = []
+    (row,) = meters.measure(2, rounds=5, steps=3, launcher="mpiexec", say=said.append)
+    assert (row["rounds"], row["ranks"]) == (5, 2)
+    assert row["without_us"] > 0 < row["with_us"]
+    assert "round 5 of 5" in said

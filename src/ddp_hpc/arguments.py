@@ -170,6 +170,13 @@ def bench(parser: argparse.ArgumentParser) -> None:
     exchange.add_argument(
         "--out", type=Path, default=Path("results/bench/exchange"), help="folder of the results (default: %(default)s)"
     )
+    meters = parts.add_parser("meters", help="what clocks and meters add to a step on CPU ranks")
+    meters.add_argument("--ranks", type=int, default=2, help="on this node (default: %(default)s)")
+    meters.add_argument("--rounds", type=int, default=20, help="of four blocks (default: %(default)s)")
+    meters.add_argument("--steps", type=int, default=100, help="of a block (default: %(default)s)")
+    meters.add_argument(
+        "--launcher", default="mpiexec", help="what starts the ranks, without -n (default: %(default)s)"
+    )
 
 
 def none(parser: argparse.ArgumentParser) -> None:

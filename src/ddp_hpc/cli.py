@@ -233,6 +233,11 @@ def _bench(options: argparse.Namespace) -> int:
         write_rows(screen.by_exchange(rows, fitted), False)
         print(f"{options.out}: sweep.parquet, fits.parquet, exchange_sweep.svg, .pdf, .png")
         return 0
+    if options.part == "meters":
+        from ddp_hpc.bench import meters
+
+        write_rows(meters.measure(options.ranks, options.rounds, options.steps, options.launcher, say), False)
+        return 0
     from ddp_hpc.bench import planning
 
     write_rows(planning.planning(_project(), getattr(options, "points", takes.BENCH_POINTS), say), False)
@@ -275,7 +280,11 @@ VERBS = {
     ),
     "diff": (_diff, "what differs between two runs: spec, code, versions, hosts, clocks, environment, job", takes.diff),
     "doctor": (_doctor, "what this machine offers, what is missing, and what to do", takes.doctor),
-    "bench": (_bench, "time planning, the workflow and the exchanges on this machine: some minutes", takes.bench),
+    "bench": (
+        _bench,
+        "time planning, the workflow, the exchanges and the meters on this machine: some minutes",
+        takes.bench,
+    ),
     "schema": (_schema, "the JSON Schema of study files, for editors", takes.none),
 }
 

@@ -8,11 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from catalogued import usable
 from metered import STAND_INS, stand_in
 
 from ddp_hpc import metering, placement, recording, records, spec, train
 from ddp_hpc._process import boot_id
-from ddp_hpc.profiling import provenance
+from ddp_hpc.profiling import flops, provenance
 
 A, B, C = stand_in().UUIDS
 FIELDS = {
@@ -88,6 +89,23 @@ def test_ranks_that_share_a_gpu_count_it_once(comm, folder, monkeypatch):
             assert row["energy_j"] == pytest.approx(watts * row["train_s"], rel=0.3), nulls
             assert frame["t_s"].min() < 0 < row["train_s"] < frame["t_s"].max()
             assert frame["trained_s"].max() <= 1.1 * row["train_s"]
+
+
+def test_one_rank_alone_counts_the_work_of_a_model_whatever_exchange_listens_to_its_gradients(comm):
+    counted = set()
+    for name in usable(comm.size, OVERLAPS=True):
+        fields = {"world_size": comm.size, "budget": {"steps": 4}, "exchange": name, "evaluate_every_steps": None}
+        given = spec.load(FIELDS | fields)
+        place, outcome = placement.survey(given, comm), train.Outcome()
+        replica = train.train(given, comm, place, Path("unused"), outcome)
+        if comm.rank == 0:
+            weights, gradients = replica.weights.clone(), replica.gradients.clone()
+            trained = [span.parameter for span in replica.spans]
+            counted.add(flops.per_sample(replica.model, trained, torch.zeros(2, 64)))
+            assert torch.equal(replica.weights, weights)
+            assert torch.equal(replica.gradients, gradients)
+        comm.Barrier()
+    assert counted == ({6 * (64 * 64 + 64 * 10) - 2 * 64 * 64} if comm.rank == 0 else set())
 
 
 def read(folder):

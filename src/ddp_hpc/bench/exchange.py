@@ -170,7 +170,7 @@ def _launch(
     environment |= {"PATH": path_with_own_scripts(), "MPI4PY_RC_THREAD_LEVEL": "funneled"}
     command = [*launcher, sys.executable, "-m", "ddp_hpc.bench.sweep", str(folder)]
     try:
-        process = _start(command, environment)
+        process = start(command, environment)
     except OSError as error:
         raise RuntimeError(
             f"cannot start {command[0]!r}: {error.strerror}; give a launcher that is installed here, e.g. "
@@ -189,12 +189,13 @@ def _launch(
         process.wait()
     finally:
         clock.cancel()
-        _end(process)
+        end(process)
     if process.returncode:
         raise RuntimeError(f"the sweep on {world_size} ranks ended with {process.returncode}: {' | '.join(last)}")
 
 
-def _start(command: Sequence[str], environment: dict[str, str]) -> "subprocess.Popen[str]":
+def start(command: Sequence[str], environment: dict[str, str]) -> "subprocess.Popen[str]":
+    """Start a launcher; its ranks' words come by its stdout. It ends when we do."""
     return subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -207,7 +208,7 @@ def _start(command: Sequence[str], environment: dict[str, str]) -> "subprocess.P
     )
 
 
-def _end(process: "subprocess.Popen[str]") -> None:
+def end(process: "subprocess.Popen[str]") -> None:
     """End the launcher and its ranks, if they still run."""
     if process.poll() is not None:
         return
