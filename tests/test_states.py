@@ -140,11 +140,13 @@ def test_memory_near_the_limit_is_a_lack_of_memory_though_slurm_says_failed(stor
     ("said", "status"), [("TIMEOUT", "timeout"), ("PREEMPTED", "preempted"), ("NODE_FAIL", "node_fail")]
 )
 def test_a_supervisor_that_only_saw_a_signal_learns_from_slurm_why(store, cluster, said, status):
-    attempt(store, 1, "17", ended={"status": "cancelled", "reason": "SIGTERM: asked to end", "signal": "SIGTERM"})
+    saw = {"status": "cancelled", "reason": "SIGTERM: asked to end", "signal": "SIGTERM", "wall_s": 60.0}
+    journal = attempt(store, 1, "17", ended=saw)
     cluster(squeue=says(line(17, said)), scontrol=says(shown(17, said)))
     state = state_of(store, "one")
     assert (state.status, state.learned) == (status, True)
     keep(store, "one", state)
+    assert json.loads((journal / "ended.json").read_text())["wall_s"] == 60.0
     slurm.forget()
     cluster(squeue="exit 0")
     assert state_of(store, "one").status == status

@@ -84,11 +84,14 @@ def keep(store: Store, run: str, state: State) -> None:
     if journal is None or read_json(journal / "started.json").get("slurm_job") != state.job or state.job is None:
         journal = store.folder(run) / "attempts" / str(int(journal.name) + 1 if journal else 1)
         journal.mkdir(parents=True, exist_ok=True)
-        write_json(journal / "started.json", {"slurm_job": state.job})
-    elif "signal" not in read_json(journal / "ended.json") and (journal / "ended.json").exists():
-        return  # its supervisor has said it meanwhile
-    at = datetime.now(UTC).isoformat(timespec="seconds")
-    write_json(journal / "ended.json", {"status": state.status, "reason": state.reason, "at": at})
+        asked = read_json(store.folder(run) / "request.json") or None
+        write_json(journal / "started.json", {"slurm_job": state.job, "request": asked})
+    said = read_json(journal / "ended.json")
+    if said and "signal" not in said:
+        return  # its supervisor has given a better reason meanwhile
+    said.pop("signal", None)
+    now = {"at": datetime.now(UTC).isoformat(timespec="seconds")}
+    write_json(journal / "ended.json", now | said | {"status": state.status, "reason": state.reason})
 
 
 def stranger(file: Path, owner: str) -> str:
