@@ -77,6 +77,8 @@ class Passes:
                 self.stuck += 1
                 self.engine.say(watch.stuck)
                 print(watch.stuck, file=sys.stderr)
+            elif code < 0 and not self.signals.asked:
+                self.engine.say("all runs of this pass have ended; the workflow had not noticed yet, and is ended")
         self.jobs.wait_for_end(progress)
         self._wait_for_records(waiting)
         return code
