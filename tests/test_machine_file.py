@@ -77,6 +77,7 @@ WRONG = {
         [":1:", "given none", "one partition or more"],
     ),
     "ours in extra": ("--mail-type=END", "--mem=5G", [":12:", "--mem is set by each run's request"]),
+    "our warning": ("--mail-type=END", "--signal=B:TERM@30", [":12:", "--signal is set by each run's request"]),
     "ours, in short": ("--mail-type=END", "--mail-type=END -t 5", [":12:", "-t is set by each run's request"]),
     "choice": ("extra:", "memory: all\nextra:", [":12:", "memory: given 'all'", "'share' or 'exclusive'"]),
     "double key": ("extra:", "extra: ''\nextra:", [":13:", "each key may stand once"]),

@@ -56,72 +56,73 @@ def line(asked, cluster: Machine) -> tuple[str, str]:
 
 GPU = "-p gpu -t 60 --mem"
 SRUN = "srun --mpi=pmix"
+WARN = "--signal=USR1@60"  # to the ranks, a minute before their time is up
 
 # spec: the sbatch line, and the launcher's
 LINES = {
     "1 GPU": (
         run(1),
-        f"{GPU} 100000 --nodes=1 --cpus-per-task=16 --ntasks-per-node=1 --gpus-per-node=1 --gpus=1",
+        f"{GPU} 100000 --nodes=1 --cpus-per-task=16 --ntasks-per-node=1 --gpus-per-node=1 {WARN} --gpus=1",
         "",
     ),
     "2 GPUs": (
         run(2),
-        f"{GPU} 200000 --nodes=1 --ntasks=2 --cpus-per-task=16 --ntasks-per-node=2 --gpus-per-node=2 --gpus=2",
+        f"{GPU} 200000 --nodes=1 --ntasks=2 --cpus-per-task=16 --ntasks-per-node=2 --gpus-per-node=2 {WARN} --gpus=2",
         f"{SRUN} -N 1 -n 2 -c 16 --ntasks-per-node=2 --distribution=block",
     ),
     "4 GPUs packed": (
         run(4, placement="packed"),
-        f"{GPU} 400000 --nodes=1 --ntasks=4 --cpus-per-task=16 --ntasks-per-node=4 --gpus-per-node=4 --gpus=4",
+        f"{GPU} 400000 --nodes=1 --ntasks=4 --cpus-per-task=16 --ntasks-per-node=4 --gpus-per-node=4 {WARN} --gpus=4",
         f"{SRUN} -N 1 -n 4 -c 16 --ntasks-per-node=4 --distribution=block",
     ),
     "4 GPUs spread": (
         run(4, placement="spread"),
-        f"{GPU} 100000 --nodes=4 --ntasks=4 --cpus-per-task=16 --ntasks-per-node=1 --gpus-per-node=1 --gpus=4",
+        f"{GPU} 100000 --nodes=4 --ntasks=4 --cpus-per-task=16 --ntasks-per-node=1 --gpus-per-node=1 {WARN} --gpus=4",
         f"{SRUN} -N 4 -n 4 -c 16 --ntasks-per-node=1 --distribution=block",
     ),
     "4 GPUs, 2 to a node": (
         run(4, placement="spread", ranks_per_node=2),
-        f"{GPU} 200000 --nodes=2 --ntasks=4 --cpus-per-task=16 --ntasks-per-node=2 --gpus-per-node=2 --gpus=4",
+        f"{GPU} 200000 --nodes=2 --ntasks=4 --cpus-per-task=16 --ntasks-per-node=2 --gpus-per-node=2 {WARN} --gpus=4",
         f"{SRUN} -N 2 -n 4 -c 16 --ntasks-per-node=2 --distribution=block",
     ),
     "6 GPUs, no whole nodes": (
         run(6, placement="packed"),
-        f"{GPU} 400000 --nodes=2 --ntasks=6 --cpus-per-task=16 --gpus=6",
+        f"{GPU} 400000 --nodes=2 --ntasks=6 --cpus-per-task=16 {WARN} --gpus=6",
         f"{SRUN} -N 2 -n 6 -c 16 --distribution=block,Pack",
     ),
     "8 GPUs": (
         run(8),
-        f"{GPU} 400000 --nodes=2 --ntasks=8 --cpus-per-task=16 --ntasks-per-node=4 --gpus-per-node=4 --gpus=8",
+        f"{GPU} 400000 --nodes=2 --ntasks=8 --cpus-per-task=16 --ntasks-per-node=4 --gpus-per-node=4 {WARN} --gpus=8",
         f"{SRUN} -N 2 -n 8 -c 16 --ntasks-per-node=4 --distribution=block",
     ),
     "16 GPUs packed": (
         run(16, placement="packed"),
-        f"{GPU} 400000 --nodes=4 --ntasks=16 --cpus-per-task=16 --ntasks-per-node=4 --gpus-per-node=4 --gpus=16",
+        f"{GPU} 400000 --nodes=4 --ntasks=16 --cpus-per-task=16 --ntasks-per-node=4 --gpus-per-node=4 {WARN} --gpus=16",
         f"{SRUN} -N 4 -n 16 -c 16 --ntasks-per-node=4 --distribution=block",
     ),
     "16 GPUs, 2 to a node": (
         run(16, placement="spread", ranks_per_node=2),
-        f"{GPU} 200000 --nodes=8 --ntasks=16 --cpus-per-task=16 --ntasks-per-node=2 --gpus-per-node=2 --gpus=16",
+        f"{GPU} 200000 --nodes=8 --ntasks=16 --cpus-per-task=16 --ntasks-per-node=2 --gpus-per-node=2 {WARN} --gpus=16",
         f"{SRUN} -N 8 -n 16 -c 16 --ntasks-per-node=2 --distribution=block",
     ),
     "CPU ranks on a GPU node": (
         run(2, device="cpu"),
-        f"{GPU} 12500 --nodes=1 --ntasks=2 --cpus-per-task=1 --ntasks-per-node=2",
+        f"{GPU} 12500 --nodes=1 --ntasks=2 --cpus-per-task=1 --ntasks-per-node=2 {WARN}",
         f"{SRUN} -N 1 -n 2 -c 1 --ntasks-per-node=2 --distribution=block",
     ),
     "1 CPU rank": (
         run(1, partition="cpu"),
-        "-p cpu -t 60 --mem 2000 --nodes=1 --ntasks=1 --cpus-per-task=1 --ntasks-per-node=1",
+        f"-p cpu -t 60 --mem 2000 --nodes=1 --ntasks=1 --cpus-per-task=1 --ntasks-per-node=1 {WARN}",
         "",
     ),
     "CPU ranks with threads": (
         run(16, partition="cpu", threads_per_rank=6),
-        "-p cpu -t 60 --mem 96000 --nodes=2 --ntasks=16 --cpus-per-task=6 --ntasks-per-node=8",
+        f"-p cpu -t 60 --mem 96000 --nodes=2 --ntasks=16 --cpus-per-task=6 --ntasks-per-node=8 {WARN}",
         f"{SRUN} -N 2 -n 16 -c 6 --ntasks-per-node=8 --distribution=block",
     ),
     "CPU ranks spread": (
         run(4, partition="cpu", placement="spread", ranks_per_node=2),
-        "-p cpu -t 60 --mem 4000 --nodes=2 --ntasks=4 --cpus-per-task=1 --ntasks-per-node=2",
+        f"-p cpu -t 60 --mem 4000 --nodes=2 --ntasks=4 --cpus-per-task=1 --ntasks-per-node=2 {WARN}",
         f"{SRUN} -N 2 -n 4 -c 1 --ntasks-per-node=2 --distribution=block",
     ),
 }
@@ -136,7 +137,13 @@ def test_exclusive_asks_for_whole_nodes_and_their_memory():
     submitted, _ = line(request(run(2), machine()), machine())
     alone = machine(memory="exclusive")
     whole, _ = line(request(run(2), alone), alone)
-    assert whole == submitted.replace("200000", "400000").replace("--gpus=2", "--exclusive --gpus=2")
+    assert whole == submitted.replace("200000", "400000").replace("--signal", "--exclusive --signal")
+
+
+def test_short_jobs_are_not_warned_of_their_end():
+    """Slurm may warn two minutes before the end, which is too much of them."""
+    hasty = machine(runtime_min=9)
+    assert "--signal" not in line(request(run(2), hasty), hasty)[0]
 
 
 def test_a_small_share_of_memory_is_made_up_to_what_a_job_and_its_ranks_take_in_any_case():
@@ -152,7 +159,7 @@ def test_what_the_machine_file_adds_stands_in_the_line():
     asked = request(run(2), site)
     submitted, _ = line(asked, site)
     assert " -C 'a100&nvlink' --qos=long " in submitted
-    assert submitted.endswith("--gpus-per-node=2 --reservation=ours --mail-type=END --gpus=2")
+    assert submitted.endswith("--gpus-per-node=2 --signal=USR1@60 --reservation=ours --mail-type=END --gpus=2")
     assert sbatch(asked, site, "srun")["slurm_account"] == "lab"
 
 

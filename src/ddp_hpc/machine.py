@@ -16,7 +16,18 @@ from ddp_hpc.scalars import GPU_TYPE, STRICT, Int, Name, Positive
 _OURS = (
     *("account", "comment", "constraint", "cpus-per-gpu", "cpus-per-task", "distribution", "error", "exclusive"),
     *("export", "gpus", "gpus-per-node", "gpus-per-task", "gres", "job-name", "mem", "mem-per-cpu", "mem-per-gpu"),
-    *("nodes", "ntasks", "ntasks-per-gpu", "ntasks-per-node", "output", "parsable", "partition", "qos", "time"),
+    *(
+        "nodes",
+        "ntasks",
+        "ntasks-per-gpu",
+        "ntasks-per-node",
+        "output",
+        "parsable",
+        "partition",
+        "qos",
+        "signal",
+        "time",
+    ),
 )
 _OUR_LETTERS = "ACDGJNcemnopt"
 
@@ -75,7 +86,9 @@ class Machine(BaseModel):
         "squeue", description="how jobs are watched; sacct only where accounting is on"
     )
     retries: Retries = Field(default_factory=Retries, description="how often a failed run is tried again")
-    checkpoint_every_s: Positive = Field(600, description="seconds between checkpoints")
+    checkpoint_every_s: Int = Field(
+        600, ge=0, description="seconds between checkpoints; 0: only when a run is asked to end"
+    )
 
     @field_validator("extra")
     @classmethod

@@ -47,6 +47,11 @@ def _srun(request: Request) -> str:
     return f"-N {request.nodes} -n {request.tasks} -c {request.cores_per_rank} {how}"
 
 
+WARNED_S = (
+    60  # so long before a job's end its ranks are told to leave a checkpoint; Slurm may tell them a minute earlier
+)
+WARNED_FROM_MIN = 10  # jobs shorter than that would lose too much of their time
+
 # the resources of the rule `train` on a machine
 SBATCH = (
     *("slurm_partition", "slurm_account", "qos", "constraint", "nodes", "tasks", "gpu", "gpu_model", "tasks_per_gpu"),
@@ -69,6 +74,8 @@ def sbatch(request: Request, machine: Machine, launcher: str) -> dict[str, Any]:
         extra.append(f"--gpus-per-node={kind}{request.gpus // request.nodes}")
     if request.exclusive:
         extra.append("--exclusive")
+    if request.runtime_min >= WARNED_FROM_MIN:
+        extra.append(f"--signal=USR1@{WARNED_S}")  # to the ranks, as srun started them
     return {
         "slurm_partition": request.partition,
         "slurm_account": machine.account,

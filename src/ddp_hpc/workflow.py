@@ -87,6 +87,11 @@ def resources(found: Targets, config: Mapping[str, Any], in_a_job: bool) -> dict
     return {name: partial(there, name=name) for name in SBATCH}
 
 
+def checkpoint_every_s(found: Targets, config: Mapping[str, Any]) -> int:
+    """Return the seconds between checkpoints: the machine's; without one those of `config`."""
+    return found.machine.checkpoint_every_s if found.machine else int(config.get("checkpoint_every_s", 600))
+
+
 def enter(found: Targets) -> None:
     """Take the lock of the driver, unless this call only looks, and write what the trainer starts from.
 
