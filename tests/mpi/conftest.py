@@ -1,6 +1,8 @@
 """The files here run under mpiexec, one pytest per rank; a test elsewhere starts them with `on_ranks`."""
 
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from catalogued import installed
@@ -16,6 +18,16 @@ def comm() -> Iterator[MPI.Intracomm]:
     MPI.Init_thread(MPI.THREAD_MULTIPLE if any(map(installed, threaded)) else MPI.THREAD_FUNNELED)
     yield MPI.COMM_WORLD
     MPI.Finalize()
+
+
+@pytest.fixture
+def folder(comm: MPI.Intracomm, tmp_path: Path) -> Iterator[Path]:
+    """One folder for all ranks; what a test left there is removed."""
+    chosen = Path(comm.bcast(str(tmp_path / "checkpoint")))
+    yield chosen
+    comm.Barrier()
+    if comm.rank == 0:
+        shutil.rmtree(chosen, ignore_errors=True)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
