@@ -108,7 +108,7 @@ RUN = pa.schema(
         _field("exchange_busy_s", _FLOAT, "s", "median; exchange including what overlaps the backward pass"),
         *(_field(part, _FLOAT, "s", f"median; {meaning}") for part, meaning in _PARTS.items()),
         _field("staleness", _FLOAT, "updates", "mean; of other ranks between a gradient's weights and its use"),
-        _field("staleness_max", _FLOAT, "updates", "the largest of any gradient"),
+        _field("staleness_max", _FLOAT, "updates", "the largest of any gradient; both since training went on"),
         _field("first_loss", _FLOAT, "", "loss of step 1"),
         _field("min_loss", _FLOAT, "", "least loss of any step"),
         _field("final_loss", _FLOAT, "", "loss of the last step"),
