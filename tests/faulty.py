@@ -20,11 +20,12 @@ import time
 import torch
 from torch import nn
 
+from ddp_hpc._process import rank_from_environment
 from ddp_hpc.models import mlp
 
 
 def build(input_shape, outputs, *, fault: str = "none", on_rank: int = 0) -> nn.Module:
-    mine = int(os.environ.get("OMPI_COMM_WORLD_RANK", "0")) == on_rank
+    mine = rank_from_environment() == on_rank
     if mine and fault == "before the first step":
         raise RuntimeError("no such file: weights.bin")
     return Faulty(mlp.build(input_shape, outputs), fault if mine else "none")
