@@ -26,7 +26,7 @@ def provenance(torch="2.13.0", dirty=False, rank_hosts=("n1",)):
         "source": {"commit": "abc123", "dirty": dirty},
         "command": ["mpiexec"],
         "ranks": ranks,
-        "null_columns": {"energy_j": "no meter of energy is read"},
+        "null_columns": {"mfu": "no GPU is used", "wait_s": "no common clock", "energy_j": "no GPU is used"},
     }
 
 
@@ -131,7 +131,7 @@ def test_the_page_names_winners_provenance_citation_and_how_to_rerun(page):
     assert "6 oversubscribed" in text or "above threshold" in text
     assert "source.commit abc123 " in text
     assert "software.torch 2.13.0 (14 of 16 runs) 2.12.1 (2 of 16 runs)" in text
-    assert "energy_j no meter of energy is read" in text
+    assert "energy_j, mfu no GPU is used wait_s no common clock" in text
     assert "Cite &lt;me&gt;, 2026" in text
     assert "ddp-hpc run made_up" in text
     assert "samples_seen: 12288" in text

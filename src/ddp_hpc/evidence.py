@@ -39,7 +39,7 @@ class Evidence:
     runs: int
     common: tuple[Fact, ...]
     differing: tuple[Fact, ...]
-    nulls: tuple[Fact, ...]  # columns that are null, and why
+    nulls: tuple[Fact, ...]  # columns that are null, and why; those with the same reasons together
 
 
 def of_runs(ledger: Ledger) -> Evidence:
@@ -63,8 +63,15 @@ def of_runs(ledger: Ledger) -> Evidence:
         runs=len(done),
         common=tuple(fact for fact in listed if fact.name in common),
         differing=tuple(fact for fact in listed if fact.name not in common),
-        nulls=tuple(Fact(name, tuple(counts.most_common())) for name, counts in sorted(nulls.items())),
+        nulls=_grouped(nulls),
     )
+
+
+def _grouped(nulls: Mapping[str, Counter[str]]) -> tuple[Fact, ...]:
+    together: dict[tuple[tuple[str, int], ...], list[str]] = {}
+    for name, counts in sorted(nulls.items()):
+        together.setdefault(tuple(counts.most_common()), []).append(name)
+    return tuple(Fact(", ".join(names), reasons) for reasons, names in together.items())
 
 
 def _flat(provenance: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -105,10 +105,9 @@ def _work(folder: Path, known: dict[str, Any], asked: list[int]) -> None:
         progress = Progress(spec, live, heading=lambda: heading(place, outcome.device))
         replica = train(spec, comm, place, data_dir, outcome, progress, meter.start, tracer, checkpoints)
         progress.close()
-        metered = metering.with_work(meter.stop(), spec, replica)
     else:
         train(spec, comm, place, data_dir, outcome, meter=meter.start, tracer=tracer, checkpoints=checkpoints)
-        metered = meter.stop()
+    metered = meter.stop()
 
     if outcome.interrupted:
         if comm.rank == 0:
@@ -120,6 +119,8 @@ def _work(folder: Path, known: dict[str, Any], asked: list[int]) -> None:
 
     from ddp_hpc import recording
 
+    if comm.rank == 0:
+        metered = metering.with_work(metered, spec, replica)
     if tracer is not None:
         tracer.write(folder, place)
     parts = recording.gather(outcome, place, startup, comm, metered, clock)
