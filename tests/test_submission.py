@@ -123,7 +123,7 @@ def resources(text: str) -> list[dict[str, str]]:
 
 def test_the_workflow_asks_slurm_for_it_where_a_machine_is_named(tmp_path):
     sandbox = Sandbox.make(tmp_path)
-    sandbox.study("one", STUDY)
+    sandbox.study("one", "runtime_min: 7\n" + STUDY)
 
     named = sandbox.call("snakemake", "-n", "trained", "--config", "studies=[one]", "machine=example")
     here = resources(sandbox.dry_run("one"))
@@ -134,6 +134,7 @@ def test_the_workflow_asks_slurm_for_it_where_a_machine_is_named(tmp_path):
         ("1", ranks, ranks, "16", mem) for ranks, mem in (("2", "250000"), ("2", "250000"), *[("4", "500000")] * 2)
     ]
     assert {row["slurm_partition"] for row in rows} == {"gpu"}
+    assert {row["runtime"] for row in [*rows, *here]} == {"7"}, "of the study, with a machine and without"
     assert "qos" not in rows[0], "what the machine file does not give is not asked for"
     assert [row.keys() & {"tasks", "gpu", "slurm_extra"} for row in here] == [set()] * 4
     assert [row["mpi"] for row in here] == ["mpiexec -n 2"] * 2 + ["mpiexec -n 4"] * 2
