@@ -62,6 +62,9 @@ class Faulty(nn.Module):
                 subprocess.Popen(["sleep", "300"], start_new_session=True)
             if self.fault == "gpu memory":
                 raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
+            if self.fault == "hoard":  # 1 GiB, for long enough that Slurm looks
+                self.hoarded = torch.ones(2**28)
+                time.sleep(8)
             if self.fault == "host memory":
                 torch.empty(2**60, dtype=torch.uint8)
         if self.fault == "last update" and self.calls == 43:  # 3 of the warm-up, 40 steps
