@@ -70,13 +70,13 @@ class Tracer:
     def write(self, attempt: Path, place: Placement) -> None:
         """Write each rank's trace and the merged one below `attempt`, and `trace.parquet`. All ranks must call.
 
-        If the run ended before the steps were reached, nothing is written.
+        If the run ended before the steps were reached, or went on from a later one, nothing is written.
         """
         from ddp_hpc.profiling import trace
 
         if not self._events:
             if place.rank == 0:
-                print(f"trace: step {self.first} was not reached, nothing is traced", flush=True)
+                print(f"trace: step {self.first} was not taken in this attempt, nothing is traced", flush=True)
             return
         zero_ns = self._comm.bcast(self._zero_ns)
         events = trace.on_one_axis(self._events, place.rank, place.host, self._offset_ns, zero_ns)
