@@ -200,7 +200,7 @@ def _work(parts: Sequence[RankPart], spec: RunSpec, samples_per_s: float, gpus: 
     no_peak = f"the peak of {gpu['name']} is not in profiling/peaks.py" if gpu else "no GPU is used"
     reasons: Reasons = {} if peak else dict.fromkeys(("peak_flop_per_s", "mfu"), no_peak)
     if metered.flop_per_sample is None:
-        return row, reasons | dict.fromkeys(("flop_per_step", "flop_per_s", "mfu"), metered.no_flop)
+        return row, dict.fromkeys(("flop_per_step", "flop_per_s", "mfu"), metered.no_flop) | reasons
     row["flop_per_step"] = metered.flop_per_sample * spec.batch_size
     row["flop_per_s"] = metered.flop_per_sample * samples_per_s
     row["mfu"] = row["flop_per_s"] / row["peak_flop_per_s"] if peak else None

@@ -24,10 +24,23 @@ _HEADINGS = {
     "cannot_be_told_from": "cannot be told from",
     "forward_backward_s": "forward and backward (s)",
     "h2d_s": "copy to device (s)",
+    "samples_per_s_per_rank": "samples/s per rank",
+    "gpu_utilisation_mean": "busy: any kernel runs",
+    "mfu": "MFU",
     "times_as_fast": "times as fast as the reference",
     "weak_efficiency": "weak-scaling efficiency",
 }
-_UNITS = {"_loss_s": "loss x s", "_us": "us", "_s": "s", "_j": "J", "_bytes": "B", "_percent": "%"}
+_UNITS = {
+    "_loss_s": "loss x s",
+    "_bytes_per_s": "B/s",
+    "_us": "us",
+    "_s": "s",
+    "_j": "J",
+    "_w": "W",
+    "_mhz": "MHz",
+    "_bytes": "B",
+    "_percent": "%",
+}
 WHOLE = 1e7  # up to here, large numbers are written in full
 NO_SERIAL_FRACTION = (
     "Karp-Flatt is blank where it lies outside 0 to 1: slower than one rank, or a speedup above the number of ranks."
