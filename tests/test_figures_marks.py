@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from drawn import draw, grid, situations, tables_of, words
 from factory import made_up, realistic
+from matplotlib.collections import LineCollection
 
 from ddp_hpc.figures._style import RING, SLOW
 from ddp_hpc.figures.heat_map import PALE, WHITE
@@ -107,3 +108,32 @@ def test_winners_of_many_groups_are_drawn_together_too(situation):
 
     assert figure.axes[0].get_title() == "winners"
     assert sum(len(legend.get_texts()) for legend in figure.legends) == won > 0
+
+
+def uprights(axes):
+    """The ends of the vertical lines of error bars."""
+    segments = [part for one in axes.collections if isinstance(one, LineCollection) for part in one.get_segments()]
+    return sorted((float(low), float(high)) for (x, low), (other, high) in segments if x == other and low != high)
+
+
+def test_intervals_stand_on_bars_and_markers_where_the_tables_have_them(tmp_path):
+    def train(spec):
+        result = realistic(spec)
+        factor = np.exp(0.2 * np.random.default_rng([spec.seed, spec.world_size]).normal())
+        return replace(result, t_s=tuple(factor * np.array(result.t_s)))
+
+    grids = [grid(1, "none", [16], [0.1]), grid([2, 4], "ring", [16], [0.1])]
+    ledger = made_up(tmp_path, train, grid=grids, budget={"samples_seen": 3200}, repeats=4)
+    frames = tables_of(ledger)
+    phases, speedup = (draw((ledger, frames), name, "") for name in ("phases", "speedup"))
+
+    steps = frames["phases"]
+    top = phases.axes[0].get_ylim()[1]
+    expected = [(1e3 * row["step_low_s"], min(top, 1e3 * row["step_high_s"])) for _, row in steps.iterrows()]
+    assert uprights(phases.axes[0]) == [pytest.approx(pair) for pair in sorted(expected)]
+    ratios = frames["scaling"][(frames["scaling"]["kind"] == "fixed samples") & (frames["scaling"]["world_size"] > 1)]
+    expected = list(zip(ratios["speedup_low"], ratios["speedup_high"], strict=True))
+    assert uprights(speedup.axes[0]) == [pytest.approx(pair) for pair in sorted(expected)]
+    assert "4 runs" in words(phases)
+    assert "4 runs" in words(speedup)
+    assert words(phases).count("95 % interval") == 1

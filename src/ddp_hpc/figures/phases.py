@@ -37,6 +37,8 @@ MOST = 2.0  # times the highest bar: where bars and mean steps are cut
 ROOM = 1.2  # of the axis over what is drawn, for marks
 DIFFERS = 0.03  # relative difference of mean and median steps that is seen
 MEAN: dict[str, Any] = {"color": "#000000", "linewidth": 1.2, "solid_capstyle": "butt"}
+INTERVAL: dict[str, Any] = {"color": "#000000", "linewidth": 0.9, "capsize": 2.0, "capthick": 0.9}
+ASIDE = 0.22  # of a bar: the interval stands right of its middle, the mean step crosses all of it
 LETTER_IN = 0.045  # width of a letter of small print
 
 # from bottom to top: column, words, colour, hatch; light and dark take turns, so that it reads in grey
@@ -90,11 +92,20 @@ def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Fig
         notes.append(
             "Bars are medians. A mean step above its bar: time lost in slow steps; beyond the axis it is a number."
         )
+    if known["step_low_s"].notna().any():
+        handles.append(Line2D([], [], color="#000000", linewidth=0.9, marker="|", label="median step: 95 % interval"))
+        notes.append(_interval_note(known))
     legend_above(figure, handles)
     if known["oversubscribed"].any():
         notes.append(f"\u2020 {OVERSUBSCRIBED}; where such a bar is cut, its mean step is written.")
     small_print(figure, coverage, notes)
     return figure
+
+
+def _interval_note(known: pd.DataFrame) -> str:
+    """Say from what the intervals are; those of few runs are wide, and cut at the axes."""
+    bases = sorted(known["interval_from"].dropna().unique())
+    return f"Intervals of the median step, cut at the axes: {'; '.join(bases)}."
 
 
 def stack(row: Mapping[str, Any]) -> list[tuple[str, float]]:
@@ -123,6 +134,9 @@ def _bars(axes: Axes, rows: list[dict[str, Any]], words: list[str], unit_s: floa
             height = min(seconds / unit_s, highest - bottom)
             axes.bar(place, height, 0.7, bottom, edgecolor="#404040", linewidth=0.3, **looks[name])  # type: ignore[arg-type]
             bottom += height
+        if pd.notna(row["step_low_s"]) and pd.notna(row["step_high_s"]):
+            low, high = (min(row[name] / unit_s, ROOM * highest) for name in ("step_low_s", "step_high_s"))
+            axes.errorbar(place + ASIDE, low, [[0], [high - low]], **INTERVAL)
         step = row["mean_step_s"] / unit_s
         if _apart(row) and step <= highest:
             axes.plot([place - 0.42, place + 0.42], [step, step], **MEAN)

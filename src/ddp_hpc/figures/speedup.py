@@ -85,6 +85,9 @@ def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Fig
     axes[1][0].set_ylabel("parallel efficiency")
     for lower in axes[1]:
         lower.set_xlabel("world size (ranks)")
+    bases = sorted(known.loc[known["speedup_low"].notna(), "interval_from"].unique())
+    if any(line.rows["low"].notna().any() for line in drawn):
+        notes.append(f"Vertical: 95 % intervals, where a marker is one point, cut at the axes: {'; '.join(bases)}.")
     if known["oversubscribed"].any():
         notes.append(f"Hollow: {OVERSUBSCRIBED}.")
     if (known["slow_steps_share"] > DISTURBED).any():
@@ -135,13 +138,15 @@ def _over_ranks(part: pd.DataFrame) -> pd.DataFrame:
             "speedup": grouped["speedup"].median(),
             "least": grouped["speedup_least"].min(),
             "largest": grouped["speedup_largest"].max(),
+            "low": grouped["speedup_low"].first().where(grouped.size() == 1),  # of points taken together none is known
+            "high": grouped["speedup_high"].first().where(grouped.size() == 1),
             "oversubscribed": grouped["oversubscribed"].any(),
             "slow": grouped["slow_steps_share"].max() > DISTURBED,
         }
     ).reset_index()
     if 1 not in set(rows["world_size"]):  # then it starts at the baseline, whose speedup is 1
         start = {"world_size": 1, "speedup": 1.0, "least": 1.0, "largest": 1.0, "oversubscribed": False, "slow": False}
-        rows = pd.concat([pd.DataFrame([start]), rows], ignore_index=True)
+        rows = pd.concat([pd.DataFrame([start | {"low": np.nan, "high": np.nan}]), rows], ignore_index=True)
     return rows.astype(float)
 
 
@@ -182,6 +187,9 @@ def _curve(axes: Axes, line: Line, over: "float | np.ndarray[tuple[int], np.dtyp
     axes.fill_between(
         ranks, line.rows["least"] / over, line.rows["largest"] / over, color=colour, alpha=0.15, linewidth=0
     )
+    known = line.rows["low"].notna().to_numpy()
+    ends = [(middle - line.rows["low"] / over)[known], (line.rows["high"] / over - middle)[known]]
+    axes.errorbar(ranks[known], middle[known], ends, fmt="none", ecolor=colour, elinewidth=0.7, capsize=1.5)
     axes.plot(ranks, middle, color=colour, linestyle=LINES[number % len(LINES)], linewidth=1.0)
     for rank, value, hollow in zip(ranks, middle, line.rows["oversubscribed"], strict=True):
         axes.plot(rank, value, marker, color=colour, markersize=4.5, markerfacecolor="#ffffff" if hollow else colour)
