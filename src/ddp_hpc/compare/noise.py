@@ -13,7 +13,7 @@ Array = NDArray[np.float64]
 
 ALPHA = 0.05  # chance of any false alarm over all comparisons of two result sets
 POWER = 0.9
-CAUTION = 0.8  # how sure it is that the scatter is not larger than the one that repeats are planned with
+CAUTION = 0.65  # how sure it is that the scatter is not larger than the one that repeats are planned with
 MOST_REPEATS = 1000
 TOO_UNLIKE = 2.0  # degrees of freedom: a prior of so few has no mean, its points have nothing in common
 NO_SCATTER = 1e-5  # times the common variance: less than that is a coincidence, e.g. of rounded values
@@ -169,7 +169,7 @@ def repeats_needed(arms: Sequence[Arm], priors: Sequence[Prior], difference: flo
         difference: to be found, in the unit of the arms.
         comparisons: among how many it has to stand out (a level of 5 % over their number, Holm's first step).
 
-    Planned with the upper 80 % limit of the variances, because with the variance that a few repeats happen to show
+    Planned with the upper 65 % limit of the variances, because with the variance that a few repeats happen to show
     half of all plans would be too small (Browne, Statistics in Medicine 14, 1995).
     """
     limits = [arm.variance * arm.freedom / float(special.chdtri(arm.freedom, CAUTION)) for arm in arms]
@@ -182,7 +182,10 @@ def repeats_needed(arms: Sequence[Arm], priors: Sequence[Prior], difference: flo
         worth = [_freedom(one, n) for one in priors]
         freedom = sum(parts) ** 2 / sum(part**2 / one for part, one in zip(parts, worth, strict=True))
         threshold = float(special.stdtrit(freedom, 1 - ALPHA / comparisons / 2))
-        return 1 - float(special.nctdtr(freedom, abs(difference) / error, threshold)) >= POWER
+        missed = float(special.nctdtr(freedom, abs(difference) / error, threshold))
+        if not np.isfinite(missed):  # beyond what it can compute: as sure as can be, on either side
+            return abs(difference) / error > threshold
+        return 1 - missed >= POWER
 
     numbers = range(2, MOST_REPEATS + 1)
     place = bisect_left(numbers, True, key=found)
