@@ -25,9 +25,9 @@ _TYPES = {
     "first": TEXT,
     "second": TEXT,
     "rounds": INT,
-    "times_as_fast": FLOAT,
-    "times_as_fast_low": FLOAT,
-    "times_as_fast_high": FLOAT,
+    "ratio": FLOAT,
+    "ratio_low": FLOAT,
+    "ratio_high": FLOAT,
     "ratios": TEXT,
     "told_apart": FLAG,
     "interval_from": TEXT,
@@ -41,8 +41,8 @@ def build(ledger: Ledger) -> pd.DataFrame:
     """Return one row per point of the study without the axis of its pairs; no row if it has no `pairs`.
 
     `ratios` are samples per second of the second over the first, a ratio per round in the order of the seeds;
-    `times_as_fast` is their median, `times_as_fast_low` and `_high` its 95 % interval over the rounds, or of one round
-    within its two runs (`interval_from`). `told_apart`: over several rounds, and the interval excludes 1.
+    `ratio` is their median, `ratio_low` and `ratio_high` its 95 % interval over the rounds, or of one round within its
+    two runs (`interval_from`). `told_apart`: over several rounds, and the interval excludes 1.
     `slow_steps_share` is the largest of all runs in the row (`columns.slow_steps_share`).
     """
     runs, pairs = ledger.runs.copy(), ledger.study.pairs
@@ -83,9 +83,9 @@ def _row(ledger: Ledger, planned: list[tuple[dict[str, Any], dict[str, Any]]], w
     runs = [run for pair in ended for run in pair]
     return named | {
         "rounds": len(ended),
-        "times_as_fast": found.middle,
-        "times_as_fast_low": found.low,
-        "times_as_fast_high": found.high,
+        "ratio": found.middle,
+        "ratio_low": found.low,
+        "ratio_high": found.high,
         "ratios": " ".join(f"{ratio:.3f}" for ratio in ratios),
         "told_apart": bool(not found.low <= 1 <= found.high) if known else None,  # type: ignore[operator]
         "interval_from": found.basis.replace("runs", "rounds"),
