@@ -7,11 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from factory import Result, made_up, write
-from scipy import stats
 
 from ddp_hpc import cli, tables
 from ddp_hpc.compare.judge import ALIKE, BETTER, OPEN, WORSE, judge
-from ddp_hpc.compare.noise import Arm, Prior, holm, prior, repeats_needed
 from ddp_hpc.compare.sets import read
 
 GRID = [{"exchange": "ring", "world_size": [1, 2, 4], "batch_size": 16, "learning_rate": 0.1}]
@@ -267,40 +265,3 @@ def test_percentages_are_checked(capsys, given):
 
     assert code == 2
     assert "--tolerance" in err
-
-
-def test_holm_is_the_textbook_example():
-    """Wright, Biometrics 48 (1992), as R's p.adjust gives it."""
-    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert holm([]) == []
-
-
-@pytest.mark.parametrize("scatter", [0.0, 1e-6, 0.001, 0.005, 0.01, 0.03, 0.1])
-def test_repeats_needed_are_the_fewest_that_do_as_students_distribution_has_it(scatter):
-    """With variances as good as known: the normal distribution's rule of (z + z)^2 2 sigma^2 / difference^2."""
-    known = Prior(scatter**2, 1e6, 1e6, 1000)
-    arms = [Arm(0.0, 4, scatter**2, 1e6)] * 2
-    needed = repeats_needed(arms, [known, known], 0.05, 12)
-    rule = (stats.norm.ppf(1 - 0.05 / 24) + stats.norm.ppf(0.9)) ** 2 * 2 * scatter**2 / 0.05**2
-
-    assert needed == pytest.approx(max(2, rule), abs=1.01)
-
-
-def test_more_scatter_never_needs_fewer_repeats():
-    scatters = np.geomspace(1e-4, 0.1, 60)
-    none = Prior(float("nan"), 0.0, 12.0, 0)
-    needed = [repeats_needed([Arm(0.0, 4, s**2, 3.0)] * 2, [none, none], 0.05, 18) or 1001 for s in scatters]
-
-    assert needed == sorted(needed)
-    assert needed[0] < 5
-    assert needed[-1] > 100
-
-
-def test_points_that_scatter_alike_are_worth_more_than_those_that_do_not():
-    rng = np.random.default_rng(0)
-    alike = [Arm.of(rng.normal(size=4)) for _ in range(40)]
-    unlike = [Arm.of(scale * rng.normal(size=4)) for scale in np.exp(2 * rng.normal(size=40))]
-
-    assert prior(alike).freedom > 3 * prior(unlike).freedom
-    assert prior(alike).variance == pytest.approx(1, rel=0.3)
-    assert prior(alike[:1]).freedom == 0
