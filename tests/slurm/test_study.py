@@ -68,3 +68,18 @@ def test_mpiexec_within_a_job_starts_ranks_on_all_its_nodes(project):
     assert done.returncode == 0, done.stdout + done.stderr + logs(project)
     table = pd.read_parquet(project.root / "results" / "studies" / "ranks" / "tables" / "runs.parquet")
     assert list(table["placement_verified"]) == [True]
+
+
+def test_a_launcher_that_mpi_does_not_understand_ends_the_run_before_it_trains(project):
+    """A6: without PMI each process would be rank 0 of 1, and all would write the same record."""
+    project.append("config/machines/test.yaml", "retries: {launch_failed: 0}\n")
+    project.study(
+        "ranks", BASE + "budget: {steps: 20}\ntables: []\nfigures: []\ngrid: {exchange: ring, world_size: 2}\n"
+    )
+
+    done = project.call(*RUN, "ranks", *ON_SLURM, "--launcher", "srun --mpi=none")
+
+    assert done.returncode == 1
+    (row,) = project.status("ranks").values()
+    assert row["status"] == "launch_failed"
+    assert "expected 2 ranks, MPI reports 1 (launcher or MPI build mismatch)" in row["reason"]
