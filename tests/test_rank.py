@@ -2,13 +2,16 @@
 
 import json
 import os
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 import torch
 
-from ddp_hpc import identity, records, spec
+from ddp_hpc import identity, records, spec, verdict
 from ddp_hpc._process import boot_id
 from ddp_hpc.rank import Progress, _kind_of
 
@@ -167,6 +170,22 @@ def test_a_rank_that_vanishes_without_a_word_ends_all(attempt, mpiexec):
     folder = attempt()
     assert mpiexec(2, FAULTY, folder, "vanish", 1, timeout_s=30).returncode != 0
     assert not (folder / "run.parquet").exists()
+
+
+def test_a_crash_within_mpi_init_is_the_launch_not_the_training(attempt):
+    """Open MPI 5.0 does so now and then (its issue 12495): the machine file says how often that is tried again."""
+    folder = attempt(world_size=1)
+    (folder / "mpi4py.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n")
+    path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
+
+    done = subprocess.run(
+        [sys.executable, "-m", "ddp_hpc.shepherd", folder], env=os.environ | {"PYTHONPATH": path}, check=False
+    )
+
+    assert done.returncode == 128 + signal.SIGSEGV
+    outcome = verdict.judge(done.returncode, folder, [])
+    assert outcome.status == "launch_failed"
+    assert "killed by SIGSEGV before MPI was up" in outcome.reason
 
 
 def test_a_thread_that_lives_on_holds_no_rank(attempt, mpiexec):
