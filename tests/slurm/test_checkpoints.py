@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slurm
 STUDY = (
     "base: {dataset: digits, model: {name: faulty, fault: slow}, exchange: ring, batch_size: 16, learning_rate: 0.1,\n"
     "       threads_per_rank: 1, momentum: 0.9, world_size: 2, placement: spread}\n"
-    "budget: {steps: 400}\ntables: [runs]\nfigures: []\n"  # 20 s, unless the model is quick
+    "budget: {steps: 500}\ntables: [runs]\nfigures: []\n"  # 25 s, unless the model is quick
 )
 RUN = ("ddp-hpc", "run", "resumed", "--profile", "profiles/slurm")
 
@@ -42,20 +42,29 @@ def row(project: Sandbox, run: str) -> dict:
     return records.read("run", project.root / "results" / "runs" / run / "run.parquet").to_pylist()[0]
 
 
-def progressing(project: Sandbox, run: str) -> bool:
-    """Whether the second attempt at a run takes steps: the first was the one that nobody interrupted."""
-    return (project.root / "results" / "runs" / run / "attempts" / "2" / "progress.json").exists()
+def checkpointed(project: Sandbox, run: str) -> bool:
+    return (project.root / "results" / "runs" / run / "checkpoint" / "checkpoint.json").exists()
 
 
-def test_a_run_that_gets_the_signal_before_the_limit_goes_on_in_the_next_pass(study, cluster):
+def progressing(project: Sandbox, run: str, attempt: int) -> bool:
+    """Whether an attempt at a run takes steps; the first was the one that nobody interrupted."""
+    return (project.root / "results" / "runs" / run / "attempts" / str(attempt) / "progress.json").exists()
+
+
+def test_a_run_that_loses_a_node_and_is_told_to_make_room_goes_on_each_time_with_the_same_losses(study, cluster):
     project, run, expected = study
+    project.append("config/machines/test.yaml", "checkpoint_every_s: 1\n")
     driver = project.start(*RUN)
-    wait_for(lambda: progressing(project, run), 120)
-    job = max(number for number, job in cluster.jobs().items() if run in job["Comment"])
+    wait_for(lambda: checkpointed(project, run), 120)
 
+    cluster.kill_node("node2")
+    wait_for(lambda: project.status("resumed")[run]["status"] != "running", 90)
+    cluster.start_node("node2")
+    wait_for(lambda: progressing(project, run, 3), 150)
+    job = max(number for number, job in cluster.jobs().items() if run in job["Comment"])
     cluster.run("scancel", "--signal=USR1", str(job))  # as `--signal=USR1@60` has it sent: to all steps
 
     assert driver.wait(240) == 0
-    assert (row(project, run)["resumes"], row(project, run)["hosts"]) == (1, 2)
+    assert (row(project, run)["resumes"], row(project, run)["hosts"]) == (2, 2)
     assert steps(project, run) == expected
     assert not (project.root / "results" / "runs" / run / "checkpoint").exists()
