@@ -59,7 +59,7 @@ def job_of(cluster, mark: str) -> str:
     return str(max(number for number, job in cluster.jobs().items() if mark in job["Comment"]))
 
 
-def end(driver: subprocess.Popen, timeout: float = 150) -> tuple[int, str]:
+def end(driver: subprocess.Popen, timeout: float = 220) -> tuple[int, str]:
     """Wait for a driver, and return its exit code and all that it said."""
     said = "".join(driver.communicate(timeout=timeout))
     return driver.returncode, said
@@ -93,7 +93,7 @@ def test_each_end_is_told_apart_and_stops_no_other(study, cluster):
     wait_for(lambda: state(study, "-s2-")["status"] == state(study, "-s3-")["status"] == "running")
     cluster.run("scancel", job_of(cluster, "-s2-"))
 
-    code, said = end(driver, 200)
+    code, said = end(driver)
 
     assert code == 1
     assert state(study, "-s0-")["status"] == "ok"
@@ -121,7 +121,7 @@ def test_a_refused_submission_says_so_in_the_words_of_sbatch(study):
 
 
 def test_a_run_whose_node_dies_is_trained_on_another(study, cluster):
-    study.study("ends", HEAD + f"budget: {{steps: 240}}\ngrid: {{model: {SLOW}}}\n")
+    study.study("ends", HEAD + f"budget: {{steps: 200}}\ngrid: {{model: {SLOW}}}\n")
     driver = start(study)
     wait_for(lambda: state(study, "-s0-")["status"] == "running" and supervisors(study))
     lost = cluster.jobs()[int(job_of(cluster, "-s0-"))]["NodeList"]
