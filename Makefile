@@ -48,6 +48,10 @@ bench: .venv/installed ## time planning, the workflow, the exchanges and whole s
 	@$(BIN)/ddp-hpc bench exchange
 	@$(BIN)/ddp-hpc run exchange_speed
 
+.PHONY: bench-slurm
+bench-slurm: .venv/installed-dev slurm ## time 216 very short runs on a Slurm that it starts: a quarter of an hour
+	@PYTHONPATH=tests $(BIN)/python tests/slurm/overhead.py
+
 .PHONY: clean
 clean: ## remove .venv and all caches; results/ stays
 	@rm -rf .venv .snakemake .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist logs

@@ -11,6 +11,15 @@ SCRIPT = Path(__file__).with_name("cluster.sh")
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "ip", "unshare", "nsenter")
 PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
 
+# a machine file of it
+MACHINE = """
+partitions:
+  main: {nodes: 2, cores_per_node: 8, gpus_per_node: 4, memory_mb_per_node: 8000, max_minutes: 60}
+  short: {nodes: 2, cores_per_node: 8, gpus_per_node: 4, memory_mb_per_node: 8000, max_minutes: 5}
+launcher: env PMIX_MCA_psec=native srun --kill-on-bad-exit=1 --mpi=pmix
+runtime_min: 10
+"""
+
 # the plugin asks Slurm ever more seldom, up to every three minutes; a test cannot wait so long
 PACE = """
 from snakemake_executor_plugin_slurm import Executor

@@ -9,16 +9,8 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from cluster import PACE, Cluster, lacking, refused
+from cluster import MACHINE, PACE, Cluster, lacking, refused
 from sandbox import Sandbox
-
-MACHINE = """
-partitions:
-  main: {nodes: 2, cores_per_node: 8, gpus_per_node: 4, memory_mb_per_node: 8000, max_minutes: 60}
-  short: {nodes: 2, cores_per_node: 8, gpus_per_node: 4, memory_mb_per_node: 8000, max_minutes: 5}
-launcher: env PMIX_MCA_psec=native srun --kill-on-bad-exit=1 --mpi=pmix
-runtime_min: 10
-"""
 
 
 @pytest.fixture(scope="session")
