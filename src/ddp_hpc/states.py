@@ -121,6 +121,8 @@ def _of_attempt(journal: Path, started: dict[str, Any], count: int) -> State:
     if alive is False:
         if told and told.status not in ("running", "queued"):
             return told
+        if not ended and read_json(journal / "ended.json"):  # it ended between our two looks
+            return _of_attempt(journal, started, count)
         return State("cancelled", "its supervisor ended without a word: killed, or the machine went down", count)
     if told and told.status == "queued":
         return told

@@ -156,7 +156,8 @@ def _why(ratios: list[float], planned: int, against: list[dict[str, Any] | None]
         return f"only {len(ratios)} of {planned} rounds" if len(ratios) < planned else None
     found = [row for row in against if row is not None]
     if not found:
-        return f"nothing to compare with: exchange {reference} is not planned here"
+        remedy = "name another in rules: reference_exchange"
+        return f"nothing to compare with: exchange {reference} is not planned here; {remedy}"
     return f"nothing to compare with: {reference} is {_statuses(pd.DataFrame(found))}"
 
 
