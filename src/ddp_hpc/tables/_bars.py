@@ -109,7 +109,8 @@ def sentence(bar: str, seconds: float | None, step_s: float, reason: str) -> str
     percent = 100 * seconds / step_s
     if abs(percent) < 0.1:
         return f"{bar}: less than 0.1 % of a step."
-    gain = " less than at the smaller world size" if seconds < 0 else ""
+    before = "without the exchange" if bar == "wrapper" else "at the smaller world size"
+    gain = f" less than {before}" if seconds < 0 else ""
     return f"{bar}: {abs(percent):.2g} % of a step ({_time(abs(seconds))}){gain}: {MEANINGS[bar]}."
 
 
