@@ -94,10 +94,10 @@ def test_the_page_asks_nobody_and_complains_of_nothing(browser):
     assert browser.get_log("browser") == []
 
 
-def test_figures_are_seen(browser):
+def test_figures_are_seen(browser, page):
     sizes = browser.execute_script("return [...document.images].map(i => [i.naturalWidth, i.naturalHeight])")
 
-    assert len(sizes) == 5
+    assert len(sizes) == len(list((page.parents[1] / "figures").glob("*.svg"))) == 6
     assert all(width > 100 and height > 50 for width, height in sizes)
 
 
