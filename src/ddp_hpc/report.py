@@ -32,7 +32,7 @@ DERIVED = {
     "slow_steps_share": "share of train_s beyond steps x step_s: near 0 on a quiet machine",
     "step_low_s": "low end of the 95 % interval of step_s, within this run",
     "step_high_s": "high end of the 95 % interval of step_s, within this run",
-    "drift_percent": "trend of the step times from the first step to the last, of the median step",
+    "drift_percent": "trend of the step times from the first step to the last, of the first",
     "drifting": "that trend is beyond the noise of the steps, and at least 5 %",
     "slow_ranks": "ranks whose own work takes longer than that of the others by 10 % or more; blank if none does",
     "attempts": "how often the run was started",

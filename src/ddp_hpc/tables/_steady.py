@@ -15,7 +15,7 @@ from ddp_hpc.tables._ranks import provenance, rank_steps
 MOST_BLOCKS, FEWEST_BLOCKS = 20, 8
 DRIFT_STEPS = 2 * FEWEST_STEPS  # below, what neighbouring steps have in common passes for a trend
 CHANCE = 0.001  # of calling a steady run drifting
-DRIFTS = 0.05  # of the median step, over the run: less is no matter
+DRIFTS = 0.05  # of the first step, over the run: less is no matter
 SLOWER = 0.1  # of the other ranks' work: so much longer is that of a slow rank, at least
 
 
@@ -24,7 +24,7 @@ class Drift:
     """The trend of the step times of a run.
 
     Args:
-        percent: from the first step to the last, of the median step.
+        percent: from the first step to the last, of the first: above -100.
         certain: it is no chance, and at least 5 %.
     """
 
@@ -51,8 +51,8 @@ def drift(step_s: Array) -> Drift | None:
     """Return the trend of step times; None where the steps are too few to tell it from their correlation.
 
     Medians of blocks of neighbouring steps, longer than what these have in common (`block_length`, without the trend),
-    are compared with their order by Kendall's tau; the slope is Theil's and Sen's (Sen, Journal of the American
-    Statistical Association 63, 1968). Single slow steps do no harm.
+    are compared with their order by Kendall's tau; the slope of their logarithms is Theil's and Sen's (Sen, Journal of
+    the American Statistical Association 63, 1968). Single slow steps do no harm.
     """
     n = len(step_s)
     if n < DRIFT_STEPS or not np.isfinite(step_s).all():
@@ -61,11 +61,11 @@ def drift(step_s: Array) -> Drift | None:
     per_step = _slope(step_s, blocks) * blocks / n
     level = step_s - per_step * np.arange(n)
     blocks = min(blocks, n // block_length(np.sign(level - np.median(level))))
-    middle = float(np.median(step_s))
-    if blocks < FEWEST_BLOCKS or middle <= 0:
+    medians = _medians(step_s, blocks)
+    if blocks < FEWEST_BLOCKS or medians.min() <= 0:
         return None
-    share = _slope(step_s, blocks) * blocks / middle
-    chance = float(stats.kendalltau(np.arange(blocks), _medians(step_s, blocks)).pvalue)
+    share = float(np.expm1(stats.theilslopes(np.log(medians)).slope * blocks))
+    chance = float(stats.kendalltau(np.arange(blocks), medians).pvalue)
     return Drift(100 * share, chance < CHANCE and abs(share) >= DRIFTS)
 
 
