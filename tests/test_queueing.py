@@ -1,11 +1,10 @@
 """What a driver makes of the queue: which jobs are its own, when a workflow is pointless, what is cancelled."""
 
 import json
-import os
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import factory
 import fake_slurm
@@ -72,6 +71,14 @@ def watch(jobs, monkeypatch) -> Callable[[int, float], Watch]:
     return make
 
 
+@pytest.fixture
+def workflow() -> Iterator[int]:
+    """The process id of one without children, as Snakemake is while it waits."""
+    with subprocess.Popen(["/bin/sleep", "60"]) as process:
+        yield process.pid
+        process.kill()
+
+
 @pytest.mark.parametrize(
     ("squeue", "unended", "idle_s", "over", "stuck"),
     [
@@ -84,31 +91,27 @@ def watch(jobs, monkeypatch) -> Callable[[int, float], Watch]:
     ],
 )
 def test_a_workflow_is_pointless_when_all_has_ended_or_it_waits_for_jobs_that_are_not_there(
-    cluster, watch, squeue, unended, idle_s, over, stuck
+    cluster, watch, workflow, squeue, unended, idle_s, over, stuck
 ):
     cluster(squeue=squeue)
     one = watch(unended, idle_s)
-    assert one(os.getpid()) is over
+    assert one(workflow) is over
     assert (one.stuck is not None) is stuck
 
 
 @pytest.mark.parametrize("state", ["PENDING", "RUNNING", "COMPLETING", "SUSPENDED"])
-def test_a_workflow_whose_jobs_wait_or_run_is_left_alone(tmp_path, ledger, cluster, watch, state):
+def test_a_workflow_whose_jobs_wait_or_run_is_left_alone(tmp_path, ledger, cluster, watch, workflow, state):
     cluster(squeue=listed(ledger, tmp_path, state))
-    assert watch(1, 2 * queueing.STUCK_S)(os.getpid()) is False
+    assert watch(1, 2 * queueing.STUCK_S)(workflow) is False
 
 
-def test_a_workflow_that_fetches_a_dataset_is_left_alone(cluster, watch, monkeypatch):
+def test_a_workflow_that_fetches_a_dataset_is_left_alone(cluster, watch, workflow, monkeypatch):
     cluster(squeue="exit 0")
     monkeypatch.setattr(queueing, "LOOK_S", 0.2)
-    fetching = subprocess.Popen(["/bin/sleep", "30"])
-    try:
+    with subprocess.Popen(["/bin/sh", "-c", "/bin/sleep 2; echo"], stdout=subprocess.PIPE) as fetching:
         time.sleep(0.5)
-        assert watch(1, 2 * queueing.STUCK_S)(os.getpid()) is False
-    finally:
-        fetching.kill()
-        fetching.wait()
-    assert watch(1, 2 * queueing.STUCK_S)(os.getpid()) is True
+        assert watch(1, 2 * queueing.STUCK_S)(fetching.pid) is False
+    assert watch(1, 2 * queueing.STUCK_S)(workflow) is True
 
 
 def test_all_jobs_are_cancelled_once_and_named(tmp_path, ledger, jobs, cluster, capsys):
