@@ -12,7 +12,7 @@ from cluster import MACHINE, Cluster, lacking, refused
 from sandbox import Sandbox
 
 STUDY = """
-base: {{dataset: digits, model: {{name: mlp, widths: [8]}}, batch_size: 16, exchange: none, world_size: 1}}
+base: {{dataset: digits, model: {{name: mlp, widths: [8]}}, batch_size: 16, exchange: none, world_size: 1, device: cpu}}
 grid: {{learning_rate: [{rates}], seed: [{seed}]}}
 budget: {{steps: 1}}
 tables: [runs]
@@ -39,7 +39,8 @@ def measure(points: int) -> None:
                 done = project.call(*command, timeout=3600)
                 took_s = time.monotonic() - began
                 if done.returncode:
-                    sys.exit(f"{way}: {done.stdout}{done.stderr}")
+                    log = project.root / "job.log"
+                    sys.exit(f"{way}: {done.stdout}{done.stderr}{log.read_text() if log.exists() else ''}")
                 each = "each a job of its own" if way == "slurm" else "all in one job"
                 print(f"{points} runs, {each}: {took_s:.0f} s, {took_s / points:.2f} s a run", flush=True)
         finally:
