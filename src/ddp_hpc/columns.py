@@ -112,6 +112,7 @@ def standing(runs: pd.DataFrame) -> "pd.Series[str]":
 
 
 DISTURBED = 1 / 3  # of the training time: from this `slow_steps_share` on, times are not to be trusted
+SAME_WORK = frozenset({"learning_rate", "seed", "budget"})  # fields that change no step's work
 
 
 def slow_steps_share(runs: pd.DataFrame) -> "pd.Series[float]":

@@ -13,7 +13,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ddp_hpc.columns import SPEC_COLUMNS, key_of, ordered, rows_of, slow_steps_share, split, standing, varying
+from ddp_hpc.columns import (
+    SAME_WORK,
+    SPEC_COLUMNS,
+    key_of,
+    ordered,
+    rows_of,
+    slow_steps_share,
+    split,
+    standing,
+    varying,
+)
 from ddp_hpc.intervals import Interval, of_ratio, over_runs
 from ddp_hpc.ledger import Ledger
 from ddp_hpc.statuses import in_words
@@ -24,7 +34,6 @@ from ddp_hpc.tables._steady import of_mean_step
 CAPTION = "Exchanges: training time per step, and against the reference in the same round; medians over the rounds."
 COMPARES_EXCHANGES = True
 
-_SAME_WORK = {"learning_rate", "seed", "budget"}  # they change no step's work
 _EXCHANGE = ("exchange", "exchange_options")
 _RANKS = ("world_size", "placement", "ranks_per_node")  # one rank is placed as it is placed
 _TYPES = {
@@ -64,7 +73,7 @@ def build(ledger: Ledger) -> pd.DataFrame:
     runs["slow_steps_share"] = slow_steps_share(runs)
     batches = runs["samples_seen"] / (runs["world_size"] * runs["batch_size"])
     runs["mean_step_us"] = 1e6 * (runs["train_s"] / batches).astype("float64")
-    axes = ordered({*varying(runs), "model", "batch_size", "world_size", *_EXCHANGE} - _SAME_WORK)
+    axes = ordered({*varying(runs), "model", "batch_size", "world_size", *_EXCHANGE} - SAME_WORK)
     reference = ledger.study.rules.reference_exchange
     is_reference = _reference(runs, reference)
     is_alone = (runs["exchange"] == "none") & (runs["world_size"] == 1)

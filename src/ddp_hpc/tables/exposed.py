@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from ddp_hpc import catalog, records
-from ddp_hpc.columns import SPEC_COLUMNS, key_of, ordered, rows_of, split, varying
+from ddp_hpc.columns import SAME_WORK, SPEC_COLUMNS, key_of, ordered, rows_of, split, varying
 from ddp_hpc.ledger import Ledger
 from ddp_hpc.statuses import in_words
 from ddp_hpc.study import Study
@@ -24,7 +24,6 @@ from ddp_hpc.tables._ranks import provenance, why_null
 CAPTION = "Exposed exchange per step: by difference, by the clock's marks, and by traces; medians over the runs."
 
 WAYS = ("difference", "marks", "trace")
-_SAME_WORK = {"learning_rate", "seed", "budget"}  # they change no step's work
 _REPLACED = ("exchange", "exchange_options", "world_size", "budget")
 _TYPES = {
     "runs": INT,
@@ -47,7 +46,7 @@ def build(ledger: Ledger) -> pd.DataFrame:
     the least of what is known, `disagreement_share` that over the step. What is not known is null, with the `reason`.
     """
     runs = ledger.runs
-    axes = ordered({*varying(runs), "exchange", "world_size", "batch_size"} - _SAME_WORK)
+    axes = ordered({*varying(runs), "exchange", "world_size", "batch_size"} - SAME_WORK)
     ended = runs[runs["status"] == "ok"]
     alone = {_key(row): row for row in rows_of(ended[(ended["exchange"] == "none") & (ended["world_size"] == 1)])}
     groups = split(runs[runs["exchange"] != "none"], axes)

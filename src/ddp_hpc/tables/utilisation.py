@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from ddp_hpc import records
-from ddp_hpc.columns import ordered, rows_of, split, varying
+from ddp_hpc.columns import SAME_WORK, ordered, rows_of, split, varying
 from ddp_hpc.ledger import Ledger
 from ddp_hpc.phases import PHASES
 from ddp_hpc.study import Study
@@ -21,7 +21,6 @@ from ddp_hpc.tables._frame import FLAG, FLOAT, INT, TEXT, typed, types_of
 CAPTION = "Utilisation and energy: medians over the complete runs; the learning rate and the seed change no work."
 OF_GPUS = True
 
-_SAME_WORK = {"learning_rate", "seed", "budget"}
 MEDIANS = (
     "gpu_utilisation_mean",
     "power_mean_w",
@@ -51,7 +50,7 @@ def build(ledger: Ledger) -> pd.DataFrame:
     got there; null without a threshold. `reason` says why usage, energy and MFU are null.
     """
     runs = ledger.runs
-    axes = ordered({*varying(runs), "exchange", "world_size", "batch_size"} - _SAME_WORK)
+    axes = ordered({*varying(runs), "exchange", "world_size", "batch_size"} - SAME_WORK)
     types = types_of(axes) | _TYPES
     return typed((key | _row(ledger, rows[rows["status"] == "ok"]) for key, rows in split(runs, axes)), types)
 

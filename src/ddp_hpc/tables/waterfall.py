@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from ddp_hpc import catalog
-from ddp_hpc.columns import SPEC_COLUMNS, key_of, ordered, rows_of, split, varying
+from ddp_hpc.columns import SAME_WORK, SPEC_COLUMNS, key_of, ordered, rows_of, split, varying
 from ddp_hpc.ledger import Ledger
 from ddp_hpc.statuses import in_words
 from ddp_hpc.study import Study
@@ -22,7 +22,6 @@ from ddp_hpc.tables._frame import FLAG, FLOAT, INT, TEXT, typed, types_of
 
 CAPTION = "Efficiency waterfall: where the time of a step goes that is lost at a larger world size."
 
-_SAME_WORK = {"learning_rate", "seed", "budget"}  # they change no step's work
 _REPLACED = ("exchange", "exchange_options", "world_size", "budget")
 _TYPES = {
     "kind": TEXT,
@@ -61,7 +60,7 @@ def build(ledger: Ledger) -> pd.DataFrame:
     """
     runs = ledger.runs.copy()
     runs["global_batch_size"] = runs["world_size"] * runs["batch_size"]
-    axes = ordered({*varying(runs), "exchange", "world_size", "batch_size"} - _SAME_WORK)
+    axes = ordered({*varying(runs), "exchange", "world_size", "batch_size"} - SAME_WORK)
     splits: dict[str, Split | None] = {}
     rows: list[Row] = []
     for key, group in split(runs[runs["world_size"] > 1], axes):
