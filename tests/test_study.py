@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ddp_hpc import grid
-from ddp_hpc.study import StudyError
+from ddp_hpc.study import Study, StudyError
 
 GOOD = """\
 name: try
@@ -265,3 +265,18 @@ def test_yaml_is_of_version_1_2(tmp_path):
 def test_anchors_and_merges_work(tmp_path):
     text = GOOD.replace("base:", "base: &b").replace("grid:\n", "grid:\n  <<: {seed: [3, 4]}\n")
     assert {spec.seed for spec in grid.expand(write(tmp_path, text)).specs} == {3, 4}
+
+
+@pytest.mark.parametrize(
+    ("axes", "searches"),
+    [
+        ({"batch_size": [16, 32]}, True),
+        ({"global_batch_size": [16, 32]}, True),
+        ([{"learning_rate": 0.1}, {"zip": {"learning_rate": 0.2}}], True),
+        ({"world_size": [1, 2], "batch_size": 16}, False),
+    ],
+)
+def test_figures_of_a_search_are_left_out_where_nothing_is_searched(axes, searches):
+    study = Study(name="any", grid=axes)
+    assert ("heat_map" in study.figure_names) == ("loss_areas" in study.figure_names) == searches
+    assert "loss_curves" in study.figure_names

@@ -142,13 +142,14 @@ class Study(BaseModel):
     rules: Rules = Field(default_factory=Rules, description="scaling of the learning rate, and who may win")
     tables: list[Annotated[str, _known("table")]] | None = Field(
         None,
-        description="which tables; null: all; the one of exchanges only where there are several beside `none`, that "
-        "of utilisation only where `device: cuda` stands",
+        description="which tables; null: all that fit any study, those of exchanges, pairs and GPUs where there are several, "
+        "some, or `device: cuda` stands; the rest by name only: see `ddp-hpc list tables`",
     )
     figures: list[Annotated[str, _known("figure")]] | None = Field(
         None,
-        description="which figures; null: all; the one of exchanges only where there are several beside `none`, that "
-        "of utilisation only where `device: cuda` stands",
+        description="which figures; null: all that fit any study, those of exchanges, GPUs and a search where there are "
+        "several, `device: cuda` stands, or a searched axis has several values; the rest by name only: see "
+        "`ddp-hpc list figures`",
     )
 
     @field_validator("search")
@@ -175,11 +176,13 @@ class Study(BaseModel):
         return self._that_fit("figure") if self.figures is None else list(self.figures)
 
     def _that_fit(self, kind: str) -> list[str]:
-        """Return all tables or figures, but for those that have nothing to compare, or are of GPUs not asked for."""
+        """Return all tables or figures that fit: not those of one kind of study, nor of what this one has not."""
         lacking = {
             "COMPARES_EXCHANGES": not self._several_exchanges,
             "COMPARES_PAIRS": self.pairs is None,
             "OF_GPUS": not self._on_gpus,
+            "OF_A_SEARCH": not self._searches,
+            "ON_REQUEST": True,
         }
         out = {constant for constant, lacks in lacking.items() if lacks}
         return [name for name in catalog.names(kind) if not out & set(catalog.constants(kind, name))]
@@ -193,6 +196,17 @@ class Study(BaseModel):
     def _on_gpus(self) -> bool:
         """Whether the study names GPUs as the device of any point."""
         return any("cuda" in listed(part.get("device", [])) for part in self._parts)
+
+    @property
+    def _searches(self) -> bool:
+        """Whether any axis of the search, or an option of it, has several values."""
+        found: dict[str, set[str]] = {}
+        for part in self._parts:
+            for name, value in part.items():
+                field = name.partition(".")[0].replace(GLOBAL_BATCH, "batch_size")
+                if field in self.search:
+                    found.setdefault(name, set()).update(json.dumps(item, sort_keys=True) for item in listed(value))
+        return any(len(values) > 1 for values in found.values())
 
     @property
     def _several_exchanges(self) -> bool:

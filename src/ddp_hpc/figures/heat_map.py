@@ -32,6 +32,7 @@ from ddp_hpc.study import Study
 
 INPUTS = ("areas", "winners")
 CAPTION = "Loss area over the searched values, for each group; marks for what diverged, is missing or may not win."
+OF_A_SEARCH = True
 
 COLOURS = "cividis"  # even in grey and to the colour-blind
 FAR = 10  # times the least area: beyond, nothing has a colour where no point may win

@@ -31,6 +31,7 @@ from ddp_hpc.study import Study
 
 INPUTS = ("areas", "winners")
 CAPTION = "Loss areas of the points that reach the threshold, sorted by minimum loss; the least area wins."
+OF_A_SEARCH = True
 
 FEWEST_PLACES = 3  # so that few bars are not broad
 MOST_LABELS = 40  # bars with their names beneath
