@@ -142,13 +142,13 @@ class Study(BaseModel):
     rules: Rules = Field(default_factory=Rules, description="scaling of the learning rate, and who may win")
     tables: list[Annotated[str, _known("table")]] | None = Field(
         None,
-        description="which tables; null: all that fit any study, those of exchanges, pairs and GPUs where there are several, "
-        "some, or `device: cuda` stands; the rest by name only: see `ddp-hpc list tables`",
+        description="which tables; null: all that fit any study, those of exchanges, pairs and GPUs where there are "
+        "several, some, or `device: cuda` stands; the rest by name only: see `ddp-hpc list tables`",
     )
     figures: list[Annotated[str, _known("figure")]] | None = Field(
         None,
-        description="which figures; null: all that fit any study, those of exchanges, GPUs and a search where there are "
-        "several, `device: cuda` stands, or a searched axis has several values; the rest by name only: see "
+        description="which figures; null: all that fit any study, those of exchanges, GPUs and a search where there "
+        "are several, `device: cuda` stands, or a searched axis has several values; the rest by name only: see "
         "`ddp-hpc list figures`",
     )
 
