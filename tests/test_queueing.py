@@ -186,6 +186,17 @@ def test_what_fails_is_tried_again_as_often_as_the_machine_says_and_no_other(led
     assert state_of(ledger.store, ledger.planned[1].run).status == "timeout"
 
 
+def test_what_failed_with_its_node_waits_before_it_is_tried_again(ledger, capsys):
+    workflow = Scripted(ledger, {0: "timeout"}, {0: "node_fail"}, {0: "ok"})
+    began = time.monotonic()
+    Passes(ledger, workflow, None, RETRIES, Signals(), pause_s=1.0).train([ledger.planned[0]])
+    assert time.monotonic() - began >= 1.0
+    assert [line for line in capsys.readouterr().out.splitlines() if "try again" in line] == [
+        "1 run to try again: 1 timeout",
+        "1 run to try again, in 1 s: 1 node_fail",
+    ]
+
+
 def test_without_a_machine_nothing_is_tried_again_within_one_call(ledger):
     workflow = Scripted(ledger, {0: "ok", 1: "timeout", 2: "node_fail"})
     Passes(ledger, workflow, None, {}, Signals()).train(ledger.planned)

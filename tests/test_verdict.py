@@ -47,10 +47,13 @@ def test_where_the_kernel_does_not_say_nothing_was_killed(tmp_path):
         ("srun: error: node1: task 0: Out Of Memory", "oom_host"),
         ("slurmstepd: error: Detected 1 oom_kill event in StepId=17.0", "oom_host"),
         ("slurmstepd: error: StepId=3.0 exceeded memory limit (4331 > 1048), being killed", "oom_host"),
+        ("srun: error: Node failure on node2", "node_fail"),
+        ("srun: error: Task launch for StepId=4.0 failed on node node2: Communication connection failure", "node_fail"),
+        ("srun: error: Timed out waiting for job step to complete", "node_fail"),
         ("srun: error: node1: task 0: Killed", "launch_failed"),
     ],
 )
-def test_what_the_launcher_says_of_memory_counts(tmp_path, said, status):
+def test_what_the_launcher_says_of_memory_and_nodes_counts(tmp_path, said, status):
     outcome = verdict.judge(137, tmp_path, ["some warning", said])
     assert outcome.status == status
     assert said.split("error: ")[1] in outcome.reason

@@ -60,7 +60,8 @@ def run(
             engine = Engine(project, ledger.study.name, lock, profile, launcher, more, signals)
             retries = machine.retries.model_dump() if machine else {}
             jobs = Jobs(project, ledger.planned, signals) if remote else None
-            return _run(project, ledger, engine, Passes(ledger, engine, jobs, retries, signals))
+            pause_s = machine.retry_after_s if machine and remote else 0
+            return _run(project, ledger, engine, Passes(ledger, engine, jobs, retries, signals, pause_s))
     finally:
         lock.release()
 

@@ -13,6 +13,12 @@ _MEMORY_WORDS = re.compile(
     r"|OverMemoryKill|being killed.*memory",
     re.IGNORECASE,
 )
+# srun's, for a node that it cannot reach, or that does not say that its ranks have ended
+_NODE_WORDS = re.compile(
+    r"node failure on|communication connection failure|timed out waiting for job step to complete"
+    r"|unable to contact slurmd|zero bytes were transmitted or received|due to node failure",
+    re.IGNORECASE,
+)
 
 
 def ending(job: Record, seen_bytes: int | None = None) -> tuple[str, str]:
@@ -45,6 +51,11 @@ def ending(job: Record, seen_bytes: int | None = None) -> tuple[str, str]:
 def memory_words(text: str) -> str | None:
     """Return the line in which Slurm or the kernel says that it killed for memory; None if there is none."""
     return next((line.strip() for line in text.splitlines() if _MEMORY_WORDS.search(line)), None)
+
+
+def node_words(text: str) -> str | None:
+    """Return the line in which a launcher says that it lost a node; None if there is none."""
+    return next((line.strip() for line in text.splitlines() if _NODE_WORDS.search(line)), None)
 
 
 def _failed(job: Record, name: str, where: str, seen_bytes: int | None) -> tuple[str, str]:

@@ -86,6 +86,12 @@ class Machine(BaseModel):
         "squeue", description="how jobs are watched; sacct only where accounting is on"
     )
     retries: Retries = Field(default_factory=Retries, description="how often a failed run is tried again")
+    retry_after_s: Int = Field(
+        60,
+        ge=0,
+        description="seconds until a run is tried again that failed with its node or its launch: Slurm takes a while "
+        "to notice a dead node, and a job that starts on it meanwhile fails at once",
+    )
     checkpoint_every_s: Int = Field(
         600, ge=0, description="seconds between checkpoints; 0: only when a run is asked to end"
     )

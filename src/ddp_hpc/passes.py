@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from ddp_hpc.durations import duration
 from ddp_hpc.engine import POLL_S, Engine, Signals
 from ddp_hpc.ledger import Ledger, Planned
 from ddp_hpc.printing import counted
@@ -16,6 +17,7 @@ from ddp_hpc.states import State, keep, mark_slurm, record_is_late, state_of
 from ddp_hpc.statuses import FAILED, in_words
 
 LATE_S = 60.0
+PAUSING = ("node_fail", "launch_failed")  # what a second job may meet, too, if it starts at once
 MOST_STUCK = 3  # passes that Snakemake may spoil by hanging
 
 
@@ -27,13 +29,21 @@ class Passes:
         engine: Snakemake.
         jobs: of the study, where Slurm runs them; None: they run here.
         retries: by status, how often a run that failed so is tried again.
+        pause_s: how long to wait before that, if it failed with its node or its launch.
         signals: what asks to end.
     """
 
     def __init__(
-        self, ledger: Ledger, engine: Engine, jobs: Jobs | None, retries: Mapping[str, int], signals: Signals
+        self,
+        ledger: Ledger,
+        engine: Engine,
+        jobs: Jobs | None,
+        retries: Mapping[str, int],
+        signals: Signals,
+        pause_s: float = 0.0,
     ) -> None:
         self.ledger, self.engine, self.jobs, self.retries, self.signals = ledger, engine, jobs, retries, signals
+        self.pause_s = pause_s
         self.failures: Counter[tuple[str, str]] = Counter()
         self.stuck = 0
 
@@ -114,8 +124,16 @@ class Passes:
                 why[status] += 1
         if again:
             counts = ", ".join(f"{count} {in_words(status)}" for status, count in why.items())
-            print(f"{counted(len(again), 'run')} to try again: {counts}", flush=True)
+            pause_s = self.pause_s if any(status in PAUSING for status in why) else 0.0
+            later = f", in {duration(pause_s)}" if pause_s else ""
+            print(f"{counted(len(again), 'run')} to try again{later}: {counts}", flush=True)
+            self._pause(pause_s)
         return again
+
+    def _pause(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and not self.signals.asked:
+            time.sleep(POLL_S)
 
     def _keep_refusals(self, lacking: Sequence[Planned]) -> None:
         refused = self.engine.refusals()

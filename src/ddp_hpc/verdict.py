@@ -59,7 +59,8 @@ def judge(code: int, attempt: Path, tail: Sequence[str], interrupted: Outcome | 
         return interrupted
     said = "; ".join(line.strip(" -*|") for line in tail if line.strip(" -*|"))[-600:] or "it said nothing"
     how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-    return _memory(Outcome("launch_failed", f"the launcher {how}, and no rank left a record or a reason: {said}"), tail)
+    failed = Outcome("launch_failed", f"the launcher {how}, and no rank left a record or a reason: {said}")
+    return _lost_node(_memory(failed, tail), tail)
 
 
 def _memory(outcome: Outcome, tail: Sequence[str]) -> Outcome:
@@ -70,6 +71,17 @@ def _memory(outcome: Outcome, tail: Sequence[str]) -> Outcome:
         words = memory_words("\n".join(tail))
         if words:
             return Outcome("oom_host", f"{outcome.reason}; the launcher said: {words[:200]}", outcome.numbers)
+    return outcome
+
+
+def _lost_node(outcome: Outcome, tail: Sequence[str]) -> Outcome:
+    """Return `node_fail` if the launcher's last words say that it lost a node: Slurm may notice minutes later."""
+    if outcome.status == "launch_failed":
+        from ddp_hpc.endings import node_words
+
+        words = node_words("\n".join(tail))
+        if words:
+            return Outcome("node_fail", f"a node does not answer: {words[:200]}; {outcome.reason}", outcome.numbers)
     return outcome
 
 

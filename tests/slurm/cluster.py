@@ -18,6 +18,7 @@ partitions:
   short: {nodes: 2, cores_per_node: 8, gpus_per_node: 4, memory_mb_per_node: 8000, max_minutes: 5}
 launcher: env PMIX_MCA_psec=native srun --kill-on-bad-exit=1 --mpi=pmix
 runtime_min: 10
+retry_after_s: 12  # by then a dead node is known to be down
 """
 
 # the plugin asks Slurm ever more seldom, up to every three minutes; a test cannot wait so long
