@@ -101,21 +101,24 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _plan(options: argparse.Namespace) -> int:
-    from ddp_hpc import listing, plan, submission
+    from ddp_hpc import listing, plan, submission, ways
 
     project = _project()
     ledger = project.ledger(options.study)
     machine = project.machine_of(options.profile) if options.profile else None
     asked = submission.requests([ledger], machine) if machine else {}
     items = plan.plan(ledger)
+    seconds = {item.planned.run: item.estimate.middle_s for item in items if item.estimate}
+    found = ways.ways(ledger.study.name, asked, seconds, machine) if machine else []
     if options.write:
         plan.prepare(ledger)
     if options.json:
         import json
 
-        print(json.dumps(listing.plan_values(ledger, items, asked), indent=1))
+        print(json.dumps(listing.plan_values(ledger, items, asked, found), indent=1))
     else:
-        print("\n".join([*listing.plan_lines(ledger, items, options.all), *listing.asked_lines(asked)]))
+        said = [*listing.plan_lines(ledger, items, options.all), *listing.asked_lines(asked)]
+        print("\n".join([*said, *ways.lines(found, len(asked))]))
     return 0
 
 

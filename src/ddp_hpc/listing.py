@@ -15,6 +15,7 @@ from ddp_hpc.project import Project
 from ddp_hpc.resources import Request
 from ddp_hpc.statuses import FAILED, in_words
 from ddp_hpc.study import StudyError
+from ddp_hpc.ways import Ways
 
 MOST_LINES = 40
 
@@ -70,8 +71,10 @@ def points(project: Project, name: str) -> list[dict[str, Any]]:
     return [fields | {"run": run} for run, fields in ledger.varying.items()]
 
 
-def plan_values(ledger: Ledger, items: Sequence[Item], asked: Mapping[str, Request]) -> dict[str, Any]:
-    """Return the plan as plain values: study, notes, counts of actions, hours, and every run with what it asks for."""
+def plan_values(
+    ledger: Ledger, items: Sequence[Item], asked: Mapping[str, Request], found: Sequence[Ways] = ()
+) -> dict[str, Any]:
+    """Return the plan as plain values: study, notes, counts, hours, ways, and every run with what it asks for."""
     cost = _cost(items)
     times = {name: value for name, value in asdict(cost).items() if name.endswith("_s")}
     return {
@@ -80,6 +83,7 @@ def plan_values(ledger: Ledger, items: Sequence[Item], asked: Mapping[str, Reque
         "counts": Counter(item.action for item in items),
         "to_train": cost.to_train,
         "hours": {"of_runs": cost.known} | {f"{name[:-2]}_h": value and value / 3600 for name, value in times.items()},
+        "ways": [asdict(one) | {"better": one.better} for one in found],
         "runs": [_planned(item, asked.get(item.planned.run)) for item in items],
     }
 
