@@ -122,7 +122,7 @@ def lines(found: list[Ways], of: int) -> list[str]:
         starts = one.starts_node_s / one.own_node_s
         said += [
             f"{known} on {one.partition}: {better}{because}",
-            f"  each a job of its own: {own:,.2f} node-hours, {starts:.0%} of it for starts; {one.runs} waits in the queue",
+            f"  each a job of its own: {own:,.2f} node-hours, {starts:.0%} for starts; {one.runs} waits in the queue",
             f"  all in one job: {shared:,.2f} node-hours or more; one wait in the queue: {one.line}",
         ]
     return said
