@@ -1,5 +1,7 @@
 """Pairs: two settings side by side in every round, in turns, and their ratio."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -94,6 +96,21 @@ def test_a_round_that_lacks_one_of_its_runs_does_not_count(tmp_path):
     assert frame["reason"].iloc[0] == "only 3 of 4 rounds"
     none = pairs.build(made_up(tmp_path / "none", lambda spec: Result("crashed", "boom"), **STUDY))
     assert none["reason"].tolist() == ["not complete: crashed"] * 2
+
+
+def test_rounds_whose_runs_had_different_hosts_are_said_to_have_had_them(tmp_path):
+    def on(host):
+        def train(spec):
+            ranks = [{"host": host(spec)}] * spec.world_size
+            return replace(trained(1.1)(spec), provenance={"ranks": ranks})
+
+        return train
+
+    same = pairs.build(made_up(tmp_path / "a", on(lambda spec: f"node{spec.seed}"), **STUDY))
+    other = pairs.build(made_up(tmp_path / "b", on(lambda spec: spec.exchange.name), **STUDY))
+    unknown = pairs.build(made_up(tmp_path / "c", trained(1.1), **STUDY))
+    assert [frame["same_hosts"].tolist() for frame in (same, other)] == [[True, True], [False, False]]
+    assert unknown["same_hosts"].isna().all()
 
 
 def test_settings_may_be_numbers_or_choices_with_options(tmp_path):

@@ -241,6 +241,12 @@ def read(kind: str, file: Path, columns: Sequence[str] | None = None) -> pa.Tabl
         ) from None
 
 
+def hosts_of(file: Path) -> tuple[str, ...]:
+    """Return the hosts of a run's ranks, each once, sorted, from its record's provenance; empty if that has none."""
+    ranks = read_metadata(file).get("provenance", {}).get("ranks") or []
+    return tuple(sorted({rank["host"] for rank in ranks if rank.get("host")}))
+
+
 def read_metadata(file: Path) -> dict[str, Any]:
     """Return what `write` was given as metadata, e.g. `provenance`."""
     try:

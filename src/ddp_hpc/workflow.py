@@ -24,6 +24,8 @@ _LOOKING = re.compile(
     r"|unlock|report|print-compilation)(=.*)?"
 )
 
+SLOTS = 1000  # of profiles/allocation
+
 _lock: DriverLock | None = None
 
 
@@ -85,6 +87,16 @@ def resources(found: Targets, config: Mapping[str, Any], in_a_job: bool) -> dict
         return sbatch(asked, machine, launcher)[name]
 
     return {name: partial(there, name=name) for name in SBATCH}
+
+
+def slots(found: Targets, config: Mapping[str, Any]) -> Callable[[Any], int]:
+    """Return how many of the profile's slots the run of some wildcards takes.
+
+    One, but all of them in a job that runs share if the run is of a study with `pairs`: those are trained one after
+    the other, with nothing beside them.
+    """
+    alone = {run for study in found.studies.values() if study.ledger.study.pairs for run in study.runs}
+    return lambda wildcards: SLOTS if config.get("allocation") and wildcards.run in alone else 1
 
 
 def checkpoint_every_s(found: Targets, config: Mapping[str, Any]) -> int:

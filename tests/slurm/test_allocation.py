@@ -1,6 +1,7 @@
 """Many short runs in one Slurm job, each a step with cores and GPUs of its own."""
 
 import json
+from itertools import pairwise
 
 import pytest
 
@@ -17,16 +18,32 @@ def test_all_runs_of_a_study_are_steps_of_one_job_and_end_with_the_page(project,
         "  - {exchange: none, world_size: 1, device: cpu}\n"
         "  - {exchange: ring, world_size: 2, placement: spread}\n",
     )
+    project.study(
+        "paired",
+        "base: {dataset: digits, model: {name: mlp, widths: [8]}, batch_size: 16, learning_rate: 0.2, device: cpu}\n"
+        "budget: {steps: 20}\ntables: [pairs]\nfigures: []\nrepeats: 2\n"
+        "grid: {exchange: [mpi_allreduce, ring], world_size: 2}\n"
+        "pairs: {axis: exchange, values: [mpi_allreduce, ring]}\n",
+    )
+    run = "ddp-hpc run {} --profile profiles/allocation"
     job = project.call(
         "sbatch", "--wait", "--parsable", "--nodes=2", "--ntasks-per-node=4", "--cpus-per-task=2", "--gpus-per-node=4",
-        "--time=10", "--output=job.log", "--wrap=ddp-hpc run short --profile profiles/allocation",
+        "--time=10", "--output=job.log", f"--wrap={run.format('short')} && {run.format('paired')}",
     )  # fmt: skip
 
     said = (project.root / "job.log").read_text()
     assert job.returncode == 0, said
     assert "4 of 4 runs finished" in said
     started = [json.loads(file.read_text()) for file in project.root.glob("results/runs/*/attempts/*/started.json")]
-    assert [one["slurm_job"] for one in started] == 4 * [job.stdout.strip()]  # each once, and all there
+    assert [one["slurm_job"] for one in started] == 8 * [job.stdout.strip()]  # each once, and all there
     assert all("--exact" in one["launcher"] for one in started)
     assert {row["status"] for row in project.status("short").values()} == {"ok"}
     assert (project.root / "results" / "studies" / "short" / "report" / "index.html").exists()
+
+    took = sorted(
+        tuple(json.loads((journal / name).read_text())["at"] for name in ("started.json", "ended.json"))
+        for run in project.status("paired")
+        for journal in (project.root / "results" / "runs" / run / "attempts").iterdir()
+    )
+    assert len(took) == 4
+    assert all(ended <= started for (_, ended), (started, _) in pairwise(took))  # alone, though there was room for 8

@@ -25,7 +25,7 @@ rule train:
     # from `tasks` or `threads`, which Snakemake scales down
     resources:
         **ddp.resources(TARGETS, config, in_a_job=not workflow.is_main_process),
-        slot=1,
+        slot=ddp.slots(TARGETS, config),
     params:
         checkpoint_every_s=ddp.checkpoint_every_s(TARGETS, config),
     shell:

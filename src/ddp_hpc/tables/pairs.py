@@ -13,6 +13,7 @@ from ddp_hpc import pairing
 from ddp_hpc.columns import CHOICES, ordered, rows_of, slow_steps_share, split, standing, varying
 from ddp_hpc.intervals import of_ratio, over_runs
 from ddp_hpc.ledger import Ledger
+from ddp_hpc.records import hosts_of
 from ddp_hpc.statuses import in_words
 from ddp_hpc.study import Study
 from ddp_hpc.tables._frame import FLAG, FLOAT, INT, TEXT, typed, types_of
@@ -33,6 +34,7 @@ _TYPES = {
     "interval_from": TEXT,
     "slow_steps_share": FLOAT,
     "oversubscribed": FLAG,
+    "same_hosts": FLAG,
     "reason": TEXT,
 }
 
@@ -42,7 +44,8 @@ def build(ledger: Ledger) -> pd.DataFrame:
 
     `ratios` are samples per second of the second over the first, a ratio per round in the order of the seeds;
     `ratio` is their median, `ratio_low` and `ratio_high` its 95 % interval over the rounds, or of one round within its
-    two runs (`interval_from`). `told_apart`: over several rounds, and the interval excludes 1.
+    two runs (`interval_from`). `same_hosts`: in every round both ran on the same hosts; else their difference may be
+    that of the hosts. `told_apart`: over several rounds, and the interval excludes 1.
     `slow_steps_share` is the largest of all runs in the row (`columns.slow_steps_share`).
     """
     runs, pairs = ledger.runs.copy(), ledger.study.pairs
@@ -91,8 +94,15 @@ def _row(ledger: Ledger, planned: list[tuple[dict[str, Any], dict[str, Any]]], w
         "interval_from": found.basis.replace("runs", "rounds"),
         "slow_steps_share": float(np.nanmax([run["slow_steps_share"] for run in runs])),
         "oversubscribed": any(pd.notna(run["oversubscribed"]) and run["oversubscribed"] for run in runs),
+        "same_hosts": _same_hosts(ledger, ended),
         "reason": f"only {len(ended)} of {len(planned)} rounds" if len(ended) < len(planned) else None,
     }
+
+
+def _same_hosts(ledger: Ledger, pairs: list[tuple[dict[str, Any], dict[str, Any]]]) -> bool | None:
+    """Return whether the runs of each pair had the same hosts; None if a record does not say which."""
+    of = [[hosts_of(ledger.store.file(run["run"])) for run in pair] for pair in pairs]
+    return None if any(not hosts for pair in of for hosts in pair) else all(first == second for first, second in of)
 
 
 def left_out(study: Study) -> list[str]:
