@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from ddp_hpc import claims
 from ddp_hpc._errors import StudyError, given, unknown
 from ddp_hpc._yaml import Document, Key
 from ddp_hpc.choice import Choice
@@ -38,6 +39,8 @@ def check_keys(study: Study, document: Document) -> None:
             go together but differ in length; all such problems, a line each.
     """
     problems = [*_unknown(study.base, ("base",), document), *_twice(study, document)]
+    for place, cells in claims.places(study.claims):
+        problems += _impossible(cells.where, (*place, "where"), document)
     for number, grid in enumerate(study.grid):
         key: Key = ("grid", number) if ("grid", number) in document.lines else ("grid",)
         problems += _unknown(grid, key, document, PARTS)

@@ -13,7 +13,9 @@ from pydantic import BaseModel
 
 from ddp_hpc._axes import CHOICES
 from ddp_hpc.budget import Budget
+from ddp_hpc.claims import Claim, Contradicted, Expect
 from ddp_hpc.machine import Machine, Partition, Retries
+from ddp_hpc.ours import Cells, Ours, Predicted, Ratio, Trend
 from ddp_hpc.spec import RunSpec
 from ddp_hpc.study import GLOBAL_BATCH, Pairs, Rules, Study, Trace
 
@@ -24,6 +26,14 @@ MODELS: Mapping[str, type[BaseModel]] = {
     "trace": Trace,
     "pairs": Pairs,
     "rules": Rules,
+    "claim": Claim,
+    "ours": Ours,
+    "cells": Cells,
+    "ratio": Ratio,
+    "trend": Trend,
+    "predicted": Predicted,
+    "expect": Expect,
+    "contradicted": Contradicted,
     "machine": Machine,
     "partition": Partition,
     "retries": Retries,

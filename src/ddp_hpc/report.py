@@ -13,9 +13,11 @@ from markupsafe import Markup
 from ruamel.yaml import YAML
 
 from ddp_hpc import __version__, catalog, records
+from ddp_hpc.agreement import CONTRADICTED, NOT_TESTABLE, REPRODUCED, UNDECIDED
+from ddp_hpc.columns import rows_of
 from ddp_hpc.evidence import flags, lacking, of_runs
 from ddp_hpc.ledger import Ledger
-from ddp_hpc.readable import in_words, readable
+from ddp_hpc.readable import cell, in_words, readable
 from ddp_hpc.statuses import FINISHED
 from ddp_hpc.study import Study
 
@@ -46,6 +48,9 @@ STATIC_TABLES = {
 }
 
 
+SIGNS = {REPRODUCED: "\u2713", CONTRADICTED: "\u2717", UNDECIDED: "?", NOT_TESTABLE: "\u2013"}
+
+
 @dataclass(frozen=True)
 class Shown:
     """A table of the page, its cells as text."""
@@ -55,6 +60,22 @@ class Shown:
     numeric: list[bool]
     rows: list[list[str]]
     notes: list[str]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A claim of the page: what the source says, what ours is, and the verdict; numbers as text with their unit."""
+
+    id: str
+    statement: str
+    source: str
+    published: str
+    ours: str
+    interval: str
+    expected: str
+    verdict: str
+    sign: str
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -103,6 +124,7 @@ def make(ledger: Ledger, study_folder: Path) -> Path:
         pictures=[_picture(study_folder / "figures" / f"{name}.svg") for name in study.figure_names],
         runs=_interactive(tables["runs"]) if "runs" in tables else "",
         dictionary=_dictionary([str(name) for name in tables["runs"]]) if "runs" in tables else [],
+        claims=_claims(tables["claims"]) if "claims" in tables else [],
         evidence=evidence,
         source=_source(study),
     )
@@ -123,6 +145,26 @@ def _template() -> Template:
 def _shown(file: Path, caption: str) -> Shown:
     shown = readable(pd.read_parquet(file), records.read_metadata(file)["left_out"])
     return Shown(caption, list(shown.texts.columns), shown.numeric, shown.texts.to_numpy().tolist(), shown.notes)
+
+
+def _claims(table: pd.DataFrame) -> list[Judged]:
+    """Return the claims in the order of the study."""
+    shown = []
+    for row in rows_of(table):
+        unit = f" {row['unit']}" if pd.notna(row["unit"]) else ""
+        numbers = {name: cell(row[name]) for name in ("published", "ours", "ours_low", "ours_high")}
+        interval = f"{numbers['ours_low']} to {numbers['ours_high']}" if numbers["ours_low"] else ""
+        texts = {name: cell(row[name]) for name in ("id", "statement", "source", "expected", "verdict", "reason")}
+        shown.append(
+            Judged(
+                **texts,
+                published=f"{numbers['published']}{unit}" if numbers["published"] else "in words only",
+                ours=f"{numbers['ours']}{unit}" if numbers["ours"] else "",
+                interval=f"{interval} ({row['interval_from']})" if interval else "",
+                sign=SIGNS[row["verdict"]],
+            )
+        )
+    return shown
 
 
 def _dictionary(columns: list[str]) -> list[Column]:

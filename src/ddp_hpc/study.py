@@ -4,13 +4,22 @@ import json
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from ddp_hpc import catalog
 from ddp_hpc._errors import StudyError as StudyError
 from ddp_hpc._errors import allowed, given, unknown
 from ddp_hpc._yaml import Document, Key, read_mapping
 from ddp_hpc.budget import Budget
+from ddp_hpc.claims import Claim, checked, keys_at, tables_read
 from ddp_hpc.scalars import STRICT, Float, Int, Positive
 from ddp_hpc.spec import RunSpec
 
@@ -151,6 +160,10 @@ class Study(BaseModel):
         "are several, `device: cuda` stands, or a searched axis has several values; the rest by name only: see "
         "`ddp-hpc list figures`",
     )
+    claims: Annotated[list[Claim], AfterValidator(checked)] = Field(
+        default_factory=list,
+        description="statements of a source that the table `claims` judges by this study's tables; they change no run",
+    )
 
     @field_validator("search")
     @classmethod
@@ -167,8 +180,10 @@ class Study(BaseModel):
 
     @property
     def table_names(self) -> list[str]:
-        """The tables to make."""
-        return self._that_fit("table") if self.tables is None else list(self.tables)
+        """The tables to make; with claims also those that they read, and their own."""
+        names = self._that_fit("table") if self.tables is None else list(self.tables)
+        own = [name for name in catalog.names("table") if "OF_CLAIMS" in catalog.constants("table", name)]
+        return list(dict.fromkeys([*names, *tables_read(self.claims), *own])) if self.claims else names
 
     @property
     def figure_names(self) -> list[str]:
@@ -182,6 +197,7 @@ class Study(BaseModel):
             "COMPARES_PAIRS": self.pairs is None,
             "OF_GPUS": not self._on_gpus,
             "OF_A_SEARCH": not self._searches,
+            "OF_CLAIMS": not self.claims,
             "ON_REQUEST": True,
         }
         out = {constant for constant, lacks in lacking.items() if lacks}
@@ -262,9 +278,11 @@ def explain(problem: Any, document: Document, place: Key = ()) -> str:
         text = unknown("key", str(key[-1]), SPEC_FIELDS, HOMES)
     elif problem["type"] == "extra_forbidden":
         part = HOMES.get(f"under `{key[0]}`", KEYS) if len(key) > 1 else KEYS
+        part = keys_at(key[:-1]) if key[0] == "claims" else part
         text = unknown("key", str(key[-1]), part, HOMES)
     elif problem["type"] == "missing":
         home = "at the top level" if key[-1] in KEYS else "under `base` (one value) or `grid` (several)"
+        home = "there" if key[0] == "claims" else home
         text = f"{name} is missing; write it {home}"
     elif problem["type"] == "value_error":  # one of our own messages, complete in itself
         text = f"{name}: {problem['ctx']['error']}" if name else str(problem["ctx"]["error"])

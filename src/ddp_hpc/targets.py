@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from ddp_hpc import catalog, identity, pairing, submission
+from ddp_hpc.claims import tables_read
 from ddp_hpc.fetching import is_fetched
 from ddp_hpc.ledger import Ledger, Planned
 from ddp_hpc.machine import Machine
@@ -110,11 +111,13 @@ class StudyTargets:
         return f"{self.folder}/.made/{kind}-{name}.{_digest(parts)}"
 
     def _table_parts(self, name: str) -> Any:
-        return [
-            identity.closure([catalog.path("table", name), catalog.PACKAGE / "tables" / "_write.py"]),
-            self._rules,
-            self._evidence,
-        ]
+        roots = [catalog.path("table", name), catalog.PACKAGE / "tables" / "_write.py"]
+        if "OF_CLAIMS" not in catalog.constants("table", name):
+            return [identity.closure(roots), self._rules, self._evidence]
+        claims = self.ledger.study.claims
+        read = [catalog.path("table", table) for table in tables_read(claims)]
+        written = [claim.model_dump(mode="json") for claim in claims]
+        return [identity.closure([*roots, *read]), self._rules, self._evidence, written]
 
     def _figure_parts(self, name: str) -> Any:
         return [
@@ -126,7 +129,7 @@ class StudyTargets:
     def _report_parts(self, name: str) -> Any:
         templates = {file.name: identity.content_hash(file) for file in sorted(TEMPLATES.glob("*")) if file.is_file()}
         study = self.ledger.study.model_dump(
-            mode="json", include={"name", "description", "citation", "rules", "search"}
+            mode="json", include={"name", "description", "citation", "rules", "search", "claims"}
         )
         return [identity.closure([catalog.PACKAGE / f"{name}.py"]), templates, study, self._evidence]
 

@@ -1,0 +1,130 @@
+"""Claims: what a source states, beside our number and its interval, and whether we reproduce it here.
+
+The verdict is `reproduced` where our number and its whole 95 % interval are as expected, `contradicted` where the whole
+interval is where the study says that it would contradict the source (by default all that is not expected), and
+`undecided` else. It is `not testable here`, with the reason, where there is no number, or where the study says under
+`applies_when` that it would mean nothing here. Repeats are paired by seed; of one run without an interval the number
+alone decides, and the reason says so.
+"""
+
+import importlib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any
+
+import pandas as pd
+
+from ddp_hpc import catalog
+from ddp_hpc.agreement import NOT_TESTABLE, verdict
+from ddp_hpc.claims import AtLeast, Claim
+from ddp_hpc.columns import DISTURBED, rows_of, slow_steps_share, standing
+from ddp_hpc.ledger import Ledger
+from ddp_hpc.printing import counted
+from ddp_hpc.statuses import in_words
+from ddp_hpc.tables._cells import NotTestable, runs_read
+from ddp_hpc.tables._frame import FLOAT, TEXT, typed
+from ddp_hpc.tables._ours import Frames, number_of
+
+CAPTION = "Claims: what the sources state, and what these runs say to it."
+OF_CLAIMS = True
+
+_TYPES = {
+    "id": TEXT,
+    "statement": TEXT,
+    "source": TEXT,
+    "published": FLOAT,
+    "unit": TEXT,
+    "ours": FLOAT,
+    "ours_low": FLOAT,
+    "ours_high": FLOAT,
+    "interval_from": TEXT,
+    "expected": TEXT,
+    "verdict": TEXT,
+    "reason": TEXT,
+}
+
+
+def build(ledger: Ledger) -> pd.DataFrame:
+    """Return one row per claim of the study, in its order; `ours` is there whether a verdict may be given or not."""
+
+    @cache
+    def frames(name: str) -> pd.DataFrame:
+        frame: pd.DataFrame = importlib.import_module(f"ddp_hpc.tables.{name}").build(ledger)
+        return frame
+
+    return typed((_row(claim, frames, ledger) for claim in ledger.study.claims), _TYPES)
+
+
+def _row(claim: Claim, frames: Frames, ledger: Ledger) -> dict[str, Any]:
+    said = {
+        "id": claim.id,
+        "statement": claim.statement,
+        "source": claim.source,
+        "published": claim.published,
+        "unit": claim.unit or None,
+        "expected": claim.in_words,
+    }
+    try:
+        found = number_of(claim.ours, frames, ledger)
+    except NotTestable as none:
+        return said | {"verdict": NOT_TESTABLE, "reason": str(none)}
+    ours = found.interval
+    said |= {"ours": ours.middle, "ours_low": ours.low, "ours_high": ours.high, "interval_from": ours.basis}
+    lacking = list(dict.fromkeys(_lacking(claim, found.rows, ledger)))
+    if lacking:
+        return said | {"verdict": NOT_TESTABLE, "reason": "; ".join(lacking)}
+    judged, why = verdict(claim, ours)
+    return said | {"verdict": judged, "reason": "; ".join(filter(None, (why, *found.remarks))) or None}
+
+
+def _lacking(claim: Claim, rows: list[Mapping[str, Any]], ledger: Ledger) -> Iterator[str]:
+    """Yield what `applies_when` asks for and is not there.
+
+    Args:
+        claim: to be judged.
+        rows: that our number is made of.
+        ledger: of the study.
+    """
+    cells = list(claim.ours.cells.values())
+    read = runs_read(cells, ledger, [one.table for one in cells if "JUDGED" in catalog.constants("table", one.table)])
+    ended = ledger.runs[standing(ledger.runs) == "ok"]
+    for condition in claim.applies_when:
+        if isinstance(condition, AtLeast):
+            yield from _too_small(condition, ended)
+        elif condition == "complete":
+            yield from _incomplete(read)
+            yield from (f"not complete: {row['reason']}" for row in rows if pd.notna(row.get("reason")))
+        elif condition == "within_cores":
+            yield from _crowded([*rows, *rows_of(read)])
+        elif condition == "quiet":
+            shares = [*slow_steps_share(read), *(row.get("slow_steps_share") for row in rows)]
+            if any(pd.notna(share) and share > DISTURBED for share in shares):
+                yield "disturbed: more than a third of a training went to steps slower than its median step"
+        elif condition == "gpu" and not (len(read) and (read["device_used"] == "cuda").fillna(False).all()):
+            yield "no GPU: not all runs that it reads used one"
+
+
+def _too_small(least: AtLeast, ended: pd.DataFrame) -> Iterator[str]:
+    for name, column, wanted in (("nodes", "hosts", least.nodes), ("ranks", "world_size", least.ranks)):
+        largest = ended[column].max() if len(ended) else pd.NA
+        if wanted is not None and (pd.isna(largest) or largest < wanted):
+            yield f"needs {wanted} {name}, the largest complete run has {0 if pd.isna(largest) else largest}"
+
+
+def _incomplete(read: pd.DataFrame) -> Iterator[str]:
+    short = (read["samples_asked"].notna() & (read["samples_seen"] != read["samples_asked"])).fillna(False)
+    states = standing(read).mask((read["status"] == "ok") & short.astype(bool), "incomplete")
+    others = Counter(in_words(str(state)) for state in states if state != "ok")
+    if others:
+        listed = ", ".join(f"{count} {state}" for state, count in others.items())
+        yield f"not complete: of {counted(len(read), 'run')} {listed}"
+
+
+def _crowded(rows: list[Mapping[str, Any]]) -> Iterator[str]:
+    crowded = [row for row in rows if pd.notna(row.get("oversubscribed")) and row["oversubscribed"]]
+    if crowded:
+        ranks = max((int(row["world_size"]) for row in crowded if pd.notna(row.get("world_size"))), default=None)
+        cores = next((int(row["cores"]) for row in crowded if pd.notna(row.get("cores"))), None)
+        where = f" ({ranks} ranks, {cores} cores)" if ranks and cores else ""
+        yield f"oversubscribed: more threads than cores{where}"
