@@ -58,6 +58,16 @@ def test_the_mean_step_is_a_line_or_a_number_where_it_differs(disturbance, situa
     assert "what the speedup counts" not in words(draw(situation("one run"), "phases", ""))
 
 
+def test_disturbed_steps_have_a_mark_and_quiet_ones_none(disturbance, situation):
+    waterfall = disturbance[1]["waterfall"].query("world_size == 2 and from_world_size == 1")
+    assert (waterfall["slow_steps_share"] > 0.5).all()
+    only = {**disturbance[1], "waterfall": waterfall}
+    for figure in (draw(disturbance, "phases", ""), draw((disturbance[0], only), "waterfall", "")):
+        assert f"\u2021 {SLOW}" in words(figure).replace("\n", " ")
+        assert any(text.get_text().endswith("\u2021") for axes in figure.axes for text in axes.texts)
+    assert "\u2021" not in words(draw(situation("one run"), "phases", ""))
+
+
 def test_bands_do_not_set_the_axes(situation):
     ledger, frames = situation("repeats")
     wild = frames["scaling"].assign(speedup_largest=73.0)

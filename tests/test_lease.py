@@ -115,3 +115,12 @@ def test_attempts_that_have_ended_or_died_are_no_hindrance(tmp_path, cluster):
     attempt(tmp_path, 3, OLD)
     attempt(tmp_path, 4, slurm_job="17")
     lease.take(tmp_path, attempt(tmp_path, 5, **HERE))
+
+
+def test_an_attempt_that_has_no_journal_yet_has_just_begun(tmp_path):
+    attempt = tmp_path / "attempts" / "1"
+    attempt.mkdir(parents=True)
+    assert lease.alive(attempt, {})
+    long_ago = time.time() - lease.SILENT_S - 1
+    os.utime(attempt, (long_ago, long_ago))
+    assert not lease.alive(attempt, {})

@@ -151,7 +151,13 @@ def test_the_traces_of_two_ranks_are_read_by_another_program(project, traced):
 def test_a_run_is_traced_again_with_the_same_losses(project, traced):
     folder = project.root / "results" / "runs" / traced[0]
     losses = records.read("steps", folder / "steps.parquet").to_pandas()["rank_loss"].tolist()
-    done, _ = train(project, traced[0], 2, "--trace", "3-4")
+    kept, _ = train(project, traced[0], 2)
+    refused, _ = train(project, traced[0], 2, "--trace", "3-4")
+    assert (kept.returncode, refused.returncode) == (0, 2)
+    assert "nothing was traced" in refused.stderr
+    assert len(list((folder / "attempts").iterdir())) == 1  # a finished record is replaced only where that is asked for
+
+    done, _ = train(project, traced[0], 2, "--trace", "3-4", "--again")
     assert done.returncode == 0, done.stderr
     assert records.read("trace", folder / "trace.parquet").to_pandas()["step"].tolist() == [3, 4] * 2
     assert records.read("steps", folder / "steps.parquet").to_pandas()["rank_loss"].tolist() == losses

@@ -79,6 +79,7 @@ def train(parser: argparse.ArgumentParser) -> None:
         help="trace these steps, e.g. 100-110, as `trace/` in the run's folder, for https://ui.perfetto.dev; they are "
         "taken twice, so that neither result nor times change",
     )
+    parser.add_argument("--again", action="store_true", help="though it is finished; its record is replaced")
     parser.add_argument("--time-limit-min", type=float, help="end it, as `timeout`, after so many minutes")
     parser.add_argument(
         "--checkpoint-every-s",

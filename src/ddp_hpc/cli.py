@@ -161,6 +161,12 @@ def _train(options: argparse.Namespace) -> int:
     limit = None if options.time_limit_min is None else 60 * options.time_limit_min
     launcher = shlex.split(options.launcher)
     folder, data = root / "results" / "runs" / options.run, root / "results" / "data"
+    if (folder / "run.parquet").exists() and not options.again:
+        said = f"{options.run} has a finished record; `--again` trains it again, and the new record takes its place"
+        if options.trace:
+            raise ValueError(f"nothing was traced: {said}")
+        print(f"nothing to do: {said}")
+        return 0
     outcome = supervise(folder, launcher, data, limit, options.trace, options.checkpoint_every_s)
     line = f"{options.run}: {outcome.status}{f': {outcome.reason}' if outcome.reason else ''}\n"
     try:  # noqa: SIM105  (contextlib takes a millisecond to import)

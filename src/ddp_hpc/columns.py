@@ -123,3 +123,8 @@ def slow_steps_share(runs: pd.DataFrame) -> "pd.Series[float]":
     steady_s = runs["steps"].astype("Float64") * runs["step_s"].astype("Float64")
     share = 1 - steady_s / runs["train_s"].astype("Float64")
     return share.clip(lower=0).astype("float64")
+
+
+def with_standing(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the runs with their standing as status, and their `slow_steps_share`: what a comparison has to heed."""
+    return runs.assign(status=standing(runs), slow_steps_share=slow_steps_share(runs))

@@ -51,8 +51,10 @@ def alive(attempt: Path, started: dict[str, Any]) -> bool | None:
 
     Args:
         attempt: its journal.
-        started: what `started.json` says there; empty if it cannot be read.
+        started: what `started.json` says there; empty if it is not there yet, or cannot be read.
     """
+    if not started:
+        return time.time() - _date(attempt) < SILENT_S
     if not {"at", "host", "pid", "process_created"} <= started.keys():
         return False
     if started["host"] == os.uname().nodename:
@@ -98,7 +100,7 @@ def _other(folder: Path, attempt: Path) -> Path | None:
         if not other.name.isdigit() or int(other.name) >= int(attempt.name) or (other / "ended.json").exists():
             continue
         started = read_json(other / "started.json")
-        if alive(other, started) or (not started and time.time() - _date(other) < SILENT_S):
+        if alive(other, started):
             return other
     return None
 

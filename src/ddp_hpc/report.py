@@ -44,6 +44,9 @@ STATIC_TABLES = {
     "scaling": "Speedup, parallel efficiency and Karp-Flatt's serial fraction, against one rank without exchange",
     "exchanges": "Training time per step of each exchange, and against the reference in the same round",
     "pairs": "How many times as fast the second setting of each pair is as the first, round by round",
+    "waterfall": "Where parallel efficiency is lost: the bars of each pair of world sizes add up to the loss",
+    "exposed": "How much of the exchange nothing is computed beside, in seconds per step, found in up to three ways",
+    "stragglers": "Of each run the rank that keeps the others waiting most",
     "phases": "Where the time of a step goes, in seconds: medians over the complete runs",
 }
 

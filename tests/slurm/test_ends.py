@@ -130,7 +130,7 @@ def test_a_run_whose_node_dies_is_trained_on_another(study, cluster):
 
     code, said = end(driver)
     assert code == 0, said
-    assert "1 run to try again: 1 node_fail" in said
+    assert "1 run to try again, in 12 s: 1 node_fail" in said
     assert (state(study, "-s0-")["status"], state(study, "-s0-")["attempts"]) == ("ok", 2)
     assert cluster.jobs()[int(job_of(cluster, "-s0-"))]["NodeList"] != lost
 

@@ -10,10 +10,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from ddp_hpc.columns import SPEC_COLUMNS, rows_of, split, varying
+from ddp_hpc.columns import DISTURBED, SPEC_COLUMNS, rows_of, split, varying
 from ddp_hpc.figures._panels import title
 from ddp_hpc.figures._style import (
     OVERSUBSCRIBED,
+    SLOW,
     SMALL,
     columns_of,
     grid,
@@ -98,6 +99,8 @@ def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Fig
     legend_above(figure, handles)
     if known["oversubscribed"].any():
         notes.append(f"\u2020 {OVERSUBSCRIBED}; where such a bar is cut, its mean step is written.")
+    if (known["slow_steps_share"] > DISTURBED).any():
+        notes.append(f"\u2021 {SLOW}.")
     small_print(figure, coverage, notes)
     return figure
 
@@ -142,7 +145,8 @@ def _bars(axes: Axes, rows: list[dict[str, Any]], words: list[str], unit_s: floa
             axes.plot([place - 0.42, place + 0.42], [step, step], **MEAN)
         top = min(highest, max(bottom, step if _apart(row) else 0.0))
         texts = [f"\u2191{step:.3g}"] if step > highest else []
-        above = "\n".join([*texts, *(["\u2020"] if _marked(row) else [])])
+        marks = ("\u2020" if _marked(row) else "") + ("\u2021" if row["slow_steps_share"] > DISTURBED else "")
+        above = "\n".join([*texts, *([marks] if marks else [])])
         axes.annotate(above, (place, top), (0, 2), textcoords="offset points", ha="center", va="bottom", size=SMALL)
     axes.set_xlim(-0.6, len(rows) - 0.4)
     axes.set_ylim(0, ROOM * highest)

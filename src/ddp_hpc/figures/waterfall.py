@@ -9,11 +9,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from ddp_hpc.columns import SPEC_COLUMNS, rows_of, split, varying
+from ddp_hpc.columns import DISTURBED, SPEC_COLUMNS, rows_of, split, varying
 from ddp_hpc.figures._panels import title
 from ddp_hpc.figures._style import (
     GREY,
     OVERSUBSCRIBED,
+    SLOW,
     SMALL,
     columns_of,
     grid,
@@ -72,6 +73,8 @@ def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Fig
         notes.append(f"\u2020 {OVERSUBSCRIBED}.")
     elif _marked(known):
         notes.append(f"Left out are world sizes at which {OVERSUBSCRIBED}.")
+    if any((rows["slow_steps_share"] > DISTURBED).any() for rows in shown):
+        notes.append(f"\u2021 {SLOW}.")
     small_print(figure, coverage, notes)
     return figure
 
@@ -105,8 +108,9 @@ def _bars(axes: Axes, rows: list[dict[str, Any]]) -> None:
         least, most = min(least, at), max(most, at)
     efficiency = 100 * rows[0]["efficiency"]
     axes.barh(len(rows) + 1, efficiency, 0.7, **END)
-    mark = " \u2020" if rows[0]["oversubscribed"] else ""
-    labels.append((len(rows) + 1, efficiency, f"{efficiency:.0f}{mark}"))
+    mark = "\u2020" if rows[0]["oversubscribed"] else ""
+    mark += "\u2021" if rows[0]["slow_steps_share"] > DISTURBED else ""
+    labels.append((len(rows) + 1, efficiency, f"{efficiency:.0f} {mark}".rstrip()))
     width = most - min(0.0, least)
     for place, x, text in labels:
         axes.annotate(text, (x, place), (2, 0), textcoords="offset points", va="center", size=SMALL)

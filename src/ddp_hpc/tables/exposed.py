@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from ddp_hpc import catalog, records
-from ddp_hpc.columns import SAME_WORK, SPEC_COLUMNS, key_of, ordered, rows_of, split, varying
+from ddp_hpc.columns import SAME_WORK, SPEC_COLUMNS, key_of, ordered, rows_of, split, varying, with_standing
 from ddp_hpc.ledger import Ledger
 from ddp_hpc.statuses import in_words
 from ddp_hpc.study import Study
@@ -33,6 +33,7 @@ _TYPES = {
     "disagreement_s": FLOAT,
     "disagreement_share": FLOAT,
     "traced_steps": INT,
+    "slow_steps_share": FLOAT,
     "oversubscribed": FLAG,
     "reason": TEXT,
 }
@@ -45,7 +46,7 @@ def build(ledger: Ledger) -> pd.DataFrame:
     `step_s` is the median step, `without_s` that of one rank with exchange none. `disagreement_s` is the largest less
     the least of what is known, `disagreement_share` that over the step. What is not known is null, with the `reason`.
     """
-    runs = ledger.runs
+    runs = with_standing(ledger.runs)
     axes = ordered({*varying(runs), "exchange", "world_size", "batch_size"} - SAME_WORK)
     ended = runs[runs["status"] == "ok"]
     alone = {_key(row): row for row in rows_of(ended[(ended["exchange"] == "none") & (ended["world_size"] == 1)])}
@@ -91,6 +92,7 @@ def _row(ledger: Ledger, group: pd.DataFrame, alone: Mapping[tuple[Any, ...], Ro
         "disagreement_s": apart_s,
         "disagreement_share": apart_s / step_s if apart_s is not None and step_s else None,
         "traced_steps": sum(map(len, traces)),
+        "slow_steps_share": max(row["slow_steps_share"] for row in rows),
         "oversubscribed": any(pd.notna(row["oversubscribed"]) and row["oversubscribed"] for row in rows),
         "reason": "; ".join(f"by {way}: {reason}" for way, reason in reasons.items()) or None,
     }
@@ -112,4 +114,4 @@ def _median(values: list[Any]) -> float | None:
 
 def left_out(study: Study) -> list[str]:
     """Return the columns that are not for reading."""
-    return ["without_s", "traced_steps"]
+    return ["without_s", "traced_steps", "slow_steps_share"]

@@ -4,7 +4,7 @@ from typing import Any
 
 import pandas as pd
 
-from ddp_hpc.columns import ordered, split, standing, varying
+from ddp_hpc.columns import ordered, split, varying, with_standing
 from ddp_hpc.intervals import over_runs
 from ddp_hpc.ledger import Ledger
 from ddp_hpc.phases import PHASES
@@ -25,16 +25,15 @@ def build(ledger: Ledger) -> pd.DataFrame:
     `step_s` is the median step, with the least and the largest of the runs, and its 95 % interval, `step_low_s` to
     `step_high_s`, as that of `exchange_exposed_s`: over the runs, or within the only one (`interval_from`).
     `mean_step_s` is the training time over the steps, which speedups compare: what it is longer than the median was
-    lost in slow steps. `exchange_share` is exchange_exposed_s over the sum of the phases. Medians do not add up: the
-    phases sum to the step within one run's step only.
+    lost in slow steps; `slow_steps_share` is the largest of the runs. `exchange_share` is exchange_exposed_s over the
+    sum of the phases. Medians do not add up: the phases sum to the step within one run's step only.
     """
-    runs = ledger.runs.copy()
-    runs["status"] = standing(runs)
+    runs = with_standing(ledger.runs)
     axes = ordered({*varying(runs), "exchange", "world_size", "batch_size"} - _SAME_WORK)
     spread = ["step_least_s", "step_largest_s", "step_low_s", "step_high_s"]
     columns = ["step_s", *spread, "mean_step_s", *PHASES, *_PARTS, *_EXPOSED, "exchange_share"]
     types = types_of(axes) | {"runs": INT} | dict.fromkeys(columns, FLOAT)
-    types |= {"interval_from": TEXT, "oversubscribed": FLAG}
+    types |= {"interval_from": TEXT, "slow_steps_share": FLOAT, "oversubscribed": FLAG}
     return typed((key | _row(ledger, rows[rows["status"] == "ok"]) for key, rows in split(runs, axes)), types)
 
 
@@ -56,10 +55,11 @@ def _row(ledger: Ledger, ended: pd.DataFrame) -> dict[str, Any]:
         "step_largest_s": ended["step_s"].max(),
         "mean_step_s": (ended["train_s"] / ended["steps"]).astype(float).median(),
         "exchange_share": exposed / sum(known) if pd.notna(exposed) and sum(known) > 0 else None,
+        "slow_steps_share": ended["slow_steps_share"].max(),
         "oversubscribed": bool(ended["oversubscribed"].fillna(False).any()) if len(ended) else None,
     }
 
 
 def left_out(study: Study) -> list[str]:
     """Return the columns that are not for reading."""
-    return ["step_least_s", "step_largest_s", "exchange_busy_s", *_EXPOSED]
+    return ["step_least_s", "step_largest_s", "exchange_busy_s", *_EXPOSED, "slow_steps_share"]

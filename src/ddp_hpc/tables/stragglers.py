@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ddp_hpc.columns import ordered, rows_of, varying
+from ddp_hpc.columns import ordered, rows_of, varying, with_standing
 from ddp_hpc.ledger import Ledger
 from ddp_hpc.phases import PHASES
 from ddp_hpc.study import Study
@@ -39,6 +39,8 @@ _TYPES = {
     "slow_phase": TEXT,
     "slower_s": FLOAT,
     "waited_s": FLOAT,
+    "slow_steps_share": FLOAT,
+    "oversubscribed": FLAG,
     "reason": TEXT,
 }
 
@@ -53,7 +55,7 @@ def build(ledger: Ledger) -> pd.DataFrame:
     `straggler`: it costs at least 5 % of the training time, and twice what any other rank does. Where waiting is not
     known all is null, with the `reason`. Steps whose phases were not measured are taken to be like those that were.
     """
-    runs = ledger.runs
+    runs = with_standing(ledger.runs)
     axes = ordered({*varying(runs), "exchange", "world_size"})
     several = runs[(runs["world_size"] > 1) & (runs["status"] == "ok")]
     rows = [{name: row[name] for name in axes} | {"run": row["run"]} | _row(ledger, row) for row in rows_of(several)]
@@ -64,8 +66,9 @@ def _row(ledger: Ledger, run: Mapping[str, Any]) -> dict[str, Any]:
     facts = provenance(ledger, run["run"])
     steps = rank_steps(ledger, run["run"], ("wait_s", *PHASES))
     known = np.isfinite(steps["wait_s"]).all(axis=1)
+    about = {name: run[name] for name in ("slow_steps_share", "oversubscribed")}
     if not known.any():
-        return {"reason": f"waiting is not known: {why_null(facts, 'wait_s')}"}
+        return about | {"reason": f"waiting is not known: {why_null(facts, 'wait_s')}"}
     wait_s = steps["wait_s"][known]
     last, late_s = np.argmin(wait_s, axis=1), np.partition(wait_s, 1, axis=1)[:, 1]
     all_steps = run["steps"] / len(wait_s)
@@ -73,7 +76,7 @@ def _row(ledger: Ledger, run: Mapping[str, Any]) -> dict[str, Any]:
     rank, mine = int(costs_s.argmax()), last == costs_s.argmax()
     worst_s, next_s = float(costs_s[rank]), float(np.delete(costs_s, rank).max())
     share = worst_s / run["train_s"]
-    return {
+    return about | {
         "straggler": bool(share >= COSTS and worst_s >= TIMES_THE_NEXT * next_s),
         **_place(facts, rank),
         "last_share": float(mine.mean()),
@@ -121,4 +124,4 @@ def _cause(steps: RankSteps, rank: int) -> dict[str, Any]:
 
 def left_out(study: Study) -> list[str]:
     """Return the columns that are not for reading."""
-    return ["run", "next_costs_s"]
+    return ["run", "next_costs_s", "slow_steps_share"]

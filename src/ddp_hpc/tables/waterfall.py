@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from ddp_hpc import catalog
-from ddp_hpc.columns import SAME_WORK, SPEC_COLUMNS, key_of, ordered, rows_of, split, varying
+from ddp_hpc.columns import SAME_WORK, SPEC_COLUMNS, key_of, ordered, rows_of, split, varying, with_standing
 from ddp_hpc.ledger import Ledger
 from ddp_hpc.statuses import in_words
 from ddp_hpc.study import Study
@@ -35,6 +35,7 @@ _TYPES = {
     "lost_s": FLOAT,
     "lost_efficiency": FLOAT,
     "sentence": TEXT,
+    "slow_steps_share": FLOAT,
     "oversubscribed": FLAG,
     "reason": TEXT,
 }
@@ -56,9 +57,10 @@ def build(ledger: Ledger) -> pd.DataFrame:
     `lost_s` is by how much the bar makes a step longer, `lost_efficiency` that over the step: they sum to
     1 - `efficiency`. Negative bars are gains. A bar that is not known is null, and its part lies in `rest`, waiting in
     `moving`. Steps are the training time over the steps, means over the `pairs` of runs of one seed and learning rate.
-    A pair of world sizes that cannot be compared has one row, with the `reason`.
+    `slow_steps_share` is the largest of all those runs: means hold what a disturbance cost, the medians of other tables
+    do not. A pair of world sizes that cannot be compared has one row, with the `reason`.
     """
-    runs = ledger.runs.copy()
+    runs = with_standing(ledger.runs)
     runs["global_batch_size"] = runs["world_size"] * runs["batch_size"]
     axes = ordered({*varying(runs), "exchange", "world_size", "batch_size"} - SAME_WORK)
     splits: dict[str, Split | None] = {}
@@ -137,6 +139,7 @@ def _rows(ledger: Ledger, pairs: list[Pair], kind: str, splits: dict[str, Split 
         "from_step_s": should_s,
         "step_s": step_s,
         "efficiency": should_s / step_s,
+        "slow_steps_share": max(run["slow_steps_share"] for pair in pairs for run in (pair.first, pair.last)),
         "oversubscribed": any(_marked(run) for pair in pairs for run in (pair.first, pair.last)),
     }
     return [
@@ -189,4 +192,4 @@ def _why_none(runs: pd.DataFrame, lasts: list[Row]) -> Row:
 
 def left_out(study: Study) -> list[str]:
     """Return the columns that are not for reading."""
-    return ["from_step_s", "lost_s", "pairs"]
+    return ["from_step_s", "lost_s", "pairs", "slow_steps_share"]
