@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import re
 
 import pytest
 from sandbox import Sandbox
@@ -164,6 +165,32 @@ def test_progress_tells_runs_apart_on_little_space(project, monkeypatch, capsys)
     shown.show()
 
     assert "0 of 8 runs trained, 0 s; now rate 12.0, adam, seed 2" in capsys.readouterr().out
+
+
+def test_time_left_counts_what_runs_side_by_side_have_done(project, monkeypatch, capsys):
+    """One of eight runs has ended, the others are nine tenths through: not seven times as long is left, but a tenth."""
+    project.study("many", BASE + "grid: {learning_rate: [13, 14], optimizer: [sgd, adam], seed: [1, 2]}\n")
+    ledger = Project.here(project.root).ledger("many")
+    monkeypatch.setattr(progress, "SPARSE_S", 0)
+    shown = progress.Progress(ledger, ledger.planned)
+    shown.began -= 79
+    journals = [ledger.store.folder(one.run) / "attempts" / "1" for one in ledger.planned]
+    for journal in journals:
+        journal.mkdir(parents=True)
+        (journal / "progress.json").write_text(json.dumps({"step": 90, "steps_asked": 100, "eta_s": 8}))
+    (journals[0] / "ended.json").write_text(json.dumps({"status": "crashed"}))
+
+    shown.show()
+
+    assert re.search(r"1 failed, 7 running, 1 min 19 s, about (7|8) s left", capsys.readouterr().out)
+
+
+def test_the_example_of_a_machine_is_not_taken_for_one(project):
+    project.study("fresh", BASE + "grid: {learning_rate: 0.7}\n")
+    refused = project.call("ddp-hpc", "run", "fresh", "--profile", "profiles/slurm")
+    assert refused.returncode == 2
+    assert "names the machine 'example'" in refused.stderr
+    assert "doctor --machine" in refused.stderr
 
 
 def test_the_words_for_what_was_not_run_are_the_same_everywhere(project):

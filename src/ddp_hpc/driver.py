@@ -20,6 +20,8 @@ from ddp_hpc.states import State, state_of
 from ddp_hpc.statuses import FINISHED, in_words
 from ddp_hpc.targets import StudyTargets
 
+EXAMPLE = "example"  # config/machines/example.yaml
+
 
 class DriverAliveError(RuntimeError):
     """Another driver is alive."""
@@ -47,6 +49,12 @@ def run(
     """
     ledger = project.ledger(name)
     remote, machine = project.profile(profile).get("executor") == "slurm", project.machine_of(profile)
+    if machine and project.profile_config(profile).get("machine") == EXAMPLE:
+        raise MachineError(
+            f"{profile} names the machine {EXAMPLE!r}, which only shows the keys: `ddp-hpc doctor --machine > "
+            "config/machines/NAME.yaml` proposes one for this cluster; then write `machine: NAME` in "
+            f"{profile}/profile.yaml"
+        )
     if machine:
         submission.requests([ledger], machine)
         more = [*(["--slurm-status-command", machine.status_command] if remote else []), *more]

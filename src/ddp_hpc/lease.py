@@ -34,9 +34,9 @@ def beat(attempt: Path) -> None:
 
 
 def silent_s(attempt: Path) -> float:
-    """Return the seconds since an attempt gave a sign of life; infinity if it never did."""
+    """Return the seconds since an attempt gave a sign of life, its journal the first; infinity if there is none."""
     dates = [_date(attempt / name) for name in ("alive", "started.json")]
-    return time.time() - max(dates)
+    return time.time() - (max(dates) if max(dates) > float("-inf") else _date(attempt))
 
 
 def _date(file: Path) -> float:

@@ -113,6 +113,7 @@ class Progress:
         done = self.total - len(self.waiting)
         elapsed = time.monotonic() - self.began
         ended = done - self.failed
+        worked = done + sum(map(_share, states.values()))
         running = [run for run, state in states.items() if state.status == "running"]
         parts = [
             f"{ended} of {counted(self.total, 'run')} trained",
@@ -120,7 +121,7 @@ class Progress:
             *([f"{len(running)} running"] if len(running) > 1 else []),
             *([f"{len(states) - len(running)} queued"] if len(states) > len(running) else []),
             duration(elapsed),
-            *([f"about {duration(elapsed / done * len(self.waiting))} left"] if done and self.waiting else []),
+            *([f"about {duration(elapsed / worked * (self.total - worked))} left"] if done and self.waiting else []),
         ]
         now = self._now(running[0], states[running[0]]) if running else ""
         self.line.write(", ".join(parts) + (f"; now {now}" if now else ""))
@@ -151,6 +152,11 @@ class Progress:
             elif state.status in ("running", "queued"):
                 found[run] = state
         return found
+
+
+def _share(state: State) -> float:
+    """Return which part of a run is done: many run side by side on a cluster, and none of them counts as nothing."""
+    return min(1.0, state.progress.get("step", 0) / (state.progress.get("steps_asked") or float("inf")))
 
 
 def how_far(state: State) -> str:
