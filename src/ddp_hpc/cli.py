@@ -226,32 +226,9 @@ def _doctor(options: argparse.Namespace) -> int:
 
 
 def _bench(options: argparse.Namespace) -> int:
-    from ddp_hpc.printing import write_rows
+    from ddp_hpc import bench
 
-    def say(text: str) -> None:
-        print(f"timing {text}", file=sys.stderr, flush=True)
-
-    if options.part == "exchange":
-        from ddp_hpc.bench import exchange, screen
-
-        sweep = exchange.asked(options.exchanges, options.ranks, options.sizes, options.rounds, options.launcher)
-        rows, fitted = exchange.measure(sweep, options.out, say)
-        print("microseconds of one exchange, or of one copy: medians over the rounds")
-        write_rows(screen.by_size(rows), False)
-        print("latency (alpha) per message and bandwidth (beta), fitted; and against MPI in the same rounds")
-        write_rows(screen.by_exchange(rows, fitted), False)
-        print(f"{options.out}: sweep.parquet, fits.parquet, exchange_sweep.svg, .pdf, .png")
-        return 0
-    if options.part == "meters":
-        from ddp_hpc.bench import meters
-
-        write_rows(meters.measure(options.ranks, options.rounds, options.steps, options.launcher, say), False)
-        return 0
-    from ddp_hpc.bench import planning
-
-    write_rows(planning.planning(_project(), getattr(options, "points", takes.BENCH_POINTS), say), False)
-    write_rows(planning.running(_project(), say), False)
-    return 0
+    return bench.main(options)
 
 
 def _schema(options: argparse.Namespace) -> int:

@@ -1,1 +1,51 @@
 """What planning, the workflow and the exchanges cost on this machine: `ddp-hpc bench`."""
+
+from __future__ import annotations
+
+import sys
+
+from ddp_hpc.printing import write_rows
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # a quick start
+    from argparse import Namespace
+
+
+def main(options: Namespace) -> int:
+    """Time the part that is asked for, print its tables, and return the exit code."""
+    return {"exchange": _exchange, "meters": _meters}.get(options.part, _planning)(options)
+
+
+def _exchange(options: Namespace) -> int:
+    from ddp_hpc.bench import exchange, screen
+
+    sweep = exchange.asked(options.exchanges, options.ranks, options.sizes, options.rounds, options.launcher)
+    rows, fitted = exchange.measure(sweep, options.out, _say)
+    print("microseconds of one exchange, or of one copy: medians over the rounds")
+    write_rows(screen.by_size(rows), False)
+    print("latency (alpha) per message and bandwidth (beta), fitted; and against MPI in the same rounds")
+    write_rows(screen.by_exchange(rows, fitted), False)
+    print(f"{options.out}: sweep.parquet, fits.parquet, exchange_sweep.svg, .pdf, .png")
+    return 0
+
+
+def _meters(options: Namespace) -> int:
+    from ddp_hpc.bench import meters
+
+    write_rows(meters.measure(options.ranks, options.rounds, options.steps, options.launcher, _say), False)
+    return 0
+
+
+def _planning(options: Namespace) -> int:
+    from ddp_hpc.arguments import BENCH_POINTS
+    from ddp_hpc.bench import planning
+    from ddp_hpc.project import Project
+
+    project = Project.here()
+    write_rows(planning.planning(project, getattr(options, "points", BENCH_POINTS), _say), False)
+    write_rows(planning.running(project, _say), False)
+    return 0
+
+
+def _say(text: str) -> None:
+    print(f"timing {text}", file=sys.stderr, flush=True)
