@@ -90,8 +90,9 @@ def test_every_tool_for_development_is_used():
     stubs = {name for name in EXTRAS["dev"] if "stubs" in name or name.startswith("types-")}
     assert all(name.removeprefix("types-").removesuffix("-stubs") in RUNTIME for name in stubs)
     assert "timeout = " in settings, "pytest-timeout is set"
+    assert "-n 2 --dist" in makefile, "pytest-xdist is used"
     imported_by_tests = distributions(imported(ROOT / "tests"))
-    assert EXTRAS["dev"] - tools.keys() - stubs - {"pytest-timeout"} <= imported_by_tests
+    assert EXTRAS["dev"] - tools.keys() - stubs - {"pytest-timeout", "pytest-xdist"} <= imported_by_tests
 
 
 PLANNING = "ddp_hpc.plan, ddp_hpc.targets, ddp_hpc.project, ddp_hpc.listing, ddp_hpc.driver, ddp_hpc.workflow"

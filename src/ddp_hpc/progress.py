@@ -156,7 +156,7 @@ class Progress:
 
 def _share(state: State) -> float:
     """Return which part of a run is done: many run side by side on a cluster, and none of them counts as nothing."""
-    return min(1.0, state.progress.get("step", 0) / (state.progress.get("steps_asked") or float("inf")))
+    return min(1.0, float(state.progress.get("step", 0)) / (state.progress.get("steps_asked") or float("inf")))
 
 
 def how_far(state: State) -> str:
