@@ -125,7 +125,7 @@ def test_what_the_claim_needs_is_said(tmp_path):
 
     assert row["verdict"] == "not testable here"
     assert row["reason"] == (
-        "oversubscribed: more threads than cores (16 ranks, 8 cores); no GPU: not all runs that it reads used one; "
+        "oversubscribed: more threads than cores (16 ranks, 8 cores); no GPU: the runs used the CPU; "
         "needs 2 nodes, the largest complete run has 1; needs 64 ranks, the largest complete run has 16"
     )
 

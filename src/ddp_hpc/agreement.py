@@ -1,11 +1,20 @@
 """The verdict on a claim, from our number, its interval, and what agrees with the source or contradicts it."""
 
+from collections import Counter
+from collections.abc import Iterable
+
 from ddp_hpc.claims import Claim
 from ddp_hpc.intervals import Interval
 
 REPRODUCED, CONTRADICTED, UNDECIDED, NOT_TESTABLE = "reproduced", "contradicted", "undecided", "not testable here"
 NEITHER = "neither expected nor a contradiction"
-VERDICTS = (REPRODUCED, CONTRADICTED, UNDECIDED, NOT_TESTABLE)
+SIGNS = {REPRODUCED: "\u2713", CONTRADICTED: "\u2717", UNDECIDED: "?", NOT_TESTABLE: "\u2013"}  # in the order of lists
+
+
+def summary(verdicts: Iterable[str]) -> str:
+    """Return e.g. `claims: 5 reproduced, 1 contradicted`."""
+    counts = Counter(verdicts)
+    return f"claims: {', '.join(f'{counts[verdict]} {verdict}' for verdict in SIGNS if counts[verdict]) or 'none'}"
 
 
 def verdict(claim: Claim, ours: Interval) -> tuple[str, str]:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
 from ddp_hpc._errors import given, unknown
+from ddp_hpc.catalog import canonical
 from ddp_hpc.ours import DIRECTIONS, ONE_OF, STRICTLY, Cells, Key, Ours, Predicted, Ratio, Trend, exactly_one
 from ddp_hpc.scalars import Float, Positive, Real
 
@@ -118,7 +119,7 @@ class Claim(BaseModel):
             return nextafter(0.0, inf), inf
         if self.expect.within and self.published:
             half = self.expect.within * abs(self.published)
-            return self.published - half, self.published + half
+            return canonical(self.published - half), canonical(self.published + half)
         if self.expect.between:
             return self.expect.between[0], self.expect.between[1]
         return (

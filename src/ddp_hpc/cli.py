@@ -101,10 +101,10 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _plan(options: argparse.Namespace) -> int:
-    from ddp_hpc import listing, plan, submission, ways
+    from ddp_hpc import claimable, listing, plan, submission, ways
 
     project = _project()
-    ledger = project.ledger(options.study)
+    ledger = claimable.checked(project, project.ledger(options.study))
     machine = project.machine_of(options.profile) if options.profile else None
     asked = submission.requests([ledger], machine) if machine else {}
     items = plan.plan(ledger)
@@ -187,7 +187,8 @@ def _table(options: argparse.Namespace) -> int:
 
     project = _project()
     folder = project.study_folder(options.study) / "tables"
-    return _say(tables.make(options.name, project.ledger(options.study), folder))
+    file = tables.make(options.name, project.ledger(options.study), folder)
+    return _say("\n".join([*tables.lines(options.name, file), str(file)]))
 
 
 def _figure(options: argparse.Namespace) -> int:

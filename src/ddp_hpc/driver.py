@@ -4,8 +4,9 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
-from ddp_hpc import plan, submission
+from ddp_hpc import agreement, claimable, plan, submission
 from ddp_hpc.durations import duration
 from ddp_hpc.engine import Engine, Signals
 from ddp_hpc.ledger import Ledger
@@ -47,7 +48,7 @@ def run(
         StudyError: the study is wrong, or the machine cannot take a run; nothing was started.
         DriverAliveError: another driver is alive in this project.
     """
-    ledger = project.ledger(name)
+    ledger = claimable.checked(project, project.ledger(name))
     remote, machine = project.profile(profile).get("executor") == "slurm", project.machine_of(profile)
     if machine and project.profile_config(profile).get("machine") == EXAMPLE:
         raise MachineError(
@@ -98,10 +99,20 @@ def _run(project: Project, ledger: Ledger, engine: Engine, passes: Passes) -> in
         return 130
     if published or (trained > 0 and not lacking):
         print("\n".join(["the workflow failed", *engine.complaints()]), file=sys.stderr)
-    page = project.study_folder(ledger.study.name) / "report" / "index.html"
+    folder = project.study_folder(ledger.study.name)
+    page = folder / "report" / "index.html"
+    if ledger.study.claims and not published:
+        _say_verdicts(folder / "tables" / "claims.parquet")
     if page.exists() and not published:
         print(f"page: {page}")
     return 1 if lacking or published else 0
+
+
+def _say_verdicts(table: Path) -> None:
+    from pyarrow import parquet
+
+    if table.is_file():
+        print(agreement.summary(parquet.read_table(table, columns=["verdict"])["verdict"].to_pylist()))
 
 
 def _summary(states: dict[str, State], nothing: bool) -> str:

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from ruamel.yaml import YAML
 
 from ddp_hpc import __version__, catalog, records
-from ddp_hpc.agreement import CONTRADICTED, NOT_TESTABLE, REPRODUCED, UNDECIDED
+from ddp_hpc.agreement import SIGNS, summary
 from ddp_hpc.columns import rows_of
 from ddp_hpc.evidence import flags, lacking, of_runs
 from ddp_hpc.ledger import Ledger
@@ -49,9 +49,6 @@ STATIC_TABLES = {
     "stragglers": "Of each run the rank that keeps the others waiting most",
     "phases": "Where the time of a step goes, in seconds: medians over the complete runs",
 }
-
-
-SIGNS = {REPRODUCED: "\u2713", CONTRADICTED: "\u2717", UNDECIDED: "?", NOT_TESTABLE: "\u2013"}
 
 
 @dataclass(frozen=True)
@@ -128,6 +125,7 @@ def make(ledger: Ledger, study_folder: Path) -> Path:
         runs=_interactive(tables["runs"]) if "runs" in tables else "",
         dictionary=_dictionary([str(name) for name in tables["runs"]]) if "runs" in tables else [],
         claims=_claims(tables["claims"]) if "claims" in tables else [],
+        verdicts=summary(tables["claims"]["verdict"]) if "claims" in tables else "",
         evidence=evidence,
         source=_source(study),
     )

@@ -1,5 +1,5 @@
 """Tables: one table, one file. Each offers `build(ledger) -> DataFrame`, and `CAPTION`."""
 
-from ddp_hpc.tables._write import make
+from ddp_hpc.tables._write import lines, make
 
-__all__ = ["make"]
+__all__ = ["lines", "make"]

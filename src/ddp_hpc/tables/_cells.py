@@ -90,14 +90,14 @@ def selected(cells: Cells, frame: pd.DataFrame, ledger: Ledger) -> pd.DataFrame:
     """
     shared = {name: ledger.runs[name].iloc[0] for name in SPEC_COLUMNS if ledger.runs[name].nunique(dropna=False) == 1}
     known = frame.assign(**{name: value for name, value in shared.items() if name not in frame})
-    chosen = pd.Series(True, index=frame.index)
-    for name, wanted in cells.where.items():
-        column = f"{name.partition('.')[0]}_options" if _is_option(name) else name
-        if column not in known:
-            raise NotTestable(f"table {cells.table}: {unknown('column', column, map(str, frame.columns))}")
-        fits = [any(_same(row, name, value) for value in listed(wanted)) for row in rows_of(known)]
-        chosen &= pd.Series(fits, index=frame.index, dtype=bool)
-    return frame[chosen]
+    needed = list(dict.fromkeys(column for key in cells.where.items() for column in _columns(*key)))
+    if lacking := [column for column in needed if column not in known]:
+        raise NotTestable(f"table {cells.table}: {unknown('column', lacking[0], map(str, frame.columns))}")
+    fits = [
+        all(any(_same(row, name, value) for value in listed(wanted)) for name, wanted in cells.where.items())
+        for row in rows_of(known[needed])
+    ]
+    return frame[pd.Series(fits, index=frame.index, dtype=bool)] if needed else frame
 
 
 def runs_read(cells: Iterable[Cells], ledger: Ledger, judged: Iterable[str] = ()) -> pd.DataFrame:
@@ -119,15 +119,23 @@ def runs_read(cells: Iterable[Cells], ledger: Ledger, judged: Iterable[str] = ()
     return runs[read]
 
 
-def _is_option(name: str) -> bool:
+def is_option(name: str) -> bool:
+    """Return whether `name` is e.g. `exchange.period`: an option of a choice."""
     choice, dot, _ = name.partition(".")
     return bool(dot) and choice in CHOICES
+
+
+def _columns(name: str, wanted: Any) -> tuple[str, ...]:
+    """Return the columns that hold a key of `where`; the options of a choice stand in a column of their own."""
+    choice = name.partition(".")[0]
+    of_options = is_option(name) or (name in CHOICES and any(isinstance(one, Mapping) for one in listed(wanted)))
+    return (choice, f"{choice}_options") if of_options else (name,)
 
 
 def _same(row: Mapping[str, Any], name: str, wanted: Any) -> bool:
     if name in CHOICES and isinstance(wanted, Mapping):  # those options, others are free: as in a grid's filters
         return all(_same(row, name if key == "name" else f"{name}.{key}", value) for key, value in wanted.items())
-    if _is_option(name):
+    if is_option(name):
         return _equal(_option(row, *name.split(".", 1)), wanted)
     if name == "budget" and isinstance(wanted, Mapping):
         wanted = str(Budget.model_validate(wanted))

@@ -30,7 +30,8 @@ def make(name: str, ledger: Ledger, folder: Path) -> Path:
     """Write a table as `<name>.csv`, `.md`, `.tex` and `.parquet` into `folder`, the Parquet file last.
 
     A table may offer `left_out(study)`, columns that are not for reading; `JUDGED = True`, if the rules of the winner
-    belong to its notes; `FOR_READING = False`, if nobody reads it: then there are Parquet and CSV only.
+    belong to its notes; `FOR_READING = False`, if nobody reads it: then there are Parquet and CSV only; `lines(frame)`,
+    for a terminal.
 
     Coverage, rules, caption, study and the columns left out stand in the Parquet file's metadata
     (`records.read_metadata`), coverage and rules also as notes under the readable forms.
@@ -70,6 +71,12 @@ def make(name: str, ledger: Ledger, folder: Path) -> Path:
     file = folder / f"{name}.parquet"
     records.write_table(table.replace_schema_metadata({**(table.schema.metadata or {}), **metadata}), file)
     return file
+
+
+def lines(name: str, file: Path) -> list[str]:
+    """Return what a terminal shows of a table that was written to `file`: nothing if it offers no `lines(frame)`."""
+    module = importlib.import_module(f"ddp_hpc.tables.{name}")
+    return list(module.lines(pd.read_parquet(file))) if hasattr(module, "lines") else []
 
 
 def markdown(shown: Readable, text: Text) -> str:

@@ -16,11 +16,12 @@ from typing import Any
 import pandas as pd
 
 from ddp_hpc import catalog
-from ddp_hpc.agreement import NOT_TESTABLE, verdict
+from ddp_hpc.agreement import NOT_TESTABLE, SIGNS, summary, verdict
 from ddp_hpc.claims import AtLeast, Claim
 from ddp_hpc.columns import DISTURBED, rows_of, slow_steps_share, standing
 from ddp_hpc.ledger import Ledger
 from ddp_hpc.printing import counted
+from ddp_hpc.readable import cell
 from ddp_hpc.statuses import in_words
 from ddp_hpc.tables._cells import NotTestable, runs_read
 from ddp_hpc.tables._frame import FLOAT, TEXT, typed
@@ -56,6 +57,21 @@ def build(ledger: Ledger) -> pd.DataFrame:
     return typed((_row(claim, frames, ledger) for claim in ledger.study.claims), _TYPES)
 
 
+def lines(frame: pd.DataFrame) -> Iterator[str]:
+    """Yield a few lines per claim, for a terminal: verdict and statement, the numbers, and why."""
+    for row in rows_of(frame):
+        unit = f" {row['unit']}" if pd.notna(row["unit"]) else ""
+        numbers = {name: cell(row[name]) for name in ("published", "ours", "ours_low", "ours_high")}
+        ours = f"ours {numbers['ours']}{unit}" if numbers["ours"] else "ours: none"
+        interval = f" ({numbers['ours_low']} to {numbers['ours_high']}, {row['interval_from']})"
+        published = f"; published {numbers['published']}{unit}" if numbers["published"] else ""
+        yield f"{SIGNS[row['verdict']]} {row['verdict']}: {row['id']}: {row['statement']} [{row['source']}]"
+        yield f"    {ours}{interval if numbers['ours_low'] else ''}{published}; expected {row['expected']}"
+        if pd.notna(row["reason"]):
+            yield f"    {row['reason']}"
+    yield summary(frame["verdict"])
+
+
 def _row(claim: Claim, frames: Frames, ledger: Ledger) -> dict[str, Any]:
     said = {
         "id": claim.id,
@@ -68,7 +84,8 @@ def _row(claim: Claim, frames: Frames, ledger: Ledger) -> dict[str, Any]:
     try:
         found = number_of(claim.ours, frames, ledger)
     except NotTestable as none:
-        return said | {"verdict": NOT_TESTABLE, "reason": str(none)}
+        reasons = [str(none), *_lacking(claim, [], ledger)]
+        return said | {"verdict": NOT_TESTABLE, "reason": "; ".join(reasons)}
     ours = found.interval
     said |= {"ours": ours.middle, "ours_low": ours.low, "ours_high": ours.high, "interval_from": ours.basis}
     lacking = list(dict.fromkeys(_lacking(claim, found.rows, ledger)))
@@ -83,7 +100,7 @@ def _lacking(claim: Claim, rows: list[Mapping[str, Any]], ledger: Ledger) -> Ite
 
     Args:
         claim: to be judged.
-        rows: that our number is made of.
+        rows: that our number is made of; empty where there is none.
         ledger: of the study.
     """
     cells = list(claim.ours.cells.values())
@@ -92,7 +109,7 @@ def _lacking(claim: Claim, rows: list[Mapping[str, Any]], ledger: Ledger) -> Ite
     for condition in claim.applies_when:
         if isinstance(condition, AtLeast):
             yield from _too_small(condition, ended)
-        elif condition == "complete":
+        elif condition == "complete" and rows:
             yield from _incomplete(read)
             yield from (f"not complete: {row['reason']}" for row in rows if pd.notna(row.get("reason")))
         elif condition == "within_cores":
@@ -101,8 +118,8 @@ def _lacking(claim: Claim, rows: list[Mapping[str, Any]], ledger: Ledger) -> Ite
             shares = [*slow_steps_share(read), *(row.get("slow_steps_share") for row in rows)]
             if any(pd.notna(share) and share > DISTURBED for share in shares):
                 yield "disturbed: more than a third of a training went to steps slower than its median step"
-        elif condition == "gpu" and not (len(read) and (read["device_used"] == "cuda").fillna(False).all()):
-            yield "no GPU: not all runs that it reads used one"
+        elif condition == "gpu" and not ((read if rows else ended)["device_used"] == "cuda").fillna(False).all():
+            yield "no GPU: the runs used the CPU"
 
 
 def _too_small(least: AtLeast, ended: pd.DataFrame) -> Iterator[str]:

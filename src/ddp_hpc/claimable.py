@@ -1,0 +1,72 @@
+"""Whether the tables that claims read have the columns that they name: known before any run, for tables keep theirs."""
+
+import importlib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ddp_hpc._errors import StudyError, unknown
+from ddp_hpc._yaml import Document, read_mapping
+from ddp_hpc.claims import places
+from ddp_hpc.ledger import Ledger
+from ddp_hpc.ours import Cells, Key, Trend
+from ddp_hpc.project import Project
+from ddp_hpc.store import Store
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NOWHERE = Path("/nonexistent")
+
+
+def checked(project: Project, ledger: Ledger) -> Ledger:
+    """Return `ledger`, with a note for each claim that reads no planned run.
+
+    The tables are built as if nothing had run; without claims nothing is imported for it.
+
+    Raises:
+        StudyError: a column that its table does not have, or one of no numbers; file, line and what is allowed.
+    """
+    claims = ledger.study.claims
+    if not claims:
+        return ledger
+    document = read_mapping(project.study_file(ledger.study.name), StudyError)
+    unrun = replace(ledger, store=Store(NOWHERE))
+    names = {cells.table for _, cells in places(claims)}
+    frames = {name: importlib.import_module(f"ddp_hpc.tables.{name}").build(unrun) for name in sorted(names)}
+    problems: list[str] = []
+    notes = list(ledger.notes)
+    for place, cells in places(claims):
+        wrong = list(_wrong(place, cells, frames[cells.table], document))
+        problems += wrong
+        if not wrong and not _planned(cells, unrun):
+            where = document.where((*place, "where"), place)
+            notes.append(f"{where}: no run of the study fits this claim, so it is not testable here")
+    if problems:
+        raise StudyError("\n".join(problems))
+    return replace(ledger, notes=tuple(notes))
+
+
+def _wrong(place: Key, cells: Cells, frame: "pd.DataFrame", document: Document) -> Iterator[str]:
+    from pandas.api.types import is_bool_dtype, is_numeric_dtype
+
+    from ddp_hpc.columns import SPEC_COLUMNS
+    from ddp_hpc.tables._cells import is_option
+
+    numbers = [str(name) for name in frame if is_numeric_dtype(frame[name]) and not is_bool_dtype(frame[name])]
+    for key, name in {"column": cells.column, **({"over": cells.over} if isinstance(cells, Trend) else {})}.items():
+        if name not in numbers:
+            what = "column of numbers" if name in frame else "column"
+            where = document.where((*place, key), place)
+            yield f"{where}: {key}: {unknown(what, name, numbers)} (table {cells.table})"
+    for name in cells.where:
+        if name not in frame and name not in SPEC_COLUMNS and not is_option(name):
+            where = document.where((*place, "where", name), (*place, "where"), place)
+            yield f"{where}: where: {unknown('column', name, map(str, frame.columns))} (table {cells.table})"
+
+
+def _planned(cells: Cells, unrun: Ledger) -> bool:
+    from ddp_hpc.tables._cells import runs_read
+
+    return len(runs_read([cells], unrun)) > 0
