@@ -2,9 +2,12 @@
 
 from collections import Counter
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from ddp_hpc.claims import Claim
-from ddp_hpc.intervals import Interval
+
+if TYPE_CHECKING:  # a quick start
+    from ddp_hpc.intervals import Interval
 
 REPRODUCED, CONTRADICTED, UNDECIDED, NOT_TESTABLE = "reproduced", "contradicted", "undecided", "not testable here"
 NEITHER = "neither expected nor a contradiction"
@@ -17,7 +20,7 @@ def summary(verdicts: Iterable[str]) -> str:
     return f"claims: {', '.join(f'{counts[verdict]} {verdict}' for verdict in SIGNS if counts[verdict]) or 'none'}"
 
 
-def verdict(claim: Claim, ours: Interval) -> tuple[str, str]:
+def verdict(claim: Claim, ours: "Interval") -> tuple[str, str]:
     """Return the verdict and why: reproduced or contradicted only where the whole interval is.
 
     Without an interval our number alone decides, and the reason says so.
