@@ -16,6 +16,7 @@ from ddp_hpc.spec import RunSpec
 from ddp_hpc.store import Store
 
 CORES = 8
+PARAMETERS = 10_000
 STUDY: dict[str, Any] = {
     "name": "made_up",
     "description": "Numbers that no machine has measured",
@@ -97,6 +98,8 @@ def run_columns(run: Planned, result: Result) -> dict[str, Any]:
         "code_hash": code_hash,
         "status": result.status,
         "reason": result.reason,
+        "parameters": PARAMETERS,
+        "flop_per_step": 6.0 * PARAMETERS * spec.batch_size if ok else None,
         "samples_asked": spec.samples_asked,
         "samples_seen": steps * spec.global_batch_size,
         "steps": steps,

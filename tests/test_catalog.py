@@ -176,6 +176,7 @@ def test_every_choice_that_we_ship_can_be_read_and_says_what_it_is(kind):
 @pytest.mark.parametrize(
     ("kind", "constant", "types"),
     [("exchange", name, bool) for name in ("SYNCHRONOUS", "EXACT", "DETERMINISTIC", "OVERLAPS", "CAPTURABLE")]
+    + [("exchange", name, str) for name in ("SCHEME", "COMPUTES", "MOVES_GRADIENTS", "MOVES_MODEL")]
     + [("dataset", "SHAPE", tuple), ("dataset", "TASK", str), ("dataset", "OUTPUTS", int), ("figure", "INPUTS", tuple)],
 )
 def test_what_planning_reads_is_a_literal_in_every_file(kind, constant, types):

@@ -137,6 +137,17 @@ def test_one_character_of_the_algorithm_counts(package):
     )
 
 
+def test_words_that_say_what_an_exchange_does_make_nothing_new(package):
+    ring = package / "exchange/ring.py"
+    said = [line for line in ring.read_text().splitlines() if line.split(" = ")[0] in identity.WORDS]
+    assert len(said) == len(identity.WORDS)
+
+    def unsaid() -> None:
+        ring.write_text("".join(f"{line}\n" for line in ring.read_text().splitlines() if line not in said))
+
+    assert new_runs(package, unsaid) == set()
+
+
 def test_an_importer_of_a_changed_file_is_new_too(package):
     importer = package / "exchange/mpi_allreduce.py"
     edit(importer, "\n\ndef _later() -> None:\n    from .ring import make as ring  # noqa: F401\n")

@@ -19,6 +19,9 @@ MEASUREMENT_VERSION = 1
 
 DIGITS = 10  # hexadecimal: 40 bits, a collision among 10,000 runs has a chance of 5e-5
 
+# capitals of an exchange's file that say in words what it does, for tables: they decide nothing
+WORDS = ("SCHEME", "COMPUTES", "MOVES_GRADIENTS", "MOVES_MODEL", "GPU_DATA_PATH")
+
 # modules that are not code of a run: their effect on results counts through MEASUREMENT_VERSION. Checkpoints have none:
 # a training that was interrupted ends with the bits of one that was not, which tests see to.
 _NOT_COUNTED = (
@@ -97,8 +100,8 @@ def _digest(hashes: Mapping[str, str]) -> str:
 
 @cache
 def file_hash(file: Path) -> str:
-    """Return the hash of a file's meaning: its syntax tree without comments, docstrings and formatting."""
-    tree = _without_docstrings(ast.parse(file.read_text(encoding="utf-8"), filename=str(file)))
+    """Return the hash of a file's meaning: its syntax tree without comments, docstrings, `WORDS` and formatting."""
+    tree = _without_words(_without_docstrings(ast.parse(file.read_text(encoding="utf-8"), filename=str(file))))
     return hashlib.sha256(_dump(tree).encode()).hexdigest()[:DIGITS]
 
 
@@ -125,6 +128,15 @@ def _without_docstrings(tree: ast.Module) -> ast.Module:
                     and type(child.value.value) is str
                 )
             ]
+    return tree
+
+
+def _without_words(tree: ast.Module) -> ast.Module:
+    tree.body = [
+        child
+        for child in tree.body
+        if not (isinstance(child, ast.Assign) and all(ast.unparse(target) in WORDS for target in child.targets))
+    ]
     return tree
 
 

@@ -57,20 +57,14 @@ class NodeMeter:
 
 
 def with_work(metered: Metered, spec: "RunSpec", replica: "Replica") -> Metered:
-    """Add the work of a step, where the run used GPUs: to count takes about a second.
-
-    Call it when the training is over and the exchange is closed.
-    """
+    """Add the work of a step. Call it when the training is over and the exchange is closed."""
     import torch
 
-    device = replica.weights.device
-    if device.type != "cuda":
-        return replace(metered, no_flop="operations are counted on GPUs only, whose peak may be known")
     from ddp_hpc.profiling import flops
 
     shape = catalog.constants("dataset", spec.dataset.name)["SHAPE"]
     try:
-        inputs = torch.zeros(flops.FEW, *shape, device=device, dtype=replica.weights.dtype)
+        inputs = torch.zeros(flops.FEW, *shape, device=replica.weights.device, dtype=replica.weights.dtype)
         trained = [span.parameter for span in replica.spans]
         return replace(metered, flop_per_sample=flops.per_sample(replica.model, trained, inputs))
     except Exception as error:  # a result must not fail for a number beside it

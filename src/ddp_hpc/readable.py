@@ -29,11 +29,16 @@ _HEADINGS = {
     "mfu": "MFU",
     "times_as_fast": "times as fast as the reference",
     "weak_efficiency": "weak-scaling efficiency",
+    "flop_per_parameter_byte": "FLOP per parameter byte",
+    "gpu_data_path": "data path of GPUs",
+    "link_share": "share of the link",
 }
 _UNITS = {
     "_loss_s": "loss x s",
     "_bytes_per_s": "B/s",
     "_us": "us",
+    "_ms": "ms",
+    "_gb_per_s": "GB/s",
     "_s": "s",
     "_j": "J",
     "_w": "W",

@@ -73,6 +73,12 @@ class Rules(BaseModel):
         description="the exchange that all others are compared with, with its default options if it has them",
     )
 
+    link_gb_per_s: Annotated[Float, Field(gt=0)] | None = Field(
+        None,
+        description="the peak of a node's links to others, in GB/s per direction, which bandwidths of exchanges are "
+        "told as a share of; null: not known",
+    )
+
     def training(self) -> dict[str, Any]:
         """Return those rules that are fields of a spec."""
         return {name: value for name, value in self if name in SPEC_FIELDS}

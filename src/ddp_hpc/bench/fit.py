@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 from scipy.optimize import nnls
 
-from ddp_hpc import catalog, perfmodel
+from ddp_hpc import perfmodel
 from ddp_hpc.bench.results import COPIES, Row
 
 FEWEST_POINTS = 3  # two numbers are sought, and their errors
-_OPTIONS = ("servers", "ranks_per_group", "period")  # those that the model knows by the names that exchanges give them
 
 
 def fits(rows: Sequence[Row]) -> list[Row]:
@@ -71,7 +70,5 @@ def _factors(exchange: str, size: int, world_size: int, given: Mapping[str, Any]
     """Return by what alpha and 1/beta are multiplied in the time of an exchange."""
     if world_size == 1 or exchange not in perfmodel.EXCHANGES:
         return 1.0, float(size)
-    known = catalog.options("exchange", exchange)
-    options = {name: given.get(name, known[name].default) for name in _OPTIONS if name in known}
-    cost = perfmodel.cost(exchange, size, world_size, **options)
+    cost = perfmodel.cost(exchange, size, world_size, **perfmodel.options_of(exchange, given))
     return cost.rounds + cost.barriers, cost.path_bytes + cost.memory_bytes

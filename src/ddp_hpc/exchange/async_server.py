@@ -11,6 +11,11 @@ from ddp_hpc.exchange._helpers import MakeOptimizer, Timers
 from ddp_hpc.exchange._host import when_ready
 from ddp_hpc.replica import Replica
 
+SCHEME = "asynchronous server"
+COMPUTES = "all ranks, each at its own pace; rank 0 serves too"
+MOVES_GRADIENTS = "each rank to rank 0, which applies them as they come"
+MOVES_MODEL = "rank 0 to each rank that asks"
+GPU_DATA_PATH = "host memory"
 SYNCHRONOUS = False
 EXACT = False
 DETERMINISTIC = False

@@ -8,6 +8,10 @@ from ddp_hpc.exchange._helpers import MakeOptimizer, Timers
 from ddp_hpc.exchange._torch_distributed import AllReduce
 from ddp_hpc.replica import Replica
 
+SCHEME = "all-reduce"
+COMPUTES = "all ranks"
+MOVES_GRADIENTS = "Gloo, between all ranks"
+MOVES_MODEL = "nobody: each rank updates its own"
 SYNCHRONOUS = True
 EXACT = True
 DETERMINISTIC = True

@@ -15,6 +15,11 @@ from ddp_hpc.exchange.shared_memory import SharedMemory
 from ddp_hpc.placement import LaunchError
 from ddp_hpc.replica import Replica
 
+SCHEME = "hierarchical all-reduce"
+COMPUTES = "all ranks"
+MOVES_GRADIENTS = "as `shared_memory` within a node, then a ring of the nodes' leaders"
+MOVES_MODEL = "nobody: all read their node's, of which each updates its part"
+GPU_DATA_PATH = "direct within a node, host memory between nodes"
 SYNCHRONOUS = True
 EXACT = True
 DETERMINISTIC = True

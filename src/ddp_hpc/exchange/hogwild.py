@@ -9,6 +9,10 @@ from ddp_hpc.exchange._helpers import MakeOptimizer, Timers
 from ddp_hpc.exchange._shared import make_private, share
 from ddp_hpc.replica import Replica
 
+SCHEME = "asynchronous in one memory"
+COMPUTES = "all ranks, each at its own pace"
+MOVES_GRADIENTS = "nobody: each rank steps on the one model"
+MOVES_MODEL = "nobody: all read and write the one in host memory, without locks"
 SYNCHRONOUS = False
 EXACT = False
 DETERMINISTIC = False

@@ -10,6 +10,10 @@ from ddp_hpc.exchange._helpers import MakeOptimizer, Timers
 from ddp_hpc.placement import LaunchError
 from ddp_hpc.replica import Replica
 
+SCHEME = "all-reduce"
+COMPUTES = "all ranks"
+MOVES_GRADIENTS = "Horovod, bucket by bucket, beside the backward pass"
+MOVES_MODEL = "nobody: each rank updates its own"
 SYNCHRONOUS = True
 EXACT = True
 DETERMINISTIC = False  # which gradients travel together depends on when they are ready

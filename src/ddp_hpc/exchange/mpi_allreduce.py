@@ -12,6 +12,11 @@ from ddp_hpc.exchange._helpers import Exchange, MakeOptimizer, Timers
 from ddp_hpc.exchange._host import HostGradients, when_ready
 from ddp_hpc.replica import Replica
 
+SCHEME = "all-reduce"
+COMPUTES = "all ranks"
+MOVES_GRADIENTS = "MPI, between all ranks"
+MOVES_MODEL = "nobody: each rank updates its own"
+GPU_DATA_PATH = "host memory"
 SYNCHRONOUS = True
 EXACT = True
 DETERMINISTIC = True

@@ -8,6 +8,11 @@ from ddp_hpc.exchange._helpers import MakeOptimizer, Timers
 from ddp_hpc.exchange._torch_distributed import AllReduce
 from ddp_hpc.replica import Replica
 
+SCHEME = "all-reduce"
+COMPUTES = "all ranks, on GPUs"
+MOVES_GRADIENTS = "NCCL, between all GPUs"
+MOVES_MODEL = "nobody: each rank updates its own"
+GPU_DATA_PATH = "direct"
 SYNCHRONOUS = True
 EXACT = True
 DETERMINISTIC = True

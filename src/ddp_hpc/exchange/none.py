@@ -5,6 +5,10 @@ from mpi4py import MPI
 from ddp_hpc.exchange._helpers import MakeOptimizer, Timers
 from ddp_hpc.replica import Replica
 
+SCHEME = "one device"
+COMPUTES = "the one rank"
+MOVES_GRADIENTS = "nobody"
+MOVES_MODEL = "nobody"
 SYNCHRONOUS = True
 EXACT = True
 DETERMINISTIC = True

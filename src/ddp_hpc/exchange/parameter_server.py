@@ -13,6 +13,11 @@ from ddp_hpc.exchange._host import Hosted, when_ready
 from ddp_hpc.exchange._serving import GRADIENTS, Collector, send
 from ddp_hpc.replica import Replica
 
+SCHEME = "parameter server"
+COMPUTES = "all ranks; rank 0 serves too"
+MOVES_GRADIENTS = "all ranks to rank 0, which averages"
+MOVES_MODEL = "rank 0 to all ranks"
+GPU_DATA_PATH = "host memory"
 SYNCHRONOUS = True
 EXACT = True
 DETERMINISTIC = True

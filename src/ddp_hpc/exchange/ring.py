@@ -11,6 +11,11 @@ from ddp_hpc.exchange._helpers import MakeOptimizer, Timers
 from ddp_hpc.exchange._host import HostGradients
 from ddp_hpc.replica import Replica
 
+SCHEME = "ring all-reduce"
+COMPUTES = "all ranks"
+MOVES_GRADIENTS = "each rank to its neighbour, around the ring"
+MOVES_MODEL = "nobody: each rank updates its own"
+GPU_DATA_PATH = "host memory"
 SYNCHRONOUS = True
 EXACT = True
 DETERMINISTIC = True

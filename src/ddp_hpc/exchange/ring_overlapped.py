@@ -15,6 +15,11 @@ from ddp_hpc.exchange._host import when_ready
 from ddp_hpc.exchange.ring import Step, make_inbox, ring_in_pieces
 from ddp_hpc.replica import Replica, Span
 
+SCHEME = "ring all-reduce"
+COMPUTES = "all ranks"
+MOVES_GRADIENTS = "as `ring`, bucket by bucket, beside the backward pass"
+MOVES_MODEL = "nobody: each rank updates its own"
+GPU_DATA_PATH = "host memory"
 SYNCHRONOUS = True
 EXACT = True
 DETERMINISTIC = True

@@ -8,6 +8,11 @@ from ddp_hpc.exchange._host import Hosted, when_ready
 from ddp_hpc.exchange._serving import WEIGHTS, Collector, parts, send, serving_ranks
 from ddp_hpc.replica import Replica
 
+SCHEME = "several parameter servers"
+COMPUTES = "all ranks; k of them serve too"
+MOVES_GRADIENTS = "all ranks to k servers, a k-th part to each"
+MOVES_MODEL = "k servers to all ranks, a k-th part each"
+GPU_DATA_PATH = "host memory"
 SYNCHRONOUS = True
 EXACT = True
 DETERMINISTIC = True

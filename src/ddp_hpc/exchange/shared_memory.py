@@ -6,6 +6,10 @@ from ddp_hpc.exchange._helpers import MakeOptimizer, Timers
 from ddp_hpc.exchange._shared import SharedModel, mean_of
 from ddp_hpc.replica import Replica
 
+SCHEME = "CPU parameter server"
+COMPUTES = "all ranks"
+MOVES_GRADIENTS = "nobody: each averages its n-th part where all are, in host memory"
+MOVES_MODEL = "nobody: all read the one in host memory, of which each updates its n-th part"
 SYNCHRONOUS = True
 EXACT = True
 DETERMINISTIC = True

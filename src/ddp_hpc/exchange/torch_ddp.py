@@ -11,6 +11,11 @@ from ddp_hpc.exchange import _torch_distributed as group
 from ddp_hpc.exchange._helpers import MakeOptimizer, Timers
 from ddp_hpc.replica import Replica
 
+SCHEME = "all-reduce"
+COMPUTES = "all ranks"
+MOVES_GRADIENTS = "DistributedDataParallel, bucket by bucket, beside the backward pass"
+MOVES_MODEL = "nobody: each rank updates its own"
+GPU_DATA_PATH = "direct"
 SYNCHRONOUS = True
 EXACT = True
 DETERMINISTIC = True

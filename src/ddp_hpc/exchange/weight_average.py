@@ -9,6 +9,11 @@ from ddp_hpc.exchange._helpers import MakeOptimizer, Timers
 from ddp_hpc.exchange._host import Hosted, when_ready
 from ddp_hpc.replica import Replica
 
+SCHEME = "weight averaging"
+COMPUTES = "all ranks, each for its own model"
+MOVES_GRADIENTS = "nobody"
+MOVES_MODEL = "MPI, the mean of all weights every `period` steps"
+GPU_DATA_PATH = "host memory"
 SYNCHRONOUS = True
 EXACT = False
 DETERMINISTIC = True

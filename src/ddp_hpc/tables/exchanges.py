@@ -53,6 +53,8 @@ _TYPES = {
     "times_as_fast_high": FLOAT,
     "interval_from": TEXT,
     "weak_efficiency": FLOAT,
+    "weak_efficiency_low": FLOAT,
+    "weak_efficiency_high": FLOAT,
     "slow_steps_share": FLOAT,
     "oversubscribed": FLAG,
     "reason": TEXT,
@@ -106,8 +108,12 @@ def _row(ledger: Ledger, rows: pd.DataFrame, references: Pairs, alone: Pairs, re
     steps = [row["mean_step_us"] for row in ended]
     against = [references.get(_key(row, _EXCHANGE)) for row in ended]
     ratios = _ratios(ended, against)
-    efficiencies = _ratios(ended, [alone.get(_key(row, (*_EXCHANGE, *_RANKS))) for row in ended])
-    step, ratio = _intervals(ledger, ended, steps, against, ratios)
+    one_rank = [alone.get(_key(row, (*_EXCHANGE, *_RANKS))) for row in ended]
+    efficiencies = _ratios(ended, one_rank)
+    own = of_mean_step(ledger, ended[0]["run"]) if len(ended) == 1 else None
+    step = over_runs(steps, own)
+    ratio = _interval(ledger, ended, own, against, ratios)
+    efficiency = _interval(ledger, ended, own, one_rank, efficiencies)
     return {
         "runs": len(ended),
         "step_us": float(np.median(steps)),
@@ -125,26 +131,26 @@ def _row(ledger: Ledger, rows: pd.DataFrame, references: Pairs, alone: Pairs, re
         "times_as_fast_high": ratio.high,
         "interval_from": step.basis,
         "weak_efficiency": _median(efficiencies),
+        "weak_efficiency_low": efficiency.low,
+        "weak_efficiency_high": efficiency.high,
         "slow_steps_share": max(row["slow_steps_share"] for row in ended),
         "oversubscribed": any(pd.notna(row["oversubscribed"]) and row["oversubscribed"] for row in ended),
         "reason": _why(ratios, len(rows), against, reference),
     }
 
 
-def _intervals(
+def _interval(
     ledger: Ledger,
     ended: list[dict[str, Any]],
-    steps: list[float],
+    own: Interval | None,
     against: list[dict[str, Any] | None],
     ratios: list[float],
-) -> tuple[Interval, Interval]:
-    """Return the intervals of the step in us and of the ratio; of one run within it."""
-    own = of_mean_step(ledger, ended[0]["run"]) if len(ended) == 1 else None
-    other = against[0] if len(ended) == 1 and ratios else None
-    both = None
-    if own and other is not None and other["run"] != ended[0]["run"]:
-        both = of_ratio(of_mean_step(ledger, other["run"]), own)
-    return over_runs(steps, own), over_runs(ratios, both)
+) -> Interval:
+    """Return the interval of ratios; of one run, whose mean step is `own`, within it and the other."""
+    other = against[0] if own and ratios else None
+    if own is None or other is None or other["run"] == ended[0]["run"]:
+        return over_runs(ratios)
+    return over_runs(ratios, of_ratio(of_mean_step(ledger, other["run"]), own))
 
 
 def _ratios(rows: list[dict[str, Any]], others: list[dict[str, Any] | None]) -> list[float]:
@@ -177,4 +183,4 @@ def _statuses(rows: pd.DataFrame) -> str:
 def left_out(study: Study) -> list[str]:
     """Return the columns that are not for reading."""
     spread = ["step_least_us", "step_largest_us", "times_as_fast_least", "times_as_fast_largest"]
-    return ["pairs", "slow_steps_share", *spread]
+    return ["pairs", "slow_steps_share", *spread, "weak_efficiency_low", "weak_efficiency_high"]
