@@ -1,4 +1,4 @@
-"""Schemes: words from the exchanges' files, bytes from theory, intensity, bandwidth, and what the figure shows of it."""
+"""Schemes: words from the exchanges' files, bytes from theory, intensity, bandwidth, and the figure of it."""
 
 import re
 from pathlib import Path

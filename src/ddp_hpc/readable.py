@@ -29,6 +29,7 @@ _HEADINGS = {
     "mfu": "MFU",
     "times_as_fast": "times as fast as the reference",
     "weak_efficiency": "weak-scaling efficiency",
+    "parameter_bytes": "parameters (B)",
     "flop_per_parameter_byte": "FLOP per parameter byte",
     "gpu_data_path": "data path of GPUs",
     "link_share": "share of the link",

@@ -36,8 +36,8 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def per_sample(forward: Callable[[Tensor], Tensor], parameters: Sequence[nn.Parameter], inputs: Tensor) -> float:
     """Return the operations of forward and backward pass for one sample: a product and a sum are two.
 
-    Matrix products, convolutions and attention are counted, nothing else; they are proportional to the samples. Weights
-    and gradients stay as they are; running means of the model may change.
+    Matrix products, convolutions and, on GPUs, attention are counted, nothing else; they are proportional to the
+    samples. Weights and gradients stay as they are; running means of the model may change.
 
     Args:
         forward: the model.
