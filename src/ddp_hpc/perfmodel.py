@@ -8,12 +8,9 @@ Sources of the formulas: ring, Patarasuk and Yuan, JPDC 69(2), 2009; recursive d
 doubling (Rabenseifner), Thakur, Rabenseifner and Gropp, IJHPCA 19(1), 2005, sections 4.4 and 4.5.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Any
-
-from ddp_hpc import catalog
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,15 +190,7 @@ _COSTS: dict[str, Callable[..., Cost]] = {
     "weight_average": _weight_average,
 }
 EXCHANGES = tuple(_COSTS)
-
-
-_OPTIONS = ("servers", "ranks_per_group", "period")  # those that the model knows by the names that exchanges give them
-
-
-def options_of(exchange: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of `cost` for an exchange with these options in a spec; its defaults count too."""
-    known = catalog.options("exchange", exchange)
-    return {name: given.get(name, known[name].default) for name in _OPTIONS if name in known}
+OPTIONS = ("servers", "ranks_per_group", "period")  # those of `cost` that exchanges give the same names
 
 
 def cost(exchange: str, size: float, world_size: int, **options: int | None) -> Cost:

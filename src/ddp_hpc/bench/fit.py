@@ -10,6 +10,7 @@ from scipy.optimize import nnls
 
 from ddp_hpc import perfmodel
 from ddp_hpc.bench.results import COPIES, Row
+from ddp_hpc.tables.schemes import options_of
 
 FEWEST_POINTS = 3  # two numbers are sought, and their errors
 
@@ -70,5 +71,5 @@ def _factors(exchange: str, size: int, world_size: int, given: Mapping[str, Any]
     """Return by what alpha and 1/beta are multiplied in the time of an exchange."""
     if world_size == 1 or exchange not in perfmodel.EXCHANGES:
         return 1.0, float(size)
-    cost = perfmodel.cost(exchange, size, world_size, **perfmodel.options_of(exchange, given))
+    cost = perfmodel.cost(exchange, size, world_size, **options_of(exchange, given))
     return cost.rounds + cost.barriers, cost.path_bytes + cost.memory_bytes

@@ -118,13 +118,19 @@ def _sent(run: Mapping[str, Any], size: int) -> Row:
     exchange, given = str(run["exchange"]), json.loads(run["exchange_options"])
     if exchange not in perfmodel.EXCHANGES or given.get("compression", "none") != "none":
         return {}
-    ranks, options = int(run["world_size"]), perfmodel.options_of(exchange, given)
+    ranks, options = int(run["world_size"]), options_of(exchange, given)
     if options.get("ranks_per_group", 0) is None:  # the ranks of a node
         options["ranks_per_group"] = -(-ranks // int(run["hosts"]))
     return {
         "sent_bytes": perfmodel.bytes_sent(exchange, size, ranks, **options),
         "sent_by_others_bytes": perfmodel.bytes_sent(exchange, size, ranks, busiest=False, **options),
     }
+
+
+def options_of(exchange: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of `perfmodel.cost` for an exchange with these options in a spec; its defaults count too."""
+    known = catalog.options("exchange", exchange)
+    return {name: given.get(name, known[name].default) for name in perfmodel.OPTIONS if name in known}
 
 
 def left_out(study: Study) -> list[str]:
