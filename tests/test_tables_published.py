@@ -63,3 +63,24 @@ def test_without_the_threshold_short_of_loss_wins():
 
     assert (table["winner"][4], table["loss_area_loss_s"][4]) == ("256/0.9", 220.773)
     assert (table["winner"][8], table["loss_area_loss_s"][8]) == ("512/0.5", 141.083)
+
+
+def test_the_readme_has_table_5_1_as_our_rule_gives_it():
+    page = (FILE.parent / "README.md").read_text()
+    between = page.partition("<!-- table 5.1 -->\n")[2].partition("<!-- end -->")[0]
+
+    assert between.splitlines() == table_5_1()
+
+
+def table_5_1():
+    """Table 5.1 in Markdown, from the published areas."""
+    head = (
+        "workers | winner (batch/rate) | area (loss x s) | second | larger by | cannot be told from | may win | others"
+    )
+    rows = [
+        f"{workers} | {row['winner']} | {row['loss_area_loss_s']:.3f} | {row['second']} | "
+        f"{row['margin_percent']:.2g} % | {row['cannot_be_told_from'] or '-'} | "
+        f"{row['eligible_points']} of {row['points']} | {row['excluded_because']}"
+        for workers, row in winners(1.8).iterrows()
+    ]
+    return [f"| {line} |" for line in (head, " | ".join(["---"] * 8), *rows)]

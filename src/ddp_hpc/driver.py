@@ -99,6 +99,8 @@ def _run(project: Project, ledger: Ledger, engine: Engine, passes: Passes) -> in
         return 130
     if published or (trained > 0 and not lacking):
         print("\n".join(["the workflow failed", *engine.complaints()]), file=sys.stderr)
+    elif trained > 0:  # a run that waits for data has not failed, and its status has no reason
+        print("".join(f"{line}\n" for line in engine.said_beside()), end="", file=sys.stderr)
     folder = project.study_folder(ledger.study.name)
     page = folder / "report" / "index.html"
     if ledger.study.claims and not published:

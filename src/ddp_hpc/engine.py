@@ -148,14 +148,20 @@ class Engine:
 
     def complaints(self) -> list[str]:
         """Return what the failed jobs other than trainings said last or, without any, the end of the workflow's log."""
-        text = (self.project.root / self.log).read_text(errors="replace")
-        logs = dict.fromkeys(re.findall(r"log: (\S+) \(check log", text))
+        return self.said_beside() or [f"{self.log}:", *self._text().splitlines()[-_TAIL:]]
+
+    def said_beside(self) -> list[str]:
+        """Return what the failed jobs other than trainings said last: no data, no table."""
         lines = []
-        for name in logs:
+        for name in dict.fromkeys(re.findall(r"log: (\S+) \(check log", self._text())):
             file = self.project.root / name
             if not name.startswith("logs/train/") and file.exists():
                 lines += [f"{name}:", *file.read_text(errors="replace").splitlines()[-_TAIL:]]
-        return lines or [f"{self.log}:", *text.splitlines()[-_TAIL:]]
+        return lines
+
+    def _text(self) -> str:
+        file = self.project.root / self.log
+        return file.read_text(errors="replace") if file.exists() else ""
 
     def _watch(
         self, process: subprocess.Popen[bytes], progress: Shows, remote: bool, over: Callable[[int], object] | None

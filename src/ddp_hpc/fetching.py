@@ -1,6 +1,8 @@
 """Fetch a dataset by its name: where from, and which checksum, stand as constants in its file."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from ddp_hpc import catalog
 from ddp_hpc.catalog import CatalogError
@@ -11,17 +13,24 @@ def is_fetched(dataset: str) -> bool:
     return "URL" in catalog.constants("dataset", dataset)
 
 
+def _published(known: Mapping[str, Any]) -> str:
+    """Return from where a dataset is taken if nobody says: the folder of its package, if installed, else its URL."""
+    installed = known.get("PLACE")
+    return str(installed if installed and Path(installed).is_dir() else known["URL"])
+
+
 def fetch(dataset: str, data_folder: Path, source: str | None = None) -> str:
     """Bring a dataset here and return one line about it.
 
     Args:
         dataset: a name in the catalogue.
         data_folder: holds one folder per dataset.
-        source: path or URL of the published archive; None: where it was published.
+        source: path or URL of the published archive, or of a folder with the published files; None: where a package
+            of the system has them, else where they were published.
 
     Raises:
         CatalogError: no such dataset.
-        FetchError: the archive cannot be had, or is another one; what was there before stays.
+        FetchError: the data cannot be had, or are others; what was there before stays.
     """
     from ddp_hpc.data import _fetch
 
@@ -31,5 +40,14 @@ def fetch(dataset: str, data_folder: Path, source: str | None = None) -> str:
         return f"{dataset}: ships with its library, nothing to fetch"
     known = catalog.constants("dataset", dataset)
     folder = data_folder / dataset
-    new = _fetch.fetch(source or known["URL"], folder, known["SHA256"], dataset)
+    place = source or _published(known)
+    try:
+        if "FILES" in known:
+            new = _fetch.fetch_files(place, folder, known["FILES"], dataset)
+        else:
+            new = _fetch.fetch(place, folder, known["SHA256"], dataset)
+    except _fetch.FetchError as error:
+        if "INSTALL" not in known:
+            raise
+        raise _fetch.FetchError(f"{error}; on Debian and Ubuntu, `{known['INSTALL']}` brings it") from error
     return f"{dataset}: {'fetched into' if new else 'already in'} {folder}"

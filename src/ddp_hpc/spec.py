@@ -165,11 +165,13 @@ class RunSpec(BaseModel):
             )
 
     def _check_samples(self) -> None:
-        """Check what is known of a dataset's size before it is read: the constant TRAIN_SAMPLES in its file."""
-        available = catalog.constants("dataset", self.dataset.name).get("TRAIN_SAMPLES")
-        wanted = self.dataset.options.get("train_samples") or available
-        if available is not None and wanted > available:
-            raise ValueError(f"dataset {self.dataset.name!r}: train_samples={wanted}, allowed: 1 to {available}")
+        """Check what is known of a dataset's size before it is read: TRAIN_SAMPLES and TEST_SAMPLES in its file."""
+        known, options = catalog.constants("dataset", self.dataset.name), self.dataset.options
+        for option in ("test_samples", "train_samples"):
+            available = known.get(option.upper())
+            wanted = options.get(option) or available
+            if available is not None and wanted > available:
+                raise ValueError(f"dataset {self.dataset.name!r}: {option}={wanted}, allowed: 1 to {available}")
         if self.sampling == "partitioned" and wanted is not None and wanted < self.world_size:
             raise ValueError(
                 f"sampling: partitioned over world_size={self.world_size} needs a sample for each rank, dataset "

@@ -16,6 +16,7 @@ SHAPE = (3, 32, 32)
 TASK = "classification"
 OUTPUTS = 10
 TRAIN_SAMPLES = 50_000
+TEST_SAMPLES = 10_000
 
 URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 ARCHIVE = "cifar-10-binary.tar.gz"
@@ -31,27 +32,31 @@ MEAN = (0.4914, 0.4822, 0.4465)
 DEVIATION = (0.2470, 0.2435, 0.2616)
 
 
-def build(folder: Path, *, train_samples: PositiveInt | None = None) -> Dataset:
+def build(
+    folder: Path, *, train_samples: PositiveInt | None = None, test_samples: PositiveInt | None = None
+) -> Dataset:
     """Return the images, each channel with mean 0 and standard deviation 1.
 
     Args:
         folder: holds the unpacked archive.
         train_samples: take only the first so many training images; None: all 50,000.
+        test_samples: take only the first so many test images; None: all 10,000.
 
     Raises:
         FileNotFoundError: nothing was fetched; says how to.
-        ValueError: a file is not in the published format, or there are fewer training images.
+        ValueError: a file is not in the published format, or there are fewer images.
     """
-    train, test = _read(folder, TRAIN_FILES), _read(folder, TEST_FILES)
-    if train_samples is not None and train_samples > len(train):
-        raise ValueError(f"dataset cifar10: train_samples={train_samples}, allowed: 1 to {len(train)}")
-    if train_samples is not None:
-        train = Samples(train.inputs[:train_samples], train.targets[:train_samples])
-    return Dataset(train=train, test=test)
+    return Dataset(
+        train=_read(folder, TRAIN_FILES, "train_samples", train_samples),
+        test=_read(folder, TEST_FILES, "test_samples", test_samples),
+    )
 
 
-def _read(folder: Path, names: Sequence[str]) -> Samples:
+def _read(folder: Path, names: Sequence[str], option: str, wanted: int | None) -> Samples:
     records = np.concatenate([_records(folder / INSIDE / name) for name in names])
+    if wanted is not None and wanted > len(records):
+        raise ValueError(f"dataset cifar10: {option}={wanted}, allowed: 1 to {len(records)}")
+    records = records[:wanted]
     images = torch.from_numpy(records[:, 1:]).reshape(-1, *SHAPE).float()
     mean, deviation = (torch.tensor(channels).reshape(3, 1, 1) * 255 for channels in (MEAN, DEVIATION))
     return Samples(images.sub_(mean).div_(deviation), torch.from_numpy(records[:, 0]).long())

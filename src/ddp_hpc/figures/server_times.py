@@ -1,0 +1,112 @@
+"""What a parameter server does in a step over the ranks: SHM-Learn-Dist (Biswas, 2017), figures 6.4 to 6.6, and more.
+
+The source's time to gather holds what rank 0 waits for the slowest rank; here waiting and moving have a panel each.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from ddp_hpc.columns import SPEC_COLUMNS, rows_of, split, varying
+from ddp_hpc.figures._panels import title
+from ddp_hpc.figures._style import (
+    COLOURS,
+    LINES,
+    MARKERS,
+    OVERSUBSCRIBED,
+    SMALL,
+    grid,
+    head,
+    label_outer,
+    legend_above,
+    nothing,
+    plain_numbers,
+    say,
+    small_print,
+)
+from ddp_hpc.study import Study
+
+INPUTS = ("server_times",)
+CAPTION = "Times at a parameter server per step, at rank 0, over the ranks: medians, with their 95 % intervals."
+ON_REQUEST = True
+
+PANELS = {
+    "gather_wait": "gather: waiting for the slowest rank",
+    "gather_move": "gather: moving gradients",
+    "average": "average the gradients",
+    "distribute": "distribute the weights",
+}
+HEADROOM = 1.12  # of the axis over what is drawn
+MOST = 1.6  # times the highest median, where intervals are cut
+MOST_LINEAR = 8  # ranks, up to which their axis is linear
+
+
+def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Figure:
+    """Return a panel for each time in milliseconds, a line for each setting that differs in more than the ranks.
+
+    Args:
+        tables: `server_times`.
+        study: the study.
+        coverage: how many of the planned runs there are.
+    """
+    times = tables["server_times"]
+    known = times[times["runs"] > 0]
+    if known.empty:
+        return nothing("no eligible runs: none of a parameter server has ended well", coverage)
+    line_columns = [name for name in SPEC_COLUMNS if name in known and name != "world_size"]
+    lines = list(split(known, line_columns))
+    figure, axes = grid(len(PANELS), 1.75, most_columns=4)
+    for one, (name, words) in zip(axes, PANELS.items(), strict=True):
+        head(one, *words.split(": "))
+        _panel(one, name, [rows for _, rows in lines], known)
+    label_outer(axes, "world size (ranks)", "time per step at rank 0 (ms)")
+    differ = set(varying(known))
+    if len(lines) > 1:
+        names = [title(key, differ) for key, _ in lines]
+        legend_above(figure, [Line2D([], [], label=words, **_look(at)) for at, words in enumerate(names)])
+    notes = [f"Bars: 95 % intervals, cut at the axes: {'; '.join(sorted(known['interval_from'].dropna().unique()))}."]
+    if known["oversubscribed"].any():
+        notes.append(f"Hollow: {OVERSUBSCRIBED}.")
+    small_print(figure, coverage, notes)
+    return figure
+
+
+def _look(number: int) -> dict[str, Any]:
+    looks = {"color": COLOURS, "linestyle": LINES, "marker": MARKERS}
+    return {"markersize": 4} | {name: values[number % len(values)] for name, values in looks.items()}
+
+
+def _panel(axes: Axes, name: str, lines: list[pd.DataFrame], known: pd.DataFrame) -> None:
+    shown = known[known[f"{name}_s"].notna()]
+    if shown.empty:
+        say(axes, str(known["reason"].dropna().iloc[0]) if known["reason"].notna().any() else "not known")
+        return
+    top = MOST * 1e3 * float(shown[f"{name}_s"].max()) or 1.0
+    highest = 0.0
+    for number, line in enumerate(lines):
+        rows, look = rows_of(line.sort_values("world_size")), _look(number)
+        ranks, medians = [row["world_size"] for row in rows], [1e3 * row[f"{name}_s"] for row in rows]
+        axes.plot(ranks, medians, **look | {"marker": ""})
+        for row, median in zip(rows, medians, strict=True):
+            hollow = pd.notna(row["oversubscribed"]) and row["oversubscribed"]
+            face = "#ffffff" if hollow else look["color"]
+            axes.plot(row["world_size"], median, **look | {"linestyle": ""}, markerfacecolor=face)
+            ends = [1e3 * row[f"{name}_{end}_s"] for end in ("low", "high")]
+            if pd.notna(ends).all():
+                low, high = ends[0], min(ends[1], top)
+                axes.vlines(row["world_size"], low, high, color=look["color"], linewidth=0.8)
+                highest = max(highest, high)
+            highest = max(highest, median)
+    axes.set_ylim(0, HEADROOM * highest or 1.0)
+    ranks_all = sorted(map(int, known["world_size"].unique()))
+    if ranks_all[-1] > MOST_LINEAR:
+        axes.set_xscale("log", base=2)
+    axes.set_xticks(ranks_all, minor=False)
+    axes.set_xticks([], minor=True)
+    axes.margins(x=0.12)
+    axes.tick_params(labelsize=SMALL)
+    plain_numbers(axes.xaxis)
