@@ -5,7 +5,7 @@ import json
 import factory
 import pytest
 
-from ddp_hpc import overview
+from ddp_hpc import overview, plan
 from ddp_hpc.states import State
 
 GRID = [{"exchange": "none", "world_size": 1, "batch_size": 16, "learning_rate": [0.1, 0.2, 0.3, 0.4, 0.5]}]
@@ -50,6 +50,29 @@ def test_what_is_expected_counts_the_time_left_of_those_that_run(ledger):
     hours = overview.node_hours(ledger, states)
 
     assert hours == overview.NodeHours(used=0.0, expected=2 * 0.5, of_runs=1, to_do=4)
+
+
+def test_of_an_interrupted_run_the_rest_is_to_come_and_the_reason_says_where_it_goes_on(ledger, monkeypatch):
+    """Slurm knows of no checkpoints: it only says that the job was cancelled."""
+    run, spec = ledger.planned[1].run, ledger.planned[1].spec
+    at = "2026-01-31T08:00:00+00:00"
+    told = {"status": "cancelled", "reason": "Slurm job 17 was cancelled by user root"}
+    journal(ledger, 1, 1, started={"at": at}, ended=told)
+    items = [plan.Item(one, "new", "", plan.Estimate(3600, 3600, 3600, 1)) for one in ledger.planned[:2]]
+    others = [plan.Item(one, "new", "", None) for one in ledger.planned[2:]]
+    monkeypatch.setattr(plan, "plan", lambda ledger: items + others)
+
+    anew = overview.overview(ledger)
+    (ledger.store.folder(run) / "checkpoint").mkdir()
+    step = spec.steps_asked * 3 // 4
+    (ledger.store.folder(run) / "checkpoint" / "checkpoint.json").write_text(json.dumps({"step": step}))
+    goes_on = overview.overview(ledger)
+
+    assert [found["node_hours"]["expected"] for found in (anew, goes_on)] == [1.0, pytest.approx(0.25, rel=0.01)]
+    assert [found["runs"][1]["reason"] for found in (anew, goes_on)] == [
+        told["reason"],
+        f"{told['reason']}; the next attempt goes on after step {step}",
+    ]
 
 
 def test_the_lines_say_what_runs_waits_and_has_failed(ledger):

@@ -65,6 +65,12 @@ def node_hours(ledger: Ledger, states: Mapping[str, State]) -> NodeHours:
         for journal in ledger.store.attempts(run)
     )
     estimates = {item.planned.run: item.estimate for item in plan.plan(ledger)}
+    steps_asked = {planned.run: planned.spec.steps_asked for planned in ledger.planned}
+
+    def done(run: str) -> float:  # the part that its last checkpoint holds
+        step, asked = ledger.store.checkpointed_step(run), steps_asked[run]
+        return min(1.0, step / asked) if step and asked else 0.0
+
     to_do = [run for run, state in states.items() if state.status not in FINISHED]
     expected_s = {}
     for run in to_do:
@@ -72,7 +78,7 @@ def node_hours(ledger: Ledger, states: Mapping[str, State]) -> NodeHours:
         if states[run].status == "running" and eta_s is not None:
             expected_s[run] = eta_s
         elif estimate:
-            expected_s[run] = estimate.middle_s
+            expected_s[run] = estimate.middle_s * (1 - done(run))
     expected = sum(_nodes(ledger.store.folder(run), {}) * seconds for run, seconds in expected_s.items())
     return NodeHours(used / 3600, expected / 3600, len(expected_s), len(to_do))
 

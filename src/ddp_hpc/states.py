@@ -1,7 +1,7 @@
 """Where a run stands: from its record, else from its journal, else from Slurm. What nobody knows is not an end."""
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,15 @@ def state_of(store: Store, run: str) -> State:
             return _finished(store, run, len(tried))
         told = f"its record was removed; attempt {tried[-1].name} had ended {state.status}"
         state = State("missing", told, len(tried))
-    return _of_newer_job(store, run, state, started) if uses_slurm(store) else state
+    state = _of_newer_job(store, run, state, started) if uses_slurm(store) else state
+    return _with_checkpoint(state, store.checkpointed_step(run)) if state.status in FAILED else state
+
+
+def _with_checkpoint(state: State, step: int | None) -> State:
+    """Say where the next attempt goes on, of an end of which only Slurm knows: it does not know of checkpoints."""
+    if step is None or "goes on after step" in (state.reason or ""):
+        return state
+    return replace(state, reason=f"{state.reason}; the next attempt goes on after step {step}")
 
 
 def record_is_late(store: Store, run: str) -> bool:

@@ -4,6 +4,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from ddp_hpc._process import read_json
+
 
 @dataclass(frozen=True)
 class Store:
@@ -22,6 +24,11 @@ class Store:
     def finished(self, run: str) -> bool:
         """Return whether the run has ended as a result or a finding."""
         return self.file(run).exists()
+
+    def checkpointed_step(self, run: str) -> int | None:
+        """Return the step after which an interrupted run goes on; None: it starts anew."""
+        step = read_json(self.folder(run) / "checkpoint" / "checkpoint.json").get("step")
+        return int(step) if step else None
 
     def attempts(self, run: str) -> list[Path]:
         """Return the journals of a run's attempts, the oldest first."""
