@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import subprocess
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -49,6 +50,20 @@ def test_every_evaluation_of_every_run_is_a_row(tmp_path):
     assert list(frame["step"]) == [10, 20, 10, 30]
     assert list(frame["test_metric"]) == [0.3, 0.9, 0.3, 1.9]
     assert list(frame["test_loss"].isna()) == [False, True, False, True]
+    assert frame["epoch"].isna().all(), "these records do not say how many samples there were"
+
+
+def test_evaluations_say_after_how_many_epochs_and_which_is_the_last(tmp_path):
+    """Of 320 samples, 160 are half an epoch; the runs of batch 16 take 1600 steps, those of batch 64 400."""
+    knowing = lambda spec: replace(realistic(spec), provenance={"train_samples": 320})
+    ledger = made_up(tmp_path, knowing, grid=SMALL)
+    for run in ledger.planned:
+        columns = {"step": [10, 400], "samples_seen": [160, 640], "metric": [0.3, 0.9], "loss": [1.0, 0.5]}
+        records.write("evaluations", columns, ledger.store.file(run.run, "evaluations"))
+    frame = evaluations.build(ledger)
+
+    assert list(frame["epoch"]) == [0.5, 2.0, 0.5, 2.0]
+    assert list(frame["last"]) == [False, False, False, True]
 
 
 def test_runs_that_were_not_evaluated_have_no_row(tmp_path):

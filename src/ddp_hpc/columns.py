@@ -112,7 +112,18 @@ def standing(runs: pd.DataFrame) -> "pd.Series[str]":
 
 
 DISTURBED = 1 / 3  # of the training time: from this `slow_steps_share` on, times are not to be trusted
-SAME_WORK = frozenset({"learning_rate", "seed", "budget"})  # fields that change no step's work
+# fields that change no step's work
+SAME_WORK = frozenset(
+    {
+        "learning_rate",
+        "learning_rate_scaling",
+        "base_batch_size",
+        "learning_rate_warm_up_steps",
+        "evaluate_every_steps",
+        "seed",
+        "budget",
+    }
+)
 
 
 def slow_steps_share(runs: pd.DataFrame) -> "pd.Series[float]":

@@ -42,6 +42,7 @@ class Outcome:
     interrupted: bool = False  # somebody asked to end: neither complete nor diverged
     saved: bool = False  # and there is a checkpoint of the last step
     parameters: int = 0
+    train_samples: int = 0  # of the dataset: an epoch
     device: str = ""
     captured: Mode = "off"
     warm_up_s: float = 0.0

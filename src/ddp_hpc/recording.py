@@ -102,7 +102,8 @@ def write(
         )
     run |= consumed
     metadata = {
-        "provenance": provenance_of(launch, parts, run, mpi_library, not_metered),
+        "provenance": provenance_of(launch, parts, run, mpi_library, not_metered)
+        | {"train_samples": outcome.train_samples},
         "run": launch["run"],
         "spec": spec.canonical,
         "files": identity.fingerprints(spec),

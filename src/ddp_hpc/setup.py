@@ -3,7 +3,7 @@
 import math
 import random
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 
@@ -60,7 +60,7 @@ def assemble(spec: RunSpec, comm: MPI.Intracomm, data_dir: Path, device: torch.d
     place = torch.device("cpu") if spec.data_placement == "host" else device
     dataset = _on_device(loaded, place, getattr(torch, spec.dtype))
     arithmetic = precision.choose(spec.precision, device)
-    task = TASKS[data_file.TASK]
+    task = loaded.task or TASKS[data_file.TASK]
 
     different_starts = spec.exchange.options.get("different_starts", False)
     own_seed = (spec.seed << 20) + comm.rank + 1
@@ -110,7 +110,7 @@ def _on_device(dataset: Dataset, device: torch.device, dtype: torch.dtype) -> Da
         return tensor.to(device, dtype if tensor.is_floating_point() else tensor.dtype)
 
     train, test = (Samples(move(part.inputs), move(part.targets)) for part in (dataset.train, dataset.test))
-    return Dataset(train, test)
+    return replace(dataset, train=train, test=test)
 
 
 def broadcast(tensors: Iterable[Tensor], comm: MPI.Intracomm) -> None:

@@ -83,6 +83,7 @@ def train(
     setup = assemble(spec, comm, data_dir, device)
     outcome.timers, outcome.metric_name = setup.timers, setup.task.metric
     outcome.parameters, outcome.device = setup.replica.parameters, device.type
+    outcome.train_samples = len(setup.dataset.train)
 
     outcome.captured = capture.mode(spec, device)
     done = step = checkpoints.resume(setup, outcome, comm)

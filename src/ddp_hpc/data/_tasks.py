@@ -19,19 +19,6 @@ class Samples:
 
 
 @dataclass(frozen=True)
-class Dataset:
-    """What is trained on, and what is tested on."""
-
-    train: Samples
-    test: Samples
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of one sample."""
-        return tuple(self.train.inputs.shape[1:])
-
-
-@dataclass(frozen=True)
 class Task:
     """How outputs are judged.
 
@@ -42,6 +29,20 @@ class Task:
     loss: Callable[[Tensor, Tensor], Tensor]
     metric: str
     metric_sum: Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """What is trained on, and what is tested on."""
+
+    train: Samples
+    test: Samples
+    task: Task | None = None  # None: that of the TASK of its file; else how these samples are judged
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one sample."""
+        return tuple(self.train.inputs.shape[1:])
 
 
 def _correct(outputs: Tensor, targets: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pandas as pd
 
-from ddp_hpc.columns import ordered, split, varying, with_standing
+from ddp_hpc.columns import SAME_WORK, ordered, split, varying, with_standing
 from ddp_hpc.intervals import over_runs
 from ddp_hpc.ledger import Ledger
 from ddp_hpc.phases import PHASES
@@ -14,7 +14,6 @@ from ddp_hpc.tables._steady import of_median_step
 
 CAPTION = "Phases of a step in seconds: medians over the complete runs; the learning rate and the seed change no work."
 
-_SAME_WORK = {"learning_rate", "seed"}
 _EXPOSED = ("exchange_exposed_low_s", "exchange_exposed_high_s")
 _PARTS = ("forward_backward_s", "wait_s", "move_s", "exchange_busy_s")
 
@@ -29,7 +28,7 @@ def build(ledger: Ledger) -> pd.DataFrame:
     sum of the phases. Medians do not add up: the phases sum to the step within one run's step only.
     """
     runs = with_standing(ledger.runs)
-    axes = ordered({*varying(runs), "exchange", "world_size", "batch_size"} - _SAME_WORK)
+    axes = ordered({*varying(runs), "exchange", "world_size", "batch_size"} - (SAME_WORK - {"budget"}))
     spread = ["step_least_s", "step_largest_s", "step_low_s", "step_high_s"]
     columns = ["step_s", *spread, "mean_step_s", *PHASES, *_PARTS, *_EXPOSED, "exchange_share"]
     types = types_of(axes) | {"runs": INT} | dict.fromkeys(columns, FLOAT)

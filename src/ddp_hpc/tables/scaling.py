@@ -26,8 +26,16 @@ from ddp_hpc.tables._steady import of_mean_step
 
 CAPTION = "Scaling: against one rank without exchange."
 
-# in what a run may differ from its baseline; one rank is placed as it is placed
-_REPLACED = ("exchange", "exchange_options", "world_size", "placement", "ranks_per_node", "seed")
+# in what a run may differ from its baseline: one rank is placed as it is placed, and evaluations are off the clock
+_REPLACED = (
+    "exchange",
+    "exchange_options",
+    "world_size",
+    "placement",
+    "ranks_per_node",
+    "evaluate_every_steps",
+    "seed",
+)
 _TYPES = {
     "kind": TEXT,
     "global_batch_size": INT,
@@ -78,7 +86,9 @@ def build(ledger: Ledger) -> pd.DataFrame:
     largest of all runs that the speedup is made from, baselines too (`columns.slow_steps_share`).
     """
     runs = _planned(ledger)
-    axes = ordered({*varying(runs), "exchange", "world_size", "batch_size", "learning_rate"} - {"seed"})
+    axes = ordered(
+        {*varying(runs), "exchange", "world_size", "batch_size", "learning_rate"} - {"seed", "evaluate_every_steps"}
+    )
     rows = [row for kind, those in _kinds(runs) for row in _rows(ledger, those, kind, axes)]
     types = {"kind": TEXT} | types_of(axes) | _TYPES
     return typed(rows, types)

@@ -1,0 +1,101 @@
+"""Strain-stress curves of the user's own, from a file: 200 points of strain, stress and flag, and two parameters."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+POINTS, CHANNELS, PARAMETERS = 200, ("strain", "stress", "flag"), ("parameter_1", "parameter_2")
+WIDTH = POINTS * len(CHANNELS) + len(PARAMETERS)
+FEWEST = 4  # curves: three to train on, one to test
+
+FORMAT = (
+    f"a .npy file of numbers of the shape (curves, {WIDTH}), in each row {POINTS} times strain, stress, flag, then the "
+    f"two parameters; or a .parquet file with the columns {', '.join(CHANNELS)} (lists of {POINTS} numbers) and "
+    f"{', '.join(PARAMETERS)}"
+)
+
+
+def read(path: Path, samples: int | None) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+    """Return the first curves, (samples, 200, 3), and their parameters, (samples, 2), as they stand in the file.
+
+    Args:
+        path: of the file.
+        samples: how many; None: all.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it has not the format, fewer curves, or something that is no finite number; says which curve.
+    """
+    readers = {".npy": _npy, ".parquet": _parquet}
+    if path.suffix not in readers:
+        raise ValueError(f"{path}: given a file named {path.suffix or 'without ending'}, allowed: {FORMAT}")
+    if not path.is_file():
+        raise FileNotFoundError(f"{path.resolve()} is not there; dataset strain_stress takes with `path` {FORMAT}")
+    found, belonging = readers[path.suffix](path)
+    if len(found) < max(FEWEST, samples or 0):
+        raise ValueError(f"{path} has {len(found)} curves, asked for: {samples or f'at least {FEWEST}'}")
+    curves, parameters = np.asarray(found[:samples], np.float32), np.asarray(belonging[:samples], np.float64)
+    broken = np.flatnonzero(~(np.isfinite(curves).all(axis=(1, 2)) & np.isfinite(parameters).all(axis=1)))
+    if len(broken):
+        raise ValueError(
+            f"{path}: {len(broken)} of {len(curves)} curves hold NaN or infinity, the first of them curve {broken[0]} "
+            "(counted from 0); leave them out"
+        )
+    return curves, parameters
+
+
+def _npy(path: Path) -> "tuple[NDArray[np.generic], NDArray[np.generic]]":
+    try:
+        table = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        raise ValueError(f"{path} cannot be read: {error}; allowed: {FORMAT}") from error
+    if table.ndim != 2 or table.shape[1] != WIDTH or table.dtype.kind not in "fiu":
+        raise ValueError(f"{path} holds {table.dtype} of the shape {table.shape}; allowed: {FORMAT}")
+    return table[:, : -len(PARAMETERS)].reshape(-1, POINTS, len(CHANNELS)), table[:, -len(PARAMETERS) :]
+
+
+def _parquet(path: Path) -> "tuple[NDArray[np.generic], NDArray[np.generic]]":
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(path)
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(f"{path} cannot be read: {error}; allowed: {FORMAT}") from error
+    lacking = [name for name in (*CHANNELS, *PARAMETERS) if name not in table.column_names]
+    if lacking:
+        raise ValueError(f"{path} has no column {', '.join(lacking)}; allowed: {FORMAT}")
+    return (
+        np.stack([_lists(path, name, table.column(name)) for name in CHANNELS], axis=2),
+        np.stack([_numbers(path, name, table.column(name)) for name in PARAMETERS], axis=1),
+    )
+
+
+def _lists(path: Path, name: str, column: "pa.ChunkedArray") -> "NDArray[np.generic]":
+    """Return a column of lists as (curves, 200)."""
+    import pyarrow as pa
+
+    whole, kind = column.combine_chunks(), column.type
+    listed = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    if not listed or not (pa.types.is_floating(kind.value_type) or pa.types.is_integer(kind.value_type)):
+        raise ValueError(f"{path}: the column {name} holds {kind}; allowed: {FORMAT}")
+    lengths = whole.value_lengths().to_numpy(zero_copy_only=False)  # of what is null: NaN
+    wrong = np.flatnonzero(lengths != POINTS)
+    if len(wrong):
+        raise ValueError(
+            f"{path}: {name} of curve {wrong[0]} (counted from 0) has {lengths[wrong[0]]:g} points; allowed: {FORMAT}"
+        )
+    return np.asarray(whole.flatten().to_numpy(zero_copy_only=False)).reshape(-1, POINTS)
+
+
+def _numbers(path: Path, name: str, column: "pa.ChunkedArray") -> "NDArray[np.generic]":
+    import pyarrow as pa
+
+    if not (pa.types.is_floating(column.type) or pa.types.is_integer(column.type)):
+        raise ValueError(f"{path}: the column {name} holds {column.type}; allowed: {FORMAT}")
+    return np.asarray(column.to_numpy())

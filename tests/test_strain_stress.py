@@ -1,0 +1,299 @@
+"""Strain-stress curves obey their law, are the same in any number, are written once, or come from a user's file."""
+
+import os
+import threading
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from scipy.optimize import brentq
+
+from ddp_hpc import catalog
+from ddp_hpc.data import _own_curves, _written_once, strain_stress
+from ddp_hpc.data import _ramberg_osgood as law
+
+E, LOADING = 70_000.0, 140
+
+
+def curves(data):
+    """Strain, stress in MPa, flag of all curves, and their proof stresses and exponents, as the data set gives them."""
+    inputs = torch.cat([data.train.inputs, data.test.inputs]).double().numpy()
+    targets = torch.cat([data.train.targets, data.test.targets]).double().numpy()
+    strain, stress, flag = np.moveaxis(inputs * strain_stress.UNIT + strain_stress.MIDDLE, 2, 0)
+    return strain, stress, flag, targets * law.DEVIATION + law.MEAN
+
+
+def test_loading_obeys_ramberg_and_osgood_and_unloading_has_youngs_modulus(tmp_path):
+    strain, stress, flag, parameters = curves(strain_stress.build(tmp_path, samples=400, noise=0.0))
+    proof, exponent = parameters[:, :1], parameters[:, 1:]
+
+    up, down = slice(None, LOADING), slice(LOADING - 1, None)
+    expected = stress[:, up] / E + 0.002 * (np.maximum(stress[:, up], 0) / proof) ** exponent
+    np.testing.assert_allclose(strain[:, up], expected, atol=3e-6)  # float32
+    slopes = np.diff(stress[:, down], axis=1) / np.diff(strain[:, down], axis=1)
+    np.testing.assert_allclose(slopes, E, rtol=0.01)
+    assert (flag == (np.arange(200) < LOADING)).all()
+    np.testing.assert_allclose(stress[:, -1], 0, atol=1e-4)  # nothing pulls at the end, and the plastic strain is left
+    np.testing.assert_allclose(strain[:, -1], strain[:, LOADING - 1] - stress[:, LOADING - 1] / E, atol=3e-6)
+    assert (strain[:, -1] > 0.01).all()
+
+
+def test_stresses_are_those_that_bisection_finds():
+    random = np.random.default_rng(3)
+    parameters = np.stack([random.uniform(100, 400, 20), random.uniform(5, 20, 20)], axis=1)
+    strain = np.sort(random.uniform(0, 0.05, (20, 15)))
+    found = law.stress(strain, parameters)
+    for row, (proof, exponent) in enumerate(parameters):
+        for column, e in enumerate(strain[row]):
+            root = brentq(lambda s, p=proof, n=exponent, e=e: s / E + 0.002 * (s / p) ** n - e, 0, 1e4, xtol=1e-9)
+            assert found[row, column] == pytest.approx(root, abs=1e-5)
+
+
+def test_at_the_proof_stress_two_thousandths_are_plastic():
+    """The definition of R_p0.2, which no exponent changes."""
+    parameters = np.array([[250.0, 5.0], [250.0, 20.0]])
+    found = law.stress(np.full((2, 1), 250 / E + 0.002), parameters)
+    np.testing.assert_allclose(found, 250, rtol=1e-9)
+
+
+def test_parameters_span_their_ranges_and_targets_are_standardised(tmp_path):
+    data = strain_stress.build(tmp_path, samples=20_000)
+    targets = torch.cat([data.train.targets, data.test.targets])
+    *_, parameters = curves(data)
+    assert (parameters.min(axis=0) >= [99.9, 4.99]).all()
+    assert (parameters.max(axis=0) <= [400.1, 20.01]).all()
+    assert targets.mean(dim=0).tolist() == pytest.approx([0, 0], abs=0.03)
+    assert targets.square().mean().item() == pytest.approx(1, abs=0.02), "predicting the mean has a loss of 1"
+    assert abs(np.corrcoef(parameters.T)[0, 1]) < 0.03
+    assert (len(data.train), len(data.test)) == (15_000, 5_000)
+    assert data.shape == catalog.constants("dataset", "strain_stress")["SHAPE"] == (200, 3)
+
+
+def test_noise_is_a_share_of_the_proof_stress(tmp_path):
+    _, quiet, _, parameters = curves(strain_stress.build(tmp_path, samples=500, noise=0.0))
+    _, noisy, _, _ = curves(strain_stress.build(tmp_path, samples=500, noise=0.02))
+    assert ((noisy - quiet) / parameters[:, :1]).std() == pytest.approx(0.02, rel=0.02)
+
+
+def test_the_first_curves_are_the_same_in_any_number_of_them(tmp_path):
+    few, many = (strain_stress.build(tmp_path, samples=count) for count in (100, 9000))  # of one chunk, of three
+    assert torch.equal(torch.cat([few.train.inputs, few.test.inputs]), many.train.inputs[:100])
+    assert torch.equal(torch.cat([few.train.targets, few.test.targets]), many.train.targets[:100])
+    other = strain_stress.build(tmp_path, samples=100, seed=1)
+    assert not torch.equal(other.train.targets, few.train.targets)
+    assert len(many.train.targets.unique(dim=0)) == len(many.train), "no chunk repeats another"
+
+
+@pytest.fixture
+def always_written(monkeypatch):
+    monkeypatch.setattr(_written_once, "MEMORY_BYTES", 0)
+
+
+def test_a_large_set_is_written_once_and_mapped(tmp_path, monkeypatch, always_written):
+    written = strain_stress.build(tmp_path / "data", samples=5000)
+    (folder,) = (tmp_path / "data").iterdir()
+    monkeypatch.setattr(strain_stress, "_chunks", lambda *given: pytest.fail("made again"))
+    again = strain_stress.build(tmp_path / "data", samples=5000)
+    monkeypatch.undo()
+
+    in_memory = strain_stress.build(tmp_path, samples=5000)
+    for part in ("train", "test"):
+        for name in ("inputs", "targets"):
+            one, two, three = (getattr(getattr(data, part), name) for data in (written, again, in_memory))
+            assert torch.equal(one, three)
+            assert torch.equal(two, three)
+    again.train.targets[0] = 7.0  # a rank that writes to its mapping harms nobody
+    assert torch.equal(torch.from_numpy(np.load(folder / "targets.npy"))[:3750], in_memory.train.targets)
+    assert np.load(folder / "inputs.npy").dtype == np.float32
+
+
+def test_other_curves_have_another_folder(tmp_path, always_written):
+    for options in ({}, {"seed": 1}, {"noise": 0.01}, {"samples": 40}):
+        strain_stress.build(tmp_path, **{"samples": 30} | options)
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_what_a_killed_writer_left_does_not_count(tmp_path, monkeypatch, always_written):
+    expected = strain_stress.build(tmp_path / "a", samples=50)
+    (name,) = os.listdir(tmp_path / "a")
+    (tmp_path / "b").mkdir()
+    part = tmp_path / "b" / f".{name}.1234.part"
+    part.mkdir()
+    (part / "inputs.npy").write_bytes(b"half of it")
+    (tmp_path / "b" / f".{name}.turn").mkdir()  # it still seems to be its turn
+    monkeypatch.setattr(_written_once, "PATIENCE_S", 0.3)
+
+    found = strain_stress.build(tmp_path / "b", samples=50)
+
+    assert torch.equal(found.train.inputs, expected.train.inputs)
+    assert os.listdir(tmp_path / "b") == [name]
+
+
+def test_whoever_comes_while_it_is_written_waits_for_it(tmp_path):
+    begun, go_on, made = threading.Event(), threading.Event(), []
+
+    def chunks():
+        made.append(1)
+        yield {"x": np.ones((3, 2), np.float32)}
+        begun.set()
+        assert go_on.wait(30)
+        yield {"x": np.zeros((1, 2), np.float32)}
+
+    found = []
+
+    def want():
+        found.append(_written_once.arrays(tmp_path / "d", {"x": (4, 2)}, chunks)["x"].tolist())
+
+    original, _written_once.MEMORY_BYTES = _written_once.MEMORY_BYTES, 0
+    try:
+        threads = [threading.Thread(target=want) for _ in range(3)]
+        threads[0].start()
+        assert begun.wait(30)
+        for thread in threads[1:]:
+            thread.start()
+        assert not (tmp_path / "d").exists(), "half of it is not there"
+        go_on.set()
+        for thread in threads:
+            thread.join(30)
+    finally:
+        _written_once.MEMORY_BYTES = original
+    assert found == [[[1, 1]] * 3 + [[0, 0]]] * 3
+    assert made == [1]
+    assert os.listdir(tmp_path) == ["d"]
+
+
+def test_a_disk_that_is_full_is_told_and_nothing_is_left(tmp_path, always_written):
+    def chunks():
+        yield {"x": np.ones((2, 2), np.float32)}
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match=r"cannot write .*d: .*No space left"):
+        _written_once.arrays(tmp_path / "d", {"x": (4, 2)}, chunks)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_curve_counts_if_both_parameters_are_within_5_percent(tmp_path):
+    data = strain_stress.build(tmp_path, samples=4000)
+    random = np.random.default_rng(0)
+    targets = data.test.targets.double()
+    outputs = targets + torch.from_numpy(random.normal(size=targets.shape)) * 0.1
+    found = 0
+    for mine, true in zip(outputs.tolist(), targets.tolist(), strict=True):
+        proof, exponent = (value * sd + mean for value, sd, mean in zip(true, law.DEVIATION, law.MEAN, strict=True))
+        near = [
+            abs(value * sd + mean - right) <= 0.05 * right
+            for value, sd, mean, right in zip(mine, law.DEVIATION, law.MEAN, (proof, exponent), strict=True)
+        ]
+        found += all(near)
+    assert 200 < found < 800
+    assert data.task.metric == "accuracy"
+    assert data.task.metric_sum(outputs, targets) == found
+    assert data.task.metric_sum(targets, targets) == len(targets)
+    assert data.task.loss(torch.zeros(2, 2), torch.tensor([[1.0, 2.0], [0.0, 1.0]])) == 1.5
+
+
+def table(count=12):
+    """Curves of a user's own, as rows of 602 numbers: units, sizes and the flag's values are theirs."""
+    random = np.random.default_rng(5)
+    return np.column_stack([random.normal(3, 40, (count, 600)), random.uniform(1e3, 2e3, count), np.arange(count) + 5])
+
+
+def parquet(rows, **columns):
+    points = rows[:, :600].reshape(-1, 200, 3)
+    own = {name: list(points[:, :, place]) for place, name in enumerate(("strain", "stress", "flag"))}
+    return pa.table(own | {"parameter_1": rows[:, 600], "parameter_2": rows[:, 601]} | columns)
+
+
+@pytest.mark.parametrize("form", ["npy", "parquet"])
+def test_own_curves_are_standardised_by_those_to_train_on(tmp_path, form):
+    rows, file = table(), tmp_path / f"own.{form}"
+    np.save(file, rows) if form == "npy" else pq.write_table(parquet(rows), file)
+
+    data = strain_stress.build(tmp_path, path=str(file))
+
+    assert (len(data.train), len(data.test)) == (9, 3)
+    points = rows[:, :600].reshape(-1, 200, 3)
+    for channel in range(3):
+        train = points[:9, :, channel]
+        expected = (points[:, :, channel] - train.mean()) / train.std()
+        found = torch.cat([data.train.inputs, data.test.inputs])[:, :, channel]
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+    parameters = rows[:, 600:]
+    expected = (parameters - parameters[:9].mean(axis=0)) / parameters[:9].std(axis=0)
+    np.testing.assert_allclose(torch.cat([data.train.targets, data.test.targets]), expected, atol=1e-5)
+    mean = parameters[:9].mean(axis=0)
+    near = (np.abs(mean - parameters[9:]) <= 0.05 * parameters[9:]).all(axis=1).sum()
+    assert data.task.metric_sum(torch.zeros(3, 2), data.test.targets) == near
+    assert len(strain_stress.build(tmp_path, path=str(file), samples=8).train) == 6
+
+
+def broken(place, value):
+    rows = table()
+    rows[place] = value
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (broken((7, 3), np.nan), r"1 of 12 curves hold NaN or infinity, the first of them curve 7"),
+        (broken((2, 601), np.inf), r"1 of 12 curves hold NaN or infinity, the first of them curve 2"),
+        (table()[:, 1:], r"shape \(12, 601\); allowed: a .npy file of numbers of the shape \(curves, 602\)"),
+        (table().reshape(2, 6, 602), r"shape \(2, 6, 602\); allowed"),
+        (table().astype("U8"), r"holds <U8 of the shape"),
+        (table(3), r"has 3 curves, asked for: at least 4"),
+        (broken((slice(None), 600), 7.0), r"a parameter is the same in all curves to train on"),
+        (np.array([{"a": 1}]), r"cannot be read"),
+    ],
+)
+def test_own_curves_that_are_none_are_refused(tmp_path, content, message):
+    np.save(tmp_path / "own.npy", content)
+    with pytest.raises(ValueError, match=message):
+        strain_stress.build(tmp_path, path=str(tmp_path / "own.npy"))
+
+
+SHORT = [np.zeros(200)] * 11 + [np.zeros(199)]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda whole: whole.drop_columns(["flag", "parameter_1"]),
+            "has no column flag, parameter_1; allowed: .*lists",
+        ),
+        (lambda whole: parquet(table(), stress=SHORT), r"stress of curve 11 \(counted from 0\) has 199 points"),
+        (lambda whole: parquet(table(), strain=[None, *([np.zeros(200)] * 11)]), "strain of curve 0 .*has nan points"),
+        (lambda whole: parquet(table(), flag=["yes"] * 12), "the column flag holds string"),
+        (lambda whole: parquet(table(), parameter_2=["a"] * 12), "the column parameter_2 holds string"),
+        (lambda whole: parquet(table(), parameter_2=[None, *range(11)]), "the first of them curve 0"),
+    ],
+)
+def test_own_parquet_that_is_none_is_refused(tmp_path, change, message):
+    pq.write_table(change(parquet(table())), tmp_path / "own.parquet")
+    with pytest.raises(ValueError, match=message):
+        strain_stress.build(tmp_path, path=str(tmp_path / "own.parquet"))
+
+
+def test_own_curves_that_are_not_there_or_too_few_say_so(tmp_path):
+    with pytest.raises(
+        FileNotFoundError, match=r"own.npy is not there; dataset strain_stress takes with `path` a .npy"
+    ):
+        strain_stress.build(tmp_path, path=str(tmp_path / "own.npy"))
+    with pytest.raises(ValueError, match=r"a file named .csv, allowed: a .npy"):
+        strain_stress.build(tmp_path, path="own.csv")
+    np.save(tmp_path / "own.npy", table())
+    with pytest.raises(ValueError, match="has 12 curves, asked for: 13"):
+        strain_stress.build(tmp_path, path=str(tmp_path / "own.npy"), samples=13)
+    (tmp_path / "half.parquet").write_bytes(b"PAR1 half of it")
+    with pytest.raises(ValueError, match=r"half.parquet cannot be read"):
+        strain_stress.build(tmp_path, path=str(tmp_path / "half.parquet"))
+
+
+def test_options_of_made_curves_mean_nothing_with_a_file():
+    with pytest.raises(catalog.CatalogError, match=r"'noise' of dataset 'strain_stress'.*with path: None"):
+        catalog.check_options("dataset", "strain_stress", {"path": "own.npy", "noise": 0.1})
+    assert catalog.check_options("dataset", "strain_stress", {"path": "own.npy", "samples": 8})
+    assert _own_curves.WIDTH == 602
