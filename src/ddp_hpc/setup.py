@@ -56,6 +56,7 @@ def assemble(spec: RunSpec, comm: MPI.Intracomm, data_dir: Path, device: torch.d
     ranks.
     """
     data_file = import_module(f"ddp_hpc.data.{spec.dataset.name}")
+    _seed(spec.seed)  # a dataset may draw its samples
     loaded = data_file.build(data_dir / spec.dataset.name, **spec.dataset.options)
     place = torch.device("cpu") if spec.data_placement == "host" else device
     dataset = _on_device(loaded, place, getattr(torch, spec.dtype))
