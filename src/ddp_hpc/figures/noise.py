@@ -73,7 +73,7 @@ def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Fig
         one.set_xticks([], minor=True)
         plain_numbers(one.xaxis)
         one.set_xlabel("world size (ranks)")
-    handles = [Line2D([], [], **_look(number), label=words or "measured") for number, (words, _) in enumerate(shown)]  # type: ignore[arg-type]
+    handles = [Line2D([], [], **_look(number), label="measured" if words == "all" else words) for number, (words, _) in enumerate(shown)]  # type: ignore[arg-type]
     handles.append(Line2D([], [], color=GREY, linestyle="--", linewidth=0.8, label="world size to the power -1/2"))
     legend_above(figure, handles)
     notes = ["Markers: medians over the seeds; vertical: their range; moved sideways, to be seen beside one another."]
