@@ -65,6 +65,9 @@ def test_the_step_is_at_a_half(tmp_path):
     assert 0.98 < data.train.inputs.max() < 1
     assert torch.equal(step_function.build(tmp_path).train.inputs, data.train.inputs)
     assert not torch.equal(step_function.build(tmp_path, seed=1).train.inputs, data.train.inputs)
+    torch.manual_seed(1)  # as a training does
+    of_the_run = step_function.build(tmp_path, seed=None).train.inputs
+    assert torch.equal(of_the_run, step_function.build(tmp_path, seed=1).train.inputs)
 
 
 def test_cifar_is_read_from_the_published_format(tmp_path):

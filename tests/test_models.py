@@ -43,6 +43,24 @@ def test_the_neuron_is_a_sigmoid_with_the_published_gradient():
     assert model.weight.grad.item() == pytest.approx(expected.item(), rel=1e-12)
 
 
+def test_the_published_loss_is_x_where_the_target_is_0_and_its_gradient_that_of_the_absolute_error():
+    x, y = torch.tensor([[0.3], [0.9]], dtype=torch.float64), torch.tensor([[0.0], [1.0]], dtype=torch.float64)
+    losses, gradients = {}, {}
+    for kind in ("absolute", "published"):
+        torch.manual_seed(0)
+        model = neuron.build((1,), 1, loss=kind).double()
+        loss = neuron.loss(model(x), y)
+        loss.backward()
+        losses[kind], gradients[kind] = loss.item(), model.weight.grad.item()
+    s = torch.sigmoid(model.weight.detach() * x)
+    assert losses["absolute"] == pytest.approx((s[0] + 1 - s[1]).item() / 2, rel=1e-12)
+    assert losses["published"] == pytest.approx((0.3 + 1 - s[1]).item() / 2, rel=1e-12)
+    assert gradients["published"] == gradients["absolute"] != 0
+    outputs = model.eval()(x)
+    assert outputs.shape == y.shape
+    assert neuron.loss(outputs, y).item() == pytest.approx(losses["absolute"], rel=1e-12)  # of a test set
+
+
 def test_a_neuron_with_bias_has_two_parameters_and_can_step_at_a_half():
     model = neuron.build((1,), 1, bias=True)
     assert parameters(model) == 2

@@ -27,7 +27,7 @@ def pathological(spec):
     return Result("crashed", EVIL) if spec.batch_size == 16 else realistic(spec)
 
 
-LONG = ["curves", "evaluations"]
+LONG = ["curves", "evaluations", "noise_curves"]
 READ = [name for name in catalog.names("table") if name not in LONG]
 
 

@@ -1,6 +1,7 @@
 """The noise of the loss over the world size, beside its inverse root, and how many steps it takes to settle."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -73,7 +74,10 @@ def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Fig
         one.set_xticks([], minor=True)
         plain_numbers(one.xaxis)
         one.set_xlabel("world size (ranks)")
-    handles = [Line2D([], [], **_look(number), label="measured" if words == "all" else words) for number, (words, _) in enumerate(shown)]  # type: ignore[arg-type]
+    handles = [
+        Line2D([], [], **_look(number), label="measured" if words == "all" else words)
+        for number, (words, _) in enumerate(shown)
+    ]
     handles.append(Line2D([], [], color=GREY, linestyle="--", linewidth=0.8, label="world size to the power -1/2"))
     legend_above(figure, handles)
     notes = ["Markers: medians over the seeds; vertical: their range; moved sideways, to be seen beside one another."]
@@ -83,7 +87,7 @@ def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Fig
     return figure
 
 
-def _look(number: int) -> dict[str, object]:
+def _look(number: int) -> dict[str, Any]:
     colour = COLOURS[number % len(COLOURS)]
     return {
         "color": colour,
@@ -101,7 +105,7 @@ def _line(axes: Axes, rows: pd.DataFrame, column: str, number: int, lines: int) 
     middle = grouped.median()
     ranks = middle.index.to_numpy(float) * APART ** (number - (lines - 1) / 2)
     ends = [(middle - grouped.min()).to_numpy(float), (grouped.max() - middle).to_numpy(float)]
-    axes.errorbar(ranks, middle.to_numpy(float), ends, **_look(number), elinewidth=0.6, capsize=1.5)  # type: ignore[arg-type]
+    axes.errorbar(ranks, middle.to_numpy(float), ends, **_look(number), elinewidth=0.6, capsize=1.5)
 
 
 def _inverse_roots(axes: Axes, shown: list[pd.DataFrame]) -> None:
