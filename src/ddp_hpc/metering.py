@@ -5,14 +5,12 @@ from typing import TYPE_CHECKING
 
 from mpi4py import MPI
 
-from ddp_hpc import catalog
 from ddp_hpc.profiling.meter import Meter, Samples
 
 if TYPE_CHECKING:
     import torch
 
     from ddp_hpc.replica import Replica
-    from ddp_hpc.spec import RunSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,15 +54,21 @@ class NodeMeter:
         return Metered(samples=self._meter.stop() if self._meter else None, ranks=self._ranks)
 
 
-def with_work(metered: Metered, spec: "RunSpec", replica: "Replica") -> Metered:
-    """Add the work of a step. Call it when the training is over and the exchange is closed."""
+def with_work(metered: Metered, replica: "Replica", example: "torch.Tensor | None") -> Metered:
+    """Add the work of a step. Call it when the training is over and the exchange is closed.
+
+    Args:
+        metered: to which it is added.
+        replica: after training.
+        example: the inputs of one sample.
+    """
     import torch
 
     from ddp_hpc.profiling import flops
 
-    shape = catalog.constants("dataset", spec.dataset.name)["SHAPE"]
     try:
-        inputs = torch.zeros(flops.FEW, *shape, device=replica.weights.device, dtype=replica.weights.dtype)
+        assert example is not None, "train() leaves one"
+        inputs = torch.stack([example.to(replica.weights.device)] * flops.FEW)
         trained = [span.parameter for span in replica.spans]
         return replace(metered, flop_per_sample=flops.per_sample(replica.model, trained, inputs))
     except Exception as error:  # a result must not fail for a number beside it

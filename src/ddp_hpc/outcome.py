@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from ddp_hpc._process import boot_id
 from ddp_hpc.capture import Mode
@@ -43,6 +44,7 @@ class Outcome:
     saved: bool = False  # and there is a checkpoint of the last step
     parameters: int = 0
     train_samples: int = 0  # of the dataset: an epoch
+    example: Tensor | None = None  # the inputs of one sample, where the dataset lies
     device: str = ""
     captured: Mode = "off"
     warm_up_s: float = 0.0

@@ -120,7 +120,7 @@ def _work(folder: Path, known: dict[str, Any], asked: list[int]) -> None:
     from ddp_hpc import recording
 
     if comm.rank == 0:
-        metered = metering.with_work(metered, spec, replica)
+        metered = metering.with_work(metered, replica, outcome.example)
     if tracer is not None:
         tracer.write(folder, place)
     parts = recording.gather(outcome, place, startup, comm, metered, clock)

@@ -43,7 +43,9 @@ class RunSpec(BaseModel):
         description="global: the same global batches in the same order at every world size; "
         "partitioned: each rank cycles its own part",
     )
-    dtype: Literal["float32", "float64"] = Field("float32", description="type of weights, gradients and inputs")
+    dtype: Literal["float32", "float64"] = Field(
+        "float32", description="type of weights, gradients and inputs, but tokens"
+    )
     learning_rate_scaling: Literal["none", "linear", "sqrt"] = Field(
         "none", description="factor on learning_rate, in k = global batch / base_batch_size: 1, k or sqrt(k)"
     )
@@ -135,8 +137,21 @@ class RunSpec(BaseModel):
                 f"world_size: [{self.world_size}, ...]}}"
             )
         self._check_exchange(exchange)
-        wanted = catalog.constants("model", self.model.name).get("INPUT_SHAPE")
-        shape = catalog.constants("dataset", self.dataset.name).get("SHAPE")
+        self._check_inputs()
+
+    def _check_inputs(self) -> None:
+        """Check that the model takes what the dataset has: INPUT_SHAPE and SHAPE, TOKENS of both."""
+        model, dataset = catalog.constants("model", self.model.name), catalog.constants("dataset", self.dataset.name)
+        tokens = dataset.get("TOKENS", False)
+        if model.get("TOKENS", False) != tokens:
+            has, takes = ("tokens", "numbers") if tokens else ("numbers", "tokens")
+            known = {name: catalog.constants("model", name) for name in catalog.names("model")}
+            able = [name for name, flags in known.items() if flags.get("TOKENS", False) == tokens]
+            raise ValueError(
+                f"model {self.model.name!r} takes {takes}, dataset {self.dataset.name!r} has {has}; "
+                f"allowed with it: {', '.join(able)}"
+            )
+        wanted, shape = model.get("INPUT_SHAPE"), dataset.get("SHAPE")
         if wanted and shape and not _fits(wanted, shape):
             raise ValueError(
                 f"model {self.model.name!r} takes samples of shape {wanted}, dataset {self.dataset.name!r} has {shape}"
@@ -226,7 +241,7 @@ class RunSpec(BaseModel):
 
 
 def _fits(wanted: tuple[int | None, ...], shape: tuple[int, ...]) -> bool:
-    return len(wanted) == len(shape) and all(w in (None, s) for w, s in zip(wanted, shape, strict=True))
+    return len(wanted) == len(shape) and all(None in (w, s) or w == s for w, s in zip(wanted, shape, strict=True))
 
 
 def load(given: Mapping[str, Any]) -> RunSpec:

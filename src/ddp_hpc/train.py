@@ -83,7 +83,7 @@ def train(
     setup = assemble(spec, comm, data_dir, device)
     outcome.timers, outcome.metric_name = setup.timers, setup.task.metric
     outcome.parameters, outcome.device = setup.replica.parameters, device.type
-    outcome.train_samples = len(setup.dataset.train)
+    outcome.train_samples, outcome.example = len(setup.dataset.train), setup.dataset.train.inputs[0]
 
     outcome.captured = capture.mode(spec, device)
     done = step = checkpoints.resume(setup, outcome, comm)

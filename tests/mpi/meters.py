@@ -48,7 +48,7 @@ def trained(comm, folder, monkeypatch, mode, uuids, steps=160, wait_s=0.0):
         time.sleep(wait_s)  # the sampler starts beside the training, which may be short
 
     replica = train.train(given, comm, place, Path("unused"), outcome, meter=begin)
-    metered = metering.with_work(meter.stop(), given, replica)
+    metered = metering.with_work(meter.stop(), replica, outcome.example)
     facts = {"gpu": provenance.of_rank(torch.device("cuda"))["gpu"]} if uuids != [None] else {"gpu": None}
     monkeypatch.setattr(provenance, "of_rank", lambda device: facts)
     parts = recording.gather(outcome, place, {"import_s": 0.0}, comm, metered)

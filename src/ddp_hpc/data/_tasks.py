@@ -11,8 +11,10 @@ from torch import Tensor
 class Samples:
     """Inputs and their targets; the first axis of both counts the samples."""
 
-    inputs: Tensor  # float
-    targets: Tensor  # classification: class numbers, int64, 1-D; regression: float, samples x outputs
+    inputs: Tensor  # float; tokens: int64, samples x context
+    targets: (
+        Tensor  # classification: class numbers, int64, 1-D; regression: float, samples x outputs; tokens: as inputs
+    )
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -53,8 +55,17 @@ def _square_errors(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs - targets).square().flatten(1).mean(dim=1).sum()
 
 
-# a dataset's TASK; the metric is the share of correct classes, or the mean square error
+def _token_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(outputs.flatten(0, 1), targets.flatten())
+
+
+def _correct_tokens(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs.argmax(dim=-1) == targets).double().mean(dim=1).sum()
+
+
+# a dataset's TASK; the metric is the share of correct classes, the mean square error, or the share of correct tokens
 TASKS = {
     "classification": Task(F.cross_entropy, "accuracy", _correct),
     "regression": Task(F.mse_loss, "error", _square_errors),
+    "next_token": Task(_token_loss, "accuracy", _correct_tokens),  # outputs: samples x context x vocabulary
 }

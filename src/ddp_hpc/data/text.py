@@ -1,0 +1,64 @@
+"""Your own text, byte by byte: a file, or all files of a folder."""
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddp_hpc.catalog import PositiveInt, Share
+from ddp_hpc.data._tasks import Dataset
+from ddp_hpc.data._tokens import next_tokens
+
+SHAPE = (None,)
+TASK = "next_token"
+OUTPUTS = 256
+TOKENS = True
+
+
+def build(folder: Path, *, path: str | None = None, context: PositiveInt = 64, test_share: Share = 0.1) -> Dataset:
+    """Return the text cut into sequences of `context` bytes, each byte with the one that follows as its target.
+
+    Runs are told apart by the path, not by what lies there: give other text another name.
+
+    Args:
+        folder: where the text is looked for if no path is given.
+        path: of a file, or of a folder whose files, also in folders below, are put together in the order of their
+            names; hidden ones are left out. None: `results/data/text`.
+        context: bytes of a sequence.
+        test_share: of the sequences, the last ones, to test on.
+
+    Raises:
+        FileNotFoundError: there is no such path; says what to do.
+        ValueError: there is too little text.
+    """
+    place = folder if path is None else Path(path).expanduser()
+    sequences = _sequences(_bytes(place), context)
+    tested = round(test_share * len(sequences))
+    if not 0 < tested < len(sequences):
+        raise ValueError(
+            f"dataset text: {place} has {len(sequences)} sequences of context={context} bytes, of which {tested} "
+            "are to be tested on: give more text, a shorter context or another test_share"
+        )
+    return Dataset(train=next_tokens(sequences[:-tested]), test=next_tokens(sequences[-tested:]))
+
+
+def _bytes(place: Path) -> NDArray[np.uint8]:
+    """Return the content of a file, or of all files below a folder."""
+    if not place.exists():
+        raise FileNotFoundError(
+            f"dataset text: {place} is missing on this host; put text files there, or say where they are: "
+            "dataset: {name: text, path: /absolute/path}"
+        )
+    files = [place] if place.is_file() else sorted(file for file in place.rglob("*") if _is_text(file, place))
+    return np.frombuffer(b"".join(file.read_bytes() for file in files), dtype=np.uint8)
+
+
+def _is_text(file: Path, place: Path) -> bool:
+    return file.is_file() and not any(part.startswith(".") for part in file.relative_to(place).parts)
+
+
+def _sequences(text: NDArray[np.uint8], context: int) -> NDArray[np.uint8]:
+    """Return rows of `context` + 1 bytes; each begins with the byte that ends the row before."""
+    count = max(0, len(text) - 1) // context
+    starts = context * np.arange(count)
+    return np.asarray(text[starts[:, None] + np.arange(context + 1)])
