@@ -1,6 +1,7 @@
 """Samples per second over the ranks, with the ideal line: as many times one rank without exchange."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -68,8 +69,8 @@ def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Fig
     label_outer(axes, "world size (ranks)", "samples per second of training")
     handles = list(looks.values())
     notes = [
-        "Lines: medians. Vertical: 95 % intervals, from those of the mean step, cut at the axes. Points of the same ranks "
-        "stand beside one another."
+        "Lines: medians. Vertical: 95 % intervals, from those of the mean step, cut at the axes. Points of the "
+        "same ranks stand beside one another."
     ]
     if any(with_ideal):
         handles.append(Line2D([], [], **IDEAL, label="ideal"))
@@ -103,7 +104,7 @@ def _panel(axes: Axes, rows: pd.DataFrame, looks: dict[str, Line2D]) -> bool:
         return False
     axes.plot([1, ranks[-1]], [rate, rate * ranks[-1]], **IDEAL)
     axes.plot(1, rate, **STAR)
-    right = axes.secondary_yaxis("right", functions=(lambda y: y / rate, lambda y: y * rate))
+    right = axes.secondary_yaxis("right", functions=(partial(np.multiply, 1 / rate), partial(np.multiply, rate)))
     plain_numbers(right.yaxis)
     return True
 
@@ -132,7 +133,9 @@ def _look(number: int, words: str) -> Line2D:
 
 def _line(axes: Axes, rows: pd.DataFrame, look: Line2D, number: int) -> None:
     """Draw a line, beside those before it."""
-    beside = {"transform": offset_copy(axes.transData, axes.figure, x=APART_PT * number, units="points")}
+    beside: dict[str, Any] = {
+        "transform": offset_copy(axes.transData, axes.get_figure(root=True), x=APART_PT * number, units="points")
+    }
     ranks, rates = rows["world_size"].to_numpy(float), rows["samples_per_s"].to_numpy(float)
     samples = 1e6 * ranks * rows["batch_size"].to_numpy(float)  # of a step, in those of a microsecond
     low, high = (samples / rows[name].to_numpy(float) for name in ("step_high_us", "step_low_us"))
