@@ -40,8 +40,8 @@ CAPTION = (
 ON_REQUEST = True
 
 OF_A_LINE = ("exchange", "exchange_options", "placement", "ranks_per_node")
-APART_PT = 3.5  # points of the same ranks
 MOST_LINEAR = 8  # ranks; beyond, both axes are logarithmic
+APART_PT = 4.0  # markers of the same ranks, where there are few
 IDEAL: dict[str, Any] = {"color": GREY, "linewidth": 0.8, "linestyle": (0, (4, 2)), "zorder": 1}
 STAR: dict[str, Any] = {"color": GREY, "marker": "*", "markersize": 8, "linestyle": "none", "zorder": 4}
 
@@ -68,15 +68,10 @@ def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Fig
             head(one, title(key, differ))
     label_outer(axes, "world size (ranks)", "samples per second of training")
     handles = list(looks.values())
-    notes = [
-        "Lines: medians. Vertical: 95 % intervals, from those of the mean step, cut at the axes. Points of the "
-        "same ranks stand beside one another."
-    ]
+    notes = ["Lines: medians. Vertical: 95 % intervals, from those of the mean step, cut at the axes."]
     if any(with_ideal):
         handles.append(Line2D([], [], **IDEAL, label="ideal"))
-        notes.append(
-            "Star: one rank without exchange; the ideal is its rate times the ranks, and the right axis counts in it."
-        )
+        notes.append("Star: one rank without exchange. Ideal: its rate times the ranks.")
     if not all(with_ideal):
         notes.append("No ideal line where one rank with exchange none has not run.")
     legend_above(figure, handles)
@@ -93,11 +88,13 @@ def _panel(axes: Axes, rows: pd.DataFrame, looks: dict[str, Line2D]) -> bool:
     alone = rows[(rows["exchange"] == "none") & (rows["world_size"] == 1)]["samples_per_s"]
     measured = rows[rows["exchange"] != "none"]
     columns = [name for name in OF_A_LINE if name in rows]
-    for key, part in split(measured, columns):
-        words = title(key, {*varying(rows), "exchange"})
-        looks.setdefault(words, _look(len(looks), words))
-        _line(axes, part.sort_values("world_size"), looks[words], list(looks).index(words))
     ranks = sorted({1, *map(int, rows["world_size"])})
+    apart = APART_PT if ranks[-1] <= MOST_LINEAR else 0.0
+    lines = list(split(measured, columns))
+    for number, (key, part) in enumerate(lines):
+        words = title(key, {*varying(rows), "exchange"})
+        look = looks.setdefault(words, _look(len(looks), words))
+        _line(axes, part.sort_values("world_size"), look, apart * (number - (len(lines) - 1) / 2))
     rate = float(alone.median()) if len(alone) else np.nan
     _scale(axes, ranks, rows["samples_per_s"].to_numpy(float), rate)
     if np.isnan(rate):
@@ -105,6 +102,7 @@ def _panel(axes: Axes, rows: pd.DataFrame, looks: dict[str, Line2D]) -> bool:
     axes.plot([1, ranks[-1]], [rate, rate * ranks[-1]], **IDEAL)
     axes.plot(1, rate, **STAR)
     right = axes.secondary_yaxis("right", functions=(partial(np.multiply, 1 / rate), partial(np.multiply, rate)))
+    right.set_ylabel("times one rank without exchange")
     plain_numbers(right.yaxis)
     return True
 
@@ -131,10 +129,10 @@ def _look(number: int, words: str) -> Line2D:
     return Line2D([], [], **style, marker=MARKERS[number % len(MARKERS)], markersize=4.5, linewidth=1.0, label=words)
 
 
-def _line(axes: Axes, rows: pd.DataFrame, look: Line2D, number: int) -> None:
-    """Draw a line, beside those before it."""
+def _line(axes: Axes, rows: pd.DataFrame, look: Line2D, beside_pt: float) -> None:
+    """Draw a line, so many points to the right: not over those that are as fast."""
     beside: dict[str, Any] = {
-        "transform": offset_copy(axes.transData, axes.get_figure(root=True), x=APART_PT * number, units="points")
+        "transform": offset_copy(axes.transData, axes.get_figure(root=True), x=beside_pt, units="points")
     }
     ranks, rates = rows["world_size"].to_numpy(float), rows["samples_per_s"].to_numpy(float)
     samples = 1e6 * ranks * rows["batch_size"].to_numpy(float)  # of a step, in those of a microsecond
