@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 
 BENCH_POINTS = [100, 1000, 5000]
+# messages of the test of github.com/baidu-research/baidu-allreduce, in float32; it begins with an empty one
+BAIDU_FLOATS = (32, 256, 1024, 4096, 16_384, 65_536, 262_144, 1_048_576, 8_388_608, 67_108_864, 536_870_912)
 
 
 def as_json(parser: argparse.ArgumentParser) -> None:
@@ -164,6 +166,10 @@ def bench(parser: argparse.ArgumentParser) -> None:
         help="names, or '{name: NAME, OPTION: VALUE}' (default: all that run here)",
     )
     exchange.add_argument("--sizes", type=int, nargs="+", help="bytes, multiples of 4 (default: powers of 4)")
+    exchange.add_argument(
+        "--baidu", dest="sizes", action="store_const", const=[4 * floats for floats in BAIDU_FLOATS],
+        help="the sizes of baidu-allreduce's test, 32 to 536,870,912 floats, as far as they fit into memory",
+    )  # fmt: skip
     exchange.add_argument("--rounds", type=int, default=5, help="how often each is measured (default: %(default)s)")
     exchange.add_argument(
         "--launcher", default="mpiexec", help="what starts the ranks, without -n (default: %(default)s)"

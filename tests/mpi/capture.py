@@ -56,6 +56,12 @@ RULES = [
     {"optimizer": "adam", "learning_rate": 2.0**-7, "learning_rate_warm_up_steps": 4},
     {"precision": "bfloat16"},
     {"evaluate_every_steps": 20},
+    {
+        "model": {"name": "transformer", "layers": 1, "width": 16, "heads": 2, "dropout": 0.25},
+        "dataset": {"name": "markov_text", "samples": 100, "context": 8, "alphabet": 8},
+        "optimizer": "adam",
+        "learning_rate": 2.0**-7,
+    },
 ]
 
 

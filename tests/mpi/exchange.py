@@ -10,6 +10,7 @@ from catalogued import UNUSED, usable
 from torch import nn
 
 from ddp_hpc import optimizers
+from ddp_hpc.arguments import BAIDU_FLOATS
 from ddp_hpc.exchange import ring
 from ddp_hpc.exchange._helpers import NoTimers
 from ddp_hpc.replica import Replica
@@ -71,6 +72,24 @@ def test_ring_allreduce_refuses_what_mpi_cannot_send_in_one_piece(comm):
         ring.ring_allreduce(np.zeros((4, 4)), comm)
     with pytest.raises(ValueError, match="need a flat buffer"):
         ring.ring_allreduce(np.zeros(8)[::2], comm)
+
+
+def test_ones_add_up_to_the_number_of_ranks_at_the_sizes_of_baidus_test(comm):
+    for length in (0, *(floats for floats in BAIDU_FLOATS if floats < 10**7)):
+        ones = np.ones(length, dtype=np.float32)
+        ring.ring_allreduce(ones, comm)
+        assert np.array_equal(ones, np.full(length, comm.size, dtype=np.float32)), length
+
+
+@pytest.mark.parametrize("length", [0, 32])  # the first sizes of baidu's test: no message at all, a short one
+def test_exchanges_of_nothing_or_little_end_with_the_mean(comm, length):
+    for name in usable(comm.size, SYNCHRONOUS=True):
+        replica = replica_of(length, dtype=torch.float32)
+        exchange = make(name, replica, comm)
+        step(replica, exchange, torch.full((length,), 1.0 + comm.rank))
+        exchange.close()
+        mean = (comm.size + 1) / 2
+        assert torch.equal(replica.model.parts[0].detach(), torch.full((length,), 1 - mean)), name
 
 
 @pytest.mark.parametrize("length", [0, 1, 2, 7, 1000, 153_441])  # shorter than the ranks; ragged; real

@@ -66,6 +66,23 @@ def test_n_ranks_follow_one_rank_with_the_whole_batch(comm, dtype, rule):
             np.testing.assert_allclose(curves.losses, expected_curves.losses, rtol=TOLERANCE[dtype])
 
 
+def test_ranks_that_read_tokens_follow_one_that_reads_the_whole_batch(comm):
+    fields = {
+        "model": {"name": "transformer", "layers": 1, "width": 16, "heads": 2},
+        "dataset": {"name": "markov_text", "samples": 500, "context": 8, "alphabet": 8},
+        "optimizer": "adam",
+        "learning_rate": 0.01,
+        "dtype": "float64",
+    }
+    whole = {"exchange": "none", "batch_size": BASE["batch_size"] * comm.size}
+    _, expected, curves = run(MPI.COMM_SELF, **fields, **whole)
+    assert curves.losses[-1] < 0.6 * curves.losses[0]
+    for name in usable(comm.size, EXACT=True, SYNCHRONOUS=True):
+        outcome, replica, _ = run(comm, exchange=name, **fields)
+        np.testing.assert_allclose(replica.weights, expected.weights, rtol=0, atol=1e-10, err_msg=name)
+        assert outcome.example.dtype == torch.int64
+
+
 def test_a_seed_repeats_bit_for_bit_and_another_does_not(comm):
     for name in usable(comm.size, DETERMINISTIC=True, SYNCHRONOUS=True):
         losses = [run(comm, exchange=name, seed=seed)[0].losses for seed in (1, 1, 2)]

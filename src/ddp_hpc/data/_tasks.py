@@ -9,12 +9,14 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Samples:
-    """Inputs and their targets; the first axis of both counts the samples."""
+    """Inputs and their targets; the first axis of both counts the samples.
 
-    inputs: Tensor  # float; tokens: int64, samples x context
-    targets: (
-        Tensor  # classification: class numbers, int64, 1-D; regression: float, samples x outputs; tokens: as inputs
-    )
+    Inputs are floats, or tokens: int64, samples x context. Targets are class numbers, int64, 1-D; for a regression
+    floats, samples x outputs; for tokens the next of each, like the inputs.
+    """
+
+    inputs: Tensor
+    targets: Tensor
 
     def __len__(self) -> int:
         return len(self.inputs)
