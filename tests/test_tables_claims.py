@@ -1,11 +1,13 @@
 """Verdicts on claims: reproduced only where number and interval agree; nothing that is missing is a number."""
 
+import json
 from dataclasses import replace
 
 import pandas as pd
 import pytest
 from factory import Result, constant, made_up, planned, realistic
 
+from ddp_hpc.study import Study
 from ddp_hpc.tables import claims
 
 GRID = [{"exchange": "ring", "world_size": [1, 2, 4], "batch_size": 16, "learning_rate": 0.1}]
@@ -27,16 +29,26 @@ def ratio(of, to):
     return {"ratio": {"of": at(of), "to": at(to)}}
 
 
-def judged(folder, ours, expect, train=steady, repeats=3, grid=GRID, **keys):
-    claim = {"id": "a", "statement": "it scales", "source": "X (2017)", "ours": ours, **keys}
-    claim |= {"expect": expect} if expect else {}
-    ledger = made_up(folder, train, grid=grid, repeats=repeats, claims=[claim])
-    return claims.build(ledger).iloc[0]
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory):
+    """Return the row of one claim about a study; the runs of a study are made once."""
+    ledgers = {}
+
+    def row(ours, expect, train=steady, repeats=3, grid=GRID, **keys):
+        key = (train, repeats, json.dumps(grid))
+        if key not in ledgers:
+            ledgers[key] = made_up(tmp_path_factory.mktemp("study"), train, grid=grid, repeats=repeats)
+        claim = {"id": "a", "statement": "it scales", "source": "X (2017)", "ours": ours, **keys}
+        claim |= {"expect": expect} if expect else {}
+        study = Study.model_validate(ledgers[key].study.model_dump() | {"claims": [claim]})
+        return claims.build(replace(ledgers[key], study=study)).iloc[0]
+
+    return row
 
 
-def test_repeats_are_paired_by_their_seed(tmp_path):
+def test_repeats_are_paired_by_their_seed(judged):
     """Each seed has a time of its own, the ratio of two runs of one seed is exactly 2."""
-    row = judged(tmp_path, ratio(2, 4), {"within": 0.01}, published=2.0)
+    row = judged(ratio(2, 4), {"within": 0.01}, published=2.0)
 
     assert (row["ours"], row["ours_low"], row["ours_high"]) == pytest.approx((2.0, 2.0, 2.0))
     assert (row["verdict"], row["interval_from"]) == ("reproduced", "3 runs")
@@ -51,58 +63,58 @@ def test_repeats_are_paired_by_their_seed(tmp_path):
         ({"between": [1.0, 1.9]}, {"above": 1.95}, "contradicted"),
     ],
 )
-def test_the_verdict_is_what_the_study_says(tmp_path, expect, contradicted, verdict):
+def test_the_verdict_is_what_the_study_says(judged, expect, contradicted, verdict):
     more = {"contradicted": contradicted} if contradicted else {}
 
-    assert judged(tmp_path, ratio(2, 4), expect, **more)["verdict"] == verdict
+    assert judged(ratio(2, 4), expect, **more)["verdict"] == verdict
 
 
-def test_an_interval_that_holds_both_is_undecided(tmp_path):
-    row = judged(tmp_path, {"value": at(2)}, {"at_least": 4.0})
+def test_an_interval_that_holds_both_is_undecided(judged):
+    row = judged({"value": at(2)}, {"at_least": 4.0})
 
     assert row["ours_low"] < 4.0 < row["ours"]
     assert (row["verdict"], row["reason"]) == ("undecided", "the interval holds what is expected, and more")
 
 
-def test_one_run_without_an_interval_says_so(tmp_path):
-    row = judged(tmp_path, {"value": at(2)}, {"at_least": 4.0}, repeats=1)
+def test_one_run_without_an_interval_says_so(judged):
+    row = judged({"value": at(2)}, {"at_least": 4.0}, repeats=1)
 
     assert pd.isna(row["ours_low"])
     assert (row["verdict"], row["reason"]) == ("reproduced", "no interval (1 run): our number alone decides")
 
 
 @pytest.mark.parametrize(("kind", "number"), [("exponent", -1.0), ("decreasing", 0.5), ("increasing", -0.5)])
-def test_a_trend_is_fitted_for_each_seed(tmp_path, kind, number):
-    row = judged(tmp_path, {"trend": CELLS | {"over": "world_size", "as": kind}}, {"between": [-2, 2]})
+def test_a_trend_is_fitted_for_each_seed(judged, kind, number):
+    row = judged({"trend": CELLS | {"over": "world_size", "as": kind}}, {"between": [-2, 2]})
 
     assert (row["ours"], row["ours_low"], row["ours_high"]) == pytest.approx((number,) * 3)
 
 
-def test_a_direction_alone_is_an_expectation(tmp_path):
+def test_a_direction_alone_is_an_expectation(judged):
     trend = CELLS | {"over": "world_size"}
 
-    assert judged(tmp_path / "a", {"trend": trend | {"as": "decreasing"}}, None)["verdict"] == "reproduced"
-    assert judged(tmp_path / "b", {"trend": trend | {"as": "increasing"}}, None)["verdict"] == "contradicted"
+    assert judged({"trend": trend | {"as": "decreasing"}}, None)["verdict"] == "reproduced"
+    assert judged({"trend": trend | {"as": "increasing"}}, None)["verdict"] == "contradicted"
 
 
-def test_several_rows_where_one_is_needed_are_no_number(tmp_path):
-    row = judged(tmp_path, {"value": CELLS}, {"at_least": 0})
+def test_several_rows_where_one_is_needed_are_no_number(judged):
+    row = judged({"value": CELLS}, {"at_least": 0})
 
     assert (row["verdict"], row["ours"]) == ("not testable here", pytest.approx(float("nan"), nan_ok=True))
     assert row["reason"].endswith("they differ in world_size: 1, 2, 4")
 
 
-def test_runs_that_did_not_end_well_are_no_numbers(tmp_path):
+def test_runs_that_did_not_end_well_are_no_numbers(judged):
     def train(spec):
         if spec.world_size == 4:
             return Result("crashed", "no memory")
         return Result("missing") if (spec.world_size, spec.seed) == (2, 1) else steady(spec)
 
     none, some = (
-        judged(tmp_path / "a", ratio(2, 4), {"at_least": 0}, train),
-        judged(tmp_path / "b", ratio(1, 2), {"within": 0.01}, train, published=2),
+        judged(ratio(2, 4), {"at_least": 0}, train),
+        judged(ratio(1, 2), {"within": 0.01}, train, published=2),
     )
-    whole = judged(tmp_path / "c", ratio(1, 2), {"within": 0.01}, train, published=2, applies_when=["complete"])
+    whole = judged(ratio(1, 2), {"within": 0.01}, train, published=2, applies_when=["complete"])
 
     assert (none["verdict"], none["reason"]) == ("not testable here", "no run has a result: 3 crashed")
     assert (some["verdict"], some["interval_from"]) == ("reproduced", "2 runs")
@@ -118,10 +130,10 @@ def test_a_study_that_has_not_run_has_no_verdict(tmp_path):
     assert (row["verdict"], row["reason"]) == ("not testable here", "no run has a result: 1 not yet run")
 
 
-def test_what_the_claim_needs_is_said(tmp_path):
+def test_what_the_claim_needs_is_said(judged):
     needs = ["within_cores", "gpu", {"nodes": 2}, {"ranks": 64}]
     grid = [GRID[0] | {"world_size": [1, 16]}]
-    row = judged(tmp_path, {"value": at(16)}, {"at_least": 0}, realistic, 1, grid, applies_when=needs)
+    row = judged({"value": at(16)}, {"at_least": 0}, realistic, 1, grid, applies_when=needs)
 
     assert row["verdict"] == "not testable here"
     assert row["reason"] == (
@@ -130,19 +142,86 @@ def test_what_the_claim_needs_is_said(tmp_path):
     )
 
 
-def test_a_null_is_no_number_and_its_reason_is_given(tmp_path):
+def test_a_null_is_no_number_and_its_reason_is_given(judged):
     def train(spec):
         why = {"null_columns": {"energy_j": "no GPU is used"}}
         return replace(steady(spec), provenance=why)
 
-    row = judged(tmp_path, {"value": at(2, column="energy_j")}, {"at_least": 0}, train)
+    row = judged({"value": at(2, column="energy_j")}, {"at_least": 0}, train)
 
     assert (row["verdict"], row["reason"]) == ("not testable here", "energy_j is null: no GPU is used")
 
 
-def test_the_source_s_example_of_300_million_parameters_takes_400_ms(tmp_path):
+def test_the_source_s_example_of_300_million_parameters_takes_400_ms(judged):
     """1.2 GB around 40 ranks at 6 GB/s: 2 x 39/40 x 1.2 / 6 s."""
     link = {"exchange": "ring", "bytes": 1.2e9, "world_size": 40, "bandwidth_gb_per_s": 6}
-    row = judged(tmp_path, {"predicted": link}, {"within": 0.05}, published=0.4)
+    row = judged({"predicted": link}, {"within": 0.05}, published=0.4)
 
     assert (row["ours"], row["verdict"]) == (pytest.approx(0.39), "reproduced")
+
+
+def test_a_trend_may_go_along_axes_that_go_together(judged):
+    """With a fixed global batch, the batch per rank falls as the ranks rise; two batches at one place are no trend."""
+    together = {"world_size": [1, 2, 4], "batch_size": [64, 32, 16]}
+    trend = {"trend": CELLS | {"over": "world_size", "as": "exponent"}}
+    zipped = [{"exchange": "ring", "learning_rate": 0.1, "zip": together}]
+    row = judged(trend, {"at_most": 0}, grid=zipped)
+    product = [{"exchange": "ring", "learning_rate": 0.1, "world_size": [1, 2], "batch_size": [64, 32]}]
+    mixed = judged(trend, {"at_most": 0}, grid=product)
+
+    assert (row["ours"], row["verdict"]) == (pytest.approx(-1.0), "reproduced")
+    assert mixed["reason"].startswith("6 rows of the table runs fit at world_size 1, where one is needed")
+    assert mixed["reason"].endswith("they differ in batch_size: 64, 32")
+
+
+def test_the_interval_of_a_table_is_the_interval_of_the_claim(judged):
+    """The table of scaling has combined the repeats itself; so has that of phases, whose column ends in its unit."""
+    grid = [GRID[0], GRID[0] | {"exchange": "none", "world_size": 1}]
+    kind = {"world_size": 4, "exchange": "ring", "kind": "fixed samples"}
+    cells = {"table": "scaling", "column": "speedup", "where": kind}
+    row = judged({"value": cells}, {"at_least": 1}, realistic, grid=grid)
+    step = {"table": "phases", "column": "step_s", "where": {"world_size": 4}}
+    of_step = judged({"value": step}, {"at_least": 0}, realistic, grid=grid)
+
+    for found in (row, of_step):
+        assert found["ours_low"] < found["ours"] < found["ours_high"]
+        assert (found["verdict"], found["interval_from"]) == ("reproduced", "3 runs")
+
+
+def test_options_are_compared_as_a_grid_spells_them(judged):
+    """The default of an option is a value like any other."""
+    averaged = [{"name": "weight_average", "period": 10}, {"name": "weight_average", "period": 1}]
+    grid = [GRID[0] | {"world_size": 2, "exchange": averaged}]
+    for where in ({"exchange": {"name": "weight_average", "period": 1}}, {"exchange.period": 1}):
+        row = judged({"value": CELLS | {"where": where}}, {"at_least": 0}, grid=grid)
+        assert row["verdict"] == "reproduced", row["reason"]
+    both = judged({"value": CELLS | {"where": {"exchange": "weight_average"}}}, {"at_least": 0}, grid=grid)
+
+    assert (
+        both["reason"].endswith('differ in exchange_options: {}, {"period":10}') or "exchange_options" in both["reason"]
+    )
+
+
+@pytest.mark.parametrize(("share", "verdict"), [(0.2, "reproduced"), (0.5, "not testable here")])
+def test_a_disturbed_run_tells_nothing_where_quiet_is_asked_for(judged, share, verdict):
+    def train(spec):
+        result = steady(spec)
+        total = result.columns["train_s"]
+        return replace(result, columns=dict(result.columns) | {"step_s": (1 - share) * total / 100})
+
+    quiet, any_ = (judged({"value": at(2)}, {"at_least": 0}, train, applies_when=needs) for needs in (["quiet"], []))
+
+    assert quiet["verdict"] == verdict
+    assert any_["verdict"] == "reproduced"
+    assert pd.isna(any_["reason"]) if share < 0.3 else "3 of 3 rows were disturbed" in any_["reason"]
+
+
+def test_a_run_that_sat_elsewhere_is_no_number(judged):
+    def train(spec):
+        result = steady(spec)
+        return replace(result, columns=dict(result.columns) | {"placement_verified": spec.seed > 0})
+
+    row = judged({"value": at(2)}, {"at_least": 0}, train)
+
+    assert row["interval_from"] == "2 runs"
+    assert "1 of 3 runs have no result: 1 placed otherwise than asked" in row["reason"]

@@ -72,7 +72,7 @@ def take(cells: Cells, frame: pd.DataFrame, ledger: Ledger) -> Taken:
     rows = rows_of(selected(cells, frame, ledger))
     if not rows:
         raise NotTestable(f"no row of the table {cells.table} has {_in_words(cells.where)}".removesuffix(" has "))
-    _repeats_only(rows, cells, over)
+    _repeats_only(rows, cells)
     ended, remarks = _ended(rows, cells)
     known = [number for row in ended if (number := _number(row, cells)) is not None]
     if not known:
@@ -161,23 +161,29 @@ def _in_words(where: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {'null' if value is None else value}" for name, value in where.items())
 
 
-def _repeats_only(rows: list[dict[str, Any]], cells: Cells, over: list[str]) -> None:
-    """Check that rows differ in the seed alone, and in the column of a trend.
+def _repeats_only(rows: list[dict[str, Any]], cells: Cells) -> None:
+    """Check that rows differ in the seed alone; those of a trend, where they have the same place in it.
 
     Raises:
         NotTestable: naming the columns that tell them apart.
     """
-    places = Counter(tuple(row.get(name) for name in ("seed", *over)) for row in rows)
-    apart = [name for name in SPEC_COLUMNS if name not in ("seed", *over) and _varies(rows, name)]
-    if not apart and max(places.values()) == 1:
-        return
-    apart = apart or [name for name in rows[0] if name not in over and name != "seed" and _tells_apart(rows, name)]
-    listed = "; ".join(f"{name}: {_few(row[name] for row in rows)}" for name in apart[:MOST_SHOWN])
-    one = f"one for each {over[0]}" if over else "one"
-    raise NotTestable(
-        f"{len(rows)} rows of the table {cells.table} fit, where {one} is needed, or one per seed; "
-        f"they differ in {listed}"
-    )
+    over = cells.over if isinstance(cells, Trend) else ""
+    places: dict[Any, list[dict[str, Any]]] = {}
+    for row in rows:
+        places.setdefault(_plain(row[over]) if over else "", []).append(row)
+    if over:
+        places.pop(None, None)  # of runs that have not ended: told later
+    for place, those in places.items():
+        apart = [name for name in SPEC_COLUMNS if name != "seed" and _varies(those, name)]
+        if not apart and len({row.get("seed") for row in those}) == len(those):
+            continue
+        apart = apart or [name for name in those[0] if name != "seed" and _tells_apart(those, name)]
+        listed = "; ".join(f"{name}: {_few(row[name] for row in those)}" for name in apart[:MOST_SHOWN])
+        at = f" at {over} {show(place)}" if over else ""
+        raise NotTestable(
+            f"{len(those)} rows of the table {cells.table} fit{at}, where one is needed, or one per seed; "
+            f"they differ in {listed or 'nothing but what was measured'}"
+        )
 
 
 def _varies(rows: list[dict[str, Any]], name: str) -> bool:
