@@ -1,9 +1,11 @@
 """What a claim reads is checked before any run; an edit of a claim makes its table and the page anew, nothing else."""
 
+import importlib
 import json
+from dataclasses import replace
 
 import pytest
-from factory import STUDY, made_up, study_file
+from factory import STUDY, made_up, planned, study_file
 
 from ddp_hpc import catalog, claimable, identity
 from ddp_hpc.project import Project
@@ -25,6 +27,16 @@ CLAIM = {
 
 def changed(**more):
     return json.loads(json.dumps(CLAIM)) | more
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory):
+    """A study in which fields, options and budgets vary, and pairs are compared."""
+    axes = {"batch_size": [16, 32], "learning_rate": [0.1, 0.5], "placement": [None, "packed"]}
+    averaged = ["ring", {"name": "weight_average", "period": 10}, "mpi_allreduce"]
+    pairs = {"axis": "exchange", "values": ["ring", "mpi_allreduce"]}
+    grid = [GRID[0] | axes, axes | {"exchange": averaged, "world_size": [2, 4]}]
+    return planned(tmp_path_factory.mktemp("several"), grid=grid, pairs=pairs, repeats=2)
 
 
 def checked(folder, *claims):
@@ -70,6 +82,15 @@ def test_a_claim_of_ranks_that_the_study_has_not_is_a_note(tmp_path):
     (note,) = checked(tmp_path, changed(ours=ours)).notes
 
     assert "no run of the study fits this claim, so it is not testable here" in note
+
+
+@pytest.mark.parametrize("name", [name for name in catalog.names("table") if name != "claims"])
+def test_a_few_runs_tell_the_columns_of_all(several, name):
+    build = importlib.import_module(f"ddp_hpc.tables.{name}").build
+    few = claimable._few(several)
+
+    assert len(few) < len(several.planned) / 4
+    assert list(build(replace(several, planned=few)).columns) == list(build(several).columns)
 
 
 def test_without_claims_planning_stays_as_quick_as_it_was(tmp_path, monkeypatch):

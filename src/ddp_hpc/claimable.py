@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ddp_hpc._errors import StudyError, unknown
 from ddp_hpc._yaml import Document, read_mapping
 from ddp_hpc.claims import places
-from ddp_hpc.ledger import Ledger
+from ddp_hpc.ledger import Ledger, Planned
 from ddp_hpc.ours import Cells, Key, Trend
 from ddp_hpc.project import Project
 from ddp_hpc.store import Store
@@ -31,16 +31,19 @@ def checked(project: Project, ledger: Ledger) -> Ledger:
     claims = ledger.study.claims
     if not claims:
         return ledger
+    import pandas as pd
+
     document = read_mapping(project.study_file(ledger.study.name), StudyError)
-    unrun = replace(ledger, store=Store(NOWHERE))
+    unrun = replace(ledger, store=Store(NOWHERE), planned=_few(ledger))
     names = {cells.table for _, cells in places(claims)}
     frames = {name: importlib.import_module(f"ddp_hpc.tables.{name}").build(unrun) for name in sorted(names)}
+    specs = pd.DataFrame([planned.spec.columns() for planned in ledger.planned])
     problems: list[str] = []
     notes = list(ledger.notes)
     for place, cells in places(claims):
         wrong = list(_wrong(place, cells, frames[cells.table], document))
         problems += wrong
-        if not wrong and not _planned(cells, unrun):
+        if not wrong and not _planned(cells, specs, ledger):
             where = document.where((*place, "where"), place)
             notes.append(f"{where}: no run of the study fits this claim, so it is not testable here")
     if problems:
@@ -66,7 +69,17 @@ def _wrong(place: Key, cells: Cells, frame: "pd.DataFrame", document: Document) 
             yield f"{where}: where: {unknown('column', name, map(str, frame.columns))} (table {cells.table})"
 
 
-def _planned(cells: Cells, unrun: Ledger) -> bool:
-    from ddp_hpc.tables._cells import runs_read
+def _few(ledger: Ledger) -> tuple[Planned, ...]:
+    """Return a few planned runs in which the same fields vary as in all, so that tables have the same columns."""
+    first, *others = ledger.planned
+    kept = [first]
+    for name, value in ledger.varying[first.run].items():
+        if all(ledger.varying[one.run][name] == value for one in kept):
+            kept.append(next(one for one in others if ledger.varying[one.run][name] != value))
+    return tuple(kept)
 
-    return len(runs_read([cells], unrun)) > 0
+
+def _planned(cells: Cells, specs: "pd.DataFrame", ledger: Ledger) -> bool:
+    from ddp_hpc.tables._cells import of_specs, selected
+
+    return len(selected(of_specs(cells), specs, ledger)) > 0

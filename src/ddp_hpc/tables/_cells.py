@@ -6,7 +6,7 @@ the claim says so.
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,7 +88,8 @@ def selected(cells: Cells, frame: pd.DataFrame, ledger: Ledger) -> pd.DataFrame:
     Raises:
         NotTestable: a column is not there.
     """
-    shared = {name: ledger.runs[name].iloc[0] for name in SPEC_COLUMNS if ledger.runs[name].nunique(dropna=False) == 1}
+    first = ledger.planned[0]
+    shared = {name: value for name, value in first.spec.columns().items() if name not in ledger.varying[first.run]}
     known = frame.assign(**{name: value for name, value in shared.items() if name not in frame})
     needed = list(dict.fromkeys(column for key in cells.where.items() for column in _columns(*key)))
     if lacking := [column for column in needed if column not in known]:
@@ -111,12 +112,19 @@ def runs_read(cells: Iterable[Cells], ledger: Ledger, judged: Iterable[str] = ()
     runs = ledger.runs
     read = pd.Series(False, index=runs.index)
     for one in cells:
-        of_spec = {name: value for name, value in one.where.items() if name.partition(".")[0] in SPEC_COLUMNS}
-        if one.table in judged:
-            of_spec = {name: value for name, value in of_spec.items() if name not in ledger.study.search}
-        fitting = selected(Cells(table=one.table, column=one.column, where=of_spec), runs, ledger)
-        read |= runs.index.isin(fitting.index)
+        searched = ledger.study.search if one.table in judged else ()
+        read |= runs.index.isin(selected(of_specs(one, searched), runs, ledger).index)
     return runs[read]
+
+
+def of_specs(cells: Cells, without: Collection[str] = ()) -> Cells:
+    """Return cells whose `where` names fields of specs only, but for those in `without`."""
+    where = {name: value for name, value in cells.where.items() if name.partition(".")[0] in SPEC_COLUMNS}
+    return Cells(
+        table=cells.table,
+        column=cells.column,
+        where={name: value for name, value in where.items() if name not in without},
+    )
 
 
 def is_option(name: str) -> bool:
