@@ -41,7 +41,9 @@ def checked(project: Project, ledger: Ledger) -> Ledger:
     problems: list[str] = []
     notes = list(ledger.notes)
     for place, cells in places(claims):
-        wrong = list(_wrong(place, cells, frames[cells.table], document))
+        frame = frames[cells.table]
+        frame = frame.join(specs.head(0).drop(columns=[name for name in specs if name in frame]))
+        wrong = list(_wrong(place, cells, frame, document))
         problems += wrong
         if not wrong and not _planned(cells, specs, ledger):
             where = document.where((*place, "where"), place)
@@ -54,23 +56,23 @@ def checked(project: Project, ledger: Ledger) -> Ledger:
 def _wrong(place: Key, cells: Cells, frame: "pd.DataFrame", document: Document) -> Iterator[str]:
     from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
-    from ddp_hpc.columns import SPEC_COLUMNS
     from ddp_hpc.tables._cells import is_option
 
-    numbers = [str(name) for name in frame if is_numeric_dtype(frame[name]) and not is_bool_dtype(frame[name])]
+    columns = [str(name) for name in frame]
+    numbers = [name for name in columns if is_numeric_dtype(frame[name]) and not is_bool_dtype(frame[name])]
     for key, name in {"column": cells.column, **({"over": cells.over} if isinstance(cells, Trend) else {})}.items():
         if name not in numbers:
-            what = "column of numbers" if name in frame else "column"
+            what = "column of numbers" if name in columns else "column"
             where = document.where((*place, key), place)
             yield f"{where}: {key}: {unknown(what, name, numbers)} (table {cells.table})"
     for name in cells.where:
-        if name not in frame and name not in SPEC_COLUMNS and not is_option(name):
+        if name not in columns and not is_option(name):
             where = document.where((*place, "where", name), (*place, "where"), place)
-            yield f"{where}: where: {unknown('column', name, map(str, frame.columns))} (table {cells.table})"
+            yield f"{where}: where: {unknown('column', name, columns)} (table {cells.table})"
 
 
 def _few(ledger: Ledger) -> tuple[Planned, ...]:
-    """Return a few planned runs in which the same fields vary as in all, so that tables have the same columns."""
+    """Return a few planned runs in which the same fields vary as in all: their tables have the same measured columns."""
     first, *others = ledger.planned
     kept = [first]
     for name, value in ledger.varying[first.run].items():
