@@ -72,7 +72,7 @@ def _wrong(place: Key, cells: Cells, frame: "pd.DataFrame", document: Document) 
 
 
 def _few(ledger: Ledger) -> tuple[Planned, ...]:
-    """Return a few planned runs in which the same fields vary as in all: their tables have the same measured columns."""
+    """Return a few planned runs in which the same fields vary as in all: their tables measure the same columns."""
     first, *others = ledger.planned
     kept = [first]
     for name, value in ledger.varying[first.run].items():
