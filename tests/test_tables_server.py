@@ -21,7 +21,7 @@ GRID = [
 
 
 def of_rank(spec):
-    """In ms: rank 0 gathers 3 a rank, in steps 1, 4, 7, ... 9 more, waiting 2; averages 1 a rank; distributes 5."""
+    """In ms: rank 0 gathers 3 a rank, waits 2 of it, in steps 1, 4, 7, ... 9 more; averages 1 a rank, distributes 5."""
 
     def times(step, rank):
         if rank > 0:  # what the others do is not the server's
@@ -56,13 +56,14 @@ def test_the_times_are_those_of_rank_0_waiting_apart_from_moving(tmp_path):
 
     assert list(table.index) == [2, 4, 16]  # a ring and one rank alone have no server
     for ranks, row in table.iterrows():
-        assert row["gather_s"] == pytest.approx(0.003 * ranks)
-        assert row["gather_wait_s"] == pytest.approx(0.002)
+        assert row["gather_s"] == pytest.approx(0.003 * ranks + 0.003)  # the mean of 9, 0 and 0 is 3
+        assert row["gather_low_s"] < row["gather_s"] < row["gather_high_s"]
+        assert row["gather_wait_s"] == pytest.approx(0.002 + 0.003)
         assert row["gather_move_s"] == pytest.approx(0.003 * ranks - 0.002)
         assert row["average_s"] == row["average_low_s"] == row["average_high_s"] == pytest.approx(0.001 * ranks)
         assert row["distribute_s"] == pytest.approx(0.005)
-        assert row["mean_gather_s"] == pytest.approx(0.003 * ranks + 0.009 / 3)  # every third step
-        assert row["server_share"] == pytest.approx((0.004 * ranks + 0.005) / 0.1)
+        assert row["median_gather_s"] == pytest.approx(0.003 * ranks)
+        assert row["server_share"] == pytest.approx((0.004 * ranks + 0.003 + 0.005) / 0.1)
     assert table["oversubscribed"].tolist() == [False, False, True]
     assert set(table["interval_from"]) == {"1 run: within it only"}
     assert table["reason"].isna().all()
@@ -91,7 +92,7 @@ def test_without_a_common_clock_waiting_is_null_and_the_reason_is_given(tmp_path
     table = server_times.build(ledger)
 
     assert table[["gather_wait_s", "gather_move_s"]].isna().all(axis=None)
-    assert table["gather_s"].tolist() == pytest.approx([0.006, 0.012])
+    assert table["gather_s"].tolist() == pytest.approx([0.009, 0.015])
     assert set(table["reason"]) == {"waiting: the ranks' hosts have no common clock"}
     figure = draw((ledger, {"server_times": table}), "server_times", "")
     assert words(figure).replace("\n", " ").count("waiting: the ranks' hosts have no common clock") == 2

@@ -10,6 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.transforms import ScaledTranslation
 
 from ddp_hpc.columns import SPEC_COLUMNS, rows_of, split, varying
 from ddp_hpc.figures._panels import title
@@ -31,17 +32,18 @@ from ddp_hpc.figures._style import (
 from ddp_hpc.study import Study
 
 INPUTS = ("server_times",)
-CAPTION = "Times at a parameter server per step, at rank 0, over the ranks: medians, with their 95 % intervals."
+CAPTION = "Times at a parameter server per step, at rank 0, over the ranks: means and their 95 % intervals."
 ON_REQUEST = True
 
 PANELS = {
-    "gather_wait": "gather: waiting for the slowest rank",
-    "gather_move": "gather: moving gradients",
-    "average": "average the gradients",
-    "distribute": "distribute the weights",
+    "gather_wait": "gather: waiting",
+    "gather_move": "gather: moving",
+    "average": "average",
+    "distribute": "distribute",
 }
 HEADROOM = 1.12  # of the axis over what is drawn
-MOST = 1.6  # times the highest median, where intervals are cut
+MOST = 1.6  # times the highest mean, where intervals are cut
+ASIDE_IN = 0.035  # between lines, at the same ranks
 MOST_LINEAR = 8  # ranks, up to which their axis is linear
 
 
@@ -61,14 +63,17 @@ def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Fig
     lines = list(split(known, line_columns))
     figure, axes = grid(len(PANELS), 1.75, most_columns=4)
     for one, (name, words) in zip(axes, PANELS.items(), strict=True):
-        head(one, *words.split(": "))
+        head(one, words)
         _panel(one, name, [rows for _, rows in lines], known)
-    label_outer(axes, "world size (ranks)", "time per step at rank 0 (ms)")
+    label_outer(axes, "world size (ranks)", "rank 0: ms per step")
     differ = set(varying(known))
     if len(lines) > 1:
         names = [title(key, differ) for key, _ in lines]
         legend_above(figure, [Line2D([], [], label=words, **_look(at)) for at, words in enumerate(names)])
-    notes = [f"Bars: 95 % intervals, cut at the axes: {'; '.join(sorted(known['interval_from'].dropna().unique()))}."]
+    notes = [
+        "Gathering is waiting, until the slowest rank has its gradients, and moving them; distributing is of weights."
+    ]
+    notes += [f"Bars: 95 % intervals, cut at the axes: {'; '.join(sorted(known['interval_from'].dropna().unique()))}."]
     if known["oversubscribed"].any():
         notes.append(f"Hollow: {OVERSUBSCRIBED}.")
     small_print(figure, coverage, notes)
@@ -89,18 +94,22 @@ def _panel(axes: Axes, name: str, lines: list[pd.DataFrame], known: pd.DataFrame
     highest = 0.0
     for number, line in enumerate(lines):
         rows, look = rows_of(line.sort_values("world_size")), _look(number)
-        ranks, medians = [row["world_size"] for row in rows], [1e3 * row[f"{name}_s"] for row in rows]
-        axes.plot(ranks, medians, **look | {"marker": ""})
-        for row, median in zip(rows, medians, strict=True):
+        aside = ScaledTranslation(ASIDE_IN * (number - (len(lines) - 1) / 2), 0, axes.figure.dpi_scale_trans)
+        look["transform"] = axes.transData + aside  # else intervals of several lines hide one another
+        ranks, means = [row["world_size"] for row in rows], [1e3 * row[f"{name}_s"] for row in rows]
+        axes.plot(ranks, means, **look | {"marker": ""})
+        for row, mean in zip(rows, means, strict=True):
             hollow = pd.notna(row["oversubscribed"]) and row["oversubscribed"]
             face = "#ffffff" if hollow else look["color"]
-            axes.plot(row["world_size"], median, **look | {"linestyle": ""}, markerfacecolor=face)
+            axes.plot(row["world_size"], mean, **look | {"linestyle": ""}, markerfacecolor=face, clip_on=False)
             ends = [1e3 * row[f"{name}_{end}_s"] for end in ("low", "high")]
             if pd.notna(ends).all():
                 low, high = ends[0], min(ends[1], top)
-                axes.vlines(row["world_size"], low, high, color=look["color"], linewidth=0.8)
+                axes.vlines(
+                    row["world_size"], low, high, color=look["color"], linewidth=0.8, transform=look["transform"]
+                )
                 highest = max(highest, high)
-            highest = max(highest, median)
+            highest = max(highest, mean)
     axes.set_ylim(0, HEADROOM * highest or 1.0)
     ranks_all = sorted(map(int, known["world_size"].unique()))
     if ranks_all[-1] > MOST_LINEAR:

@@ -2,7 +2,7 @@
 
 Gathering begins when rank 0 has its own gradients and ends when it has all. In it are waiting, until the last rank has
 its gradients, and moving, the rest; SHM-Learn-Dist (Biswas, 2017), figures 6.4 to 6.6, shows the three times without
-telling these two apart, as means over the steps. Medians are less disturbed by single slow steps.
+telling these two apart. As there, times are means over the steps: parts add up to the whole, and slow steps count.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from ddp_hpc.columns import SAME_WORK, ordered, rows_of, split, standing, varying
-from ddp_hpc.intervals import Array, Interval, of_median, over_runs
+from ddp_hpc.intervals import Array, Interval, of_mean, over_runs
 from ddp_hpc.ledger import Ledger
 from ddp_hpc.phases import PARTS
 from ddp_hpc.statuses import in_words
@@ -20,7 +20,7 @@ from ddp_hpc.study import Study
 from ddp_hpc.tables._frame import FLAG, FLOAT, INT, TEXT, typed, types_of
 from ddp_hpc.tables._ranks import provenance, rank_steps, why_null
 
-CAPTION = "Times at a parameter server per step, at rank 0: medians over the steps, then over the complete runs."
+CAPTION = "Times at a parameter server per step, at rank 0: means over the steps, then medians over the complete runs."
 ON_REQUEST = True
 
 GATHERING = ("gather_wait_s", "gather_move_s")
@@ -29,9 +29,7 @@ _TYPES = {
     "runs": INT,
     **dict.fromkeys(TIMES, FLOAT),
     **{f"{name.removesuffix('_s')}_{end}_s": FLOAT for name in TIMES for end in ("low", "high")},
-    "mean_gather_s": FLOAT,
-    "mean_average_s": FLOAT,
-    "mean_distribute_s": FLOAT,
+    **{f"median_{name}": FLOAT for name in PARTS},
     "server_share": FLOAT,
     "interval_from": TEXT,
     "oversubscribed": FLAG,
@@ -43,8 +41,8 @@ def build(ledger: Ledger) -> pd.DataFrame:
     """Return one row per kind of step of exchanges that tell these times apart, and of those not yet run.
 
     Each time has its 95 % interval, `..._low_s` to `..._high_s`, over the runs, or within the only one
-    (`interval_from`). `mean_..._s` are means over the steps, as the source gives them, medians over the runs.
-    `server_share` is the sum of gather, average and distribute over the step. What is not known is null, with `reason`.
+    (`interval_from`). `median_..._s` are over the steps, so that single slow ones do not disturb them. `server_share`
+    is the sum of gather, average and distribute over the step. What is not known is null, with the `reason`.
     """
     runs = ledger.runs.copy()
     runs["status"] = standing(runs)
@@ -59,19 +57,17 @@ def _row(ledger: Ledger, group: pd.DataFrame) -> dict[str, Any]:
         words = ", ".join(sorted({in_words(str(status)) for status in group["status"]}))
         return {"runs": 0, "reason": f"not complete: {words}"}
     steps = [of_rank_0(ledger, str(row["run"])) for row in ended]
-    within = [{name: of_median(one[name]) for name in TIMES} for one in steps]
-    found = {name: _over([one[name] for one in within]) for name in TIMES}
-    means = {name: _over_plain([float(one[name].mean()) for one in steps]) for name in PARTS}
-    middles = [sum(one[name].middle for name in PARTS) for one in within]
-    shares = [seconds / float(row["step_s"]) for seconds, row in zip(middles, ended, strict=True)]
+    found = {name: _over([of_mean(one[name]) for one in steps]) for name in TIMES}
+    medians = {name: over_runs([float(np.median(one[name])) for one in steps]).middle for name in PARTS}
+    shares = [sum(float(one[name].mean()) for name in PARTS) / float(one["step_s"].mean()) for one in steps]
     waited = np.isfinite(found["gather_wait_s"].middle)
     return {
         "runs": len(ended),
         **{name: interval.middle for name, interval in found.items()},
         **{f"{name.removesuffix('_s')}_low_s": interval.low for name, interval in found.items()},
         **{f"{name.removesuffix('_s')}_high_s": interval.high for name, interval in found.items()},
-        **{f"mean_{name}": seconds for name, seconds in means.items()},
-        "server_share": _over_plain(shares),
+        **{f"median_{name}": seconds for name, seconds in medians.items()},
+        "server_share": over_runs(shares).middle,
         "interval_from": found["gather_s"].basis,
         "oversubscribed": any(pd.notna(row["oversubscribed"]) and row["oversubscribed"] for row in ended),
         "reason": None if waited else f"waiting: {why_null(provenance(ledger, ended[0]['run']), 'wait_s')}",
@@ -79,7 +75,7 @@ def _row(ledger: Ledger, group: pd.DataFrame) -> dict[str, Any]:
 
 
 def of_rank_0(ledger: Ledger, run: str) -> Mapping[str, Array]:
-    """Return the `TIMES` of each counted step of a run at rank 0, in seconds; NaN where waiting is not known.
+    """Return `step_s` and `TIMES` of each counted step of a run at rank 0, in seconds; NaN where waiting is not known.
 
     Averaging what has come, rank 0 may wait for the last rank outside of gathering; of the waiting, what is within
     gathering counts.
@@ -88,6 +84,7 @@ def of_rank_0(ledger: Ledger, run: str) -> Mapping[str, Array]:
     gather_s, average_s, distribute_s = (steps[name][:, 0] for name in PARTS)
     wait_s = np.minimum(steps["wait_s"][:, 0], gather_s)
     return {
+        "step_s": steps["step_s"][:, 0],
         "gather_s": gather_s,
         "gather_wait_s": wait_s,
         "gather_move_s": gather_s - wait_s,
@@ -100,10 +97,6 @@ def _over(within: list[Interval]) -> Interval:
     return over_runs([one.middle for one in within], within[0])
 
 
-def _over_plain(values: list[float]) -> float:
-    return over_runs(values).middle
-
-
 def left_out(study: Study) -> list[str]:
-    """Return the columns that are not for reading: the ends of the intervals; means are beside medians for programs."""
-    return [name for name in _TYPES if name.endswith(("_low_s", "_high_s")) or name.startswith("mean_")]
+    """Return the columns that are not for reading: the ends of the intervals, and medians beside the means."""
+    return [name for name in _TYPES if name.endswith(("_low_s", "_high_s")) or name.startswith("median_")]
