@@ -112,10 +112,14 @@ def _panel(axes: Axes, name: str, lines: list[pd.DataFrame], known: pd.DataFrame
             highest = max(highest, mean)
     axes.set_ylim(0, HEADROOM * highest or 1.0)
     ranks_all = sorted(map(int, known["world_size"].unique()))
-    if ranks_all[-1] > MOST_LINEAR:
+    first, last = ranks_all[0], ranks_all[-1]
+    if last > MOST_LINEAR:
         axes.set_xscale("log", base=2)
+        axes.set_xlim(first / 1.3, 1.3 * last)
+    else:
+        beside = 0.15 * (last - first) or 0.5
+        axes.set_xlim(first - beside, last + beside)
     axes.set_xticks(ranks_all, minor=False)
     axes.set_xticks([], minor=True)
-    axes.margins(x=0.12)
     axes.tick_params(labelsize=SMALL)
     plain_numbers(axes.xaxis)
