@@ -23,7 +23,8 @@ def build(folder: Path, *, path: str | None = None, context: PositiveInt = 64, t
     Args:
         folder: where the text is looked for if no path is given.
         path: of a file, or of a folder whose files, also in folders below, are put together in the order of their
-            names; hidden ones are left out. None: `results/data/text`.
+            names; hidden ones are left out. Absolute, or from the folder in which `ddp-hpc` is called. None: the
+            folder `results/data/text`.
         context: bytes of a sequence.
         test_share: of the sequences, the last ones, to test on.
 
