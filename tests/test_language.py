@@ -1,5 +1,6 @@
 """The language model and its texts: size, causality, an entropy known exactly, and the studies of Baidu's scaling."""
 
+import argparse
 import csv
 import hashlib
 import subprocess
@@ -11,8 +12,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from ddp_hpc import catalog, grid, spec
-from ddp_hpc.arguments import BAIDU_FLOATS
+from ddp_hpc import arguments, catalog, grid, spec
+from ddp_hpc.bench import exchange
 from ddp_hpc.claims import Claim
 from ddp_hpc.data import markov_text, text
 from ddp_hpc.data._tasks import TASKS
@@ -282,4 +283,12 @@ def test_the_published_numbers_are_those_of_the_studies():
         numbers["iterations"],
     )
     floats = [int(row["floats"]) for row in csv.DictReader((folder / "allreduce_test.csv").open())]
-    assert floats == [0, *BAIDU_FLOATS]
+    assert floats == [0, *arguments.BAIDU_FLOATS]
+
+
+def test_the_sizes_of_baidus_test_are_swept_as_far_as_they_fit_into_memory():
+    parser = argparse.ArgumentParser()
+    arguments.bench(parser)
+    sizes = parser.parse_args(["exchange", "--baidu"]).sizes
+    assert exchange.asked(["ring"], [2], sizes, 1, "mpiexec").sizes == [4 * floats for floats in arguments.BAIDU_FLOATS]
+    assert max(exchange.that_fit(sizes, world_size=2, free_bytes=16 * 10**9)) == 4 * 67_108_864
