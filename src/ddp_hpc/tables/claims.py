@@ -9,7 +9,7 @@ alone decides, and the reason says so.
 
 import importlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -22,7 +22,7 @@ from ddp_hpc.columns import DISTURBED, rows_of, slow_steps_share, standing
 from ddp_hpc.ledger import Ledger
 from ddp_hpc.printing import counted
 from ddp_hpc.readable import cell
-from ddp_hpc.statuses import in_words
+from ddp_hpc.statuses import FINISHED, in_words
 from ddp_hpc.tables._cells import NotTestable, runs_read
 from ddp_hpc.tables._frame import FLOAT, TEXT, typed
 from ddp_hpc.tables._ours import Frames, number_of
@@ -104,13 +104,14 @@ def _lacking(claim: Claim, rows: list[Mapping[str, Any]], ledger: Ledger) -> Ite
         ledger: of the study.
     """
     cells = list(claim.ours.cells.values())
-    read = runs_read(cells, ledger, [one.table for one in cells if "JUDGED" in catalog.constants("table", one.table)])
+    judged = [one.table for one in cells if "JUDGED" in catalog.constants("table", one.table)]
+    read = runs_read(cells, ledger, judged)
     ended = ledger.runs[standing(ledger.runs) == "ok"]
     for condition in claim.applies_when:
         if isinstance(condition, AtLeast):
             yield from _too_small(condition, ended)
         elif condition == "complete" and rows:
-            yield from _incomplete(read)
+            yield from _incomplete(read, FINISHED if judged else {"ok"})
             yield from (f"not complete: {row['reason']}" for row in rows if pd.notna(row.get("reason")))
         elif condition == "within_cores":
             yield from _crowded([*rows, *rows_of(read)])
@@ -129,10 +130,11 @@ def _too_small(least: AtLeast, ended: pd.DataFrame) -> Iterator[str]:
             yield f"needs {wanted} {name}, the largest complete run has {0 if pd.isna(largest) else largest}"
 
 
-def _incomplete(read: pd.DataFrame) -> Iterator[str]:
+def _incomplete(read: pd.DataFrame, ended: Collection[str]) -> Iterator[str]:
+    """Say what is missing of the runs. Of a judgement nothing is, if some diverged: they have lost."""
     short = (read["samples_asked"].notna() & (read["samples_seen"] != read["samples_asked"])).fillna(False)
     states = standing(read).mask((read["status"] == "ok") & short.astype(bool), "incomplete")
-    others = Counter(in_words(str(state)) for state in states if state != "ok")
+    others = Counter(in_words(str(state)) for state in states if state not in ended)
     if others:
         listed = ", ".join(f"{count} {state}" for state, count in others.items())
         yield f"not complete: of {counted(len(read), 'run')} {listed}"
