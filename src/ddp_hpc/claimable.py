@@ -47,7 +47,7 @@ def checked(project: Project, ledger: Ledger) -> Ledger:
         problems += wrong
         if not wrong and not _planned(cells, specs, ledger):
             where = document.where((*place, "where"), place)
-            notes.append(f"{where}: no run of the study fits this claim, so it is not testable here")
+            notes.append(f"{where}: no run of the study fits the claim {claims[int(place[1])].id}: not testable here")
     if problems:
         raise StudyError("\n".join(problems))
     return replace(ledger, notes=tuple(notes))

@@ -51,6 +51,8 @@ _TYPES = {
     "speedup_high": FLOAT,
     "interval_from": TEXT,
     "efficiency": FLOAT,
+    "efficiency_low": FLOAT,
+    "efficiency_high": FLOAT,
     "karp_flatt": FLOAT,
     "slow_steps_share": FLOAT,
     "oversubscribed": FLAG,
@@ -165,6 +167,8 @@ def _compare(
         "speedup_high": interval.high,
         "interval_from": interval.basis,
         "efficiency": speedup / world_size,
+        "efficiency_low": None if interval.low is None else interval.low / world_size,
+        "efficiency_high": None if interval.high is None else interval.high / world_size,
         "karp_flatt": karp_flatt(speedup, world_size),
         "slow_steps_share": _largest([run for pair in pairs for run in pair], "slow_steps_share"),
         "oversubscribed": any(_oversubscribed(run) for pair in pairs for run in pair),
@@ -242,4 +246,5 @@ def _largest(rows: list[dict[str, Any]], name: str) -> float | None:
 
 def left_out(study: Study) -> list[str]:
     """Return the columns that are not for reading."""
-    return ["samples_per_s", "baseline_train_s", "baseline_samples_per_s", "speedup_least", "speedup_largest"]
+    of_rates = ["samples_per_s", "baseline_train_s", "baseline_samples_per_s"]
+    return [*of_rates, "speedup_least", "speedup_largest", "efficiency_low", "efficiency_high"]
