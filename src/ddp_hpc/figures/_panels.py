@@ -1,12 +1,15 @@
 """What is drawn beside what: a panel for each group of runs that compete with one another."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
+from ddp_hpc import catalog
 from ddp_hpc.columns import CHOICES, SPEC_COLUMNS, key_of, rows_of, search_columns, show, show_choice, split, varying
+from ddp_hpc.scalars import canonical_json
 from ddp_hpc.study import Study
 
 
@@ -55,6 +58,30 @@ def _part(name: str, key: Mapping[str, Any], differ: set[str]) -> str:
             else show_choice(name.removesuffix("_options"), key[name])
         )
     return f"{name.replace('_', ' ')} {show(key[name])}" if name in differ else ""
+
+
+def spelled_out(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a table whose choices name the defaults of options, but for flags, that other rows set otherwise.
+
+    So `weight_average` beside `weight_average (period 10)` becomes `weight_average (period 1)`.
+    """
+    told = frame.copy()
+    for choice, column in ((choice, f"{choice}_options") for choice in CHOICES):
+        if choice not in told or column not in told:
+            continue
+        rows = [(str(name), json.loads(options)) for name, options in zip(told[choice], told[column], strict=True)]
+        named = {(name, option) for name, options in rows for option in options}
+        told[column] = [
+            canonical_json(dict(_defaults(choice, name, named)) | options)
+            for name, options in rows
+        ]
+    return told
+
+
+def _defaults(choice: str, name: str, named: set[tuple[str, str]]) -> Iterator[tuple[str, Any]]:
+    for option in catalog.options(choice, name).values():
+        if (name, option.name) in named and not isinstance(option.default, bool):
+            yield option.name, option.plain_default
 
 
 def matching(frame: pd.DataFrame, key: Mapping[str, Any]) -> pd.DataFrame:

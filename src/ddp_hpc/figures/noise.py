@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ddp_hpc.columns import SPEC_COLUMNS, split, varying
-from ddp_hpc.figures._panels import title
+from ddp_hpc.figures._panels import spelled_out, title
 from ddp_hpc.figures._style import (
     COLOURS,
     GREY,
@@ -49,7 +49,7 @@ def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Fig
         study: not needed.
         coverage: how many of the planned runs there are.
     """
-    noise = tables["noise"]
+    noise = spelled_out(tables["noise"])
     known = noise[noise["loss_sd"] > 0]
     if known.empty:
         return nothing("no eligible runs: none has a loss in a steady state", coverage)

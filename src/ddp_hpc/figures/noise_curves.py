@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from ddp_hpc.columns import rows_of, show_choice, split, varying
-from ddp_hpc.figures._panels import group_columns, title
+from ddp_hpc.figures._panels import group_columns, spelled_out, title
 from ddp_hpc.figures._style import COLOURS, LINES, PAGE_IN, legend_above, nothing, small_print
 from ddp_hpc.study import Study
 
@@ -50,7 +50,7 @@ def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Fig
         study: says what is searched, and which exchange is the reference.
         coverage: how many of the planned runs there are.
     """
-    curves, reference = tables["noise_curves"], study.rules.reference_exchange
+    curves, reference = spelled_out(tables["noise_curves"]), study.rules.reference_exchange
     if curves.empty:
         return nothing("no eligible runs: none has ended well", coverage)
     rest = [name for name in group_columns(curves, study) if name not in ("world_size", *EXCHANGE)]
