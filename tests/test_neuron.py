@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from drawn import draw, words
 from factory import Result, made_up
 from neuron_loop import partitioned, train
 
@@ -128,6 +129,27 @@ def test_pieces_of_curves_hold_all_steps_of_a_run(tmp_path):
         if run.spec.exchange.name == "weight_average":
             difference = pieces.set_index("step")["difference"]
             assert difference[difference > 1e-9].to_dict() == pytest.approx({4: 0.25, 704: 0.125})
+
+
+PERIODS = [{"name": "weight_average", "period": period} for period in (1, 10)]
+
+
+def test_figures_show_what_the_tables_hold_and_name_every_period(tmp_path):
+    grid = [{"exchange": ["ring", *PERIODS], "world_size": [2, 8], "batch_size": 1, "learning_rate": 0.5}]
+    ledger = made_up(tmp_path, settling, **KEYS | {"grid": grid})
+    tables = {"noise": noise.build(ledger), "noise_curves": noise_curves.build(ledger)}
+
+    over_ranks, over_steps = (draw((ledger, tables), name, name) for name in ("noise", "noise_curves"))
+
+    for figure in (over_ranks, over_steps):
+        assert {"weight_average (period 1)", "weight_average (period 10)"} < {*words(figure).split("\n")}
+    ring = tables["noise"][tables["noise"]["exchange"] == "ring"].groupby("world_size")["loss_sd"].median()
+    lines = [line.get_ydata() for line in over_ranks.axes[0].lines]
+    assert any(len(y) == 2 and list(y) == pytest.approx(ring.tolist()) for y in lines)
+    assert any(len(y) > 2 and y[0] / y[-1] == pytest.approx(2) for y in lines)  # 8 ranks: half the noise of 2
+    upper, lower = over_steps.axes[0], over_steps.axes[2]  # of 2 ranks
+    assert upper.lines[0].get_ydata()[-1] == pytest.approx(np.mean(settling(ledger.planned[0].spec).loss[-20:]))
+    assert [max(line.get_ydata()) for line in lower.lines] == pytest.approx([0.25, 0.25])
 
 
 def test_the_study_has_the_published_settings_for_each_of_five_seeds():

@@ -71,10 +71,7 @@ def spelled_out(frame: pd.DataFrame) -> pd.DataFrame:
             continue
         rows = [(str(name), json.loads(options)) for name, options in zip(told[choice], told[column], strict=True)]
         named = {(name, option) for name, options in rows for option in options}
-        told[column] = [
-            canonical_json(dict(_defaults(choice, name, named)) | options)
-            for name, options in rows
-        ]
+        told[column] = [canonical_json(dict(_defaults(choice, name, named)) | options) for name, options in rows]
     return told
 
 
