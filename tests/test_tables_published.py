@@ -1,39 +1,16 @@
 """The rule of the winner on the numbers of SHM-Learn-Dist, which names its winners in table 5.1."""
 
-from pathlib import Path
-
-import numpy as np
 import pandas as pd
 import pytest
+from published import FOLDER, figures, searched
 
-from ddp_hpc.tables._judge import exclusions, pick_winners, points
+from ddp_hpc.figures._style import style
 
-FILE = Path(__file__).parents[1] / "results" / "published" / "shm_learn_dist" / "loss_areas.csv"
-SEARCH = ["batch_size", "learning_rate"]
-IMAGES = 307_200
+RANK = "rank_by_min_loss_among_survivors"
 
 
 def winners(loss_threshold):
-    published = pd.read_csv(FILE)
-    finished = published["finished"] == 1
-    runs = pd.DataFrame(
-        {
-            "run": published.index.astype(str),
-            "world_size": published["workers"],
-            "batch_size": published["batch_size"],
-            "learning_rate": published["learning_rate"],
-            "status": np.where(finished, "ok", "diverged"),
-            "samples_asked": IMAGES,
-            "samples_seen": np.where(finished, IMAGES, 0),
-            # published is only whether a run comes down to 1.8
-            "min_loss": np.where(published["min_loss_le_1p8"] == 1, 1.8, np.inf),
-            "loss_area_loss_s": published["loss_area_loss_seconds"],
-            "oversubscribed": False,
-        }
-    )
-    runs["excluded"] = exclusions(runs, loss_threshold)
-    found = points(runs, ["world_size"], SEARCH, lambda run: None)
-    return pick_winners(found, ["world_size"], SEARCH, 0.01).set_index("world_size")
+    return searched(loss_threshold)[1].set_index("world_size")
 
 
 def test_the_winners_are_those_of_table_5_1():
@@ -66,7 +43,7 @@ def test_without_the_threshold_short_of_loss_wins():
 
 
 def test_the_readme_has_table_5_1_as_our_rule_gives_it():
-    page = (FILE.parent / "README.md").read_text()
+    page = (FOLDER / "README.md").read_text()
     between = page.partition("<!-- table 5.1 -->\n")[2].partition("<!-- end -->")[0]
 
     assert between.splitlines() == table_5_1()
@@ -84,3 +61,16 @@ def table_5_1():
         for workers, row in winners(1.8).iterrows()
     ]
     return [f"| {line} |" for line in (head, " | ".join(["---"] * 8), *rows)]
+
+
+def test_the_published_figures_are_redrawn_with_their_bars_in_their_order():
+    """Figures 5.1 to 5.4: 22, 18, 16 and 13 bars, by minimum loss; 5.5 to 5.8: 54 cells each, 0 where diverged."""
+    with style():
+        drawn = figures()
+
+    assert [len(axes.patches) for axes in drawn["loss_areas"].axes] == [22, 18, 16, 13]
+    first = [label.get_text() for label in drawn["loss_areas"].axes[0].get_xticklabels()]
+    bars = pd.read_csv(FOLDER / "loss_areas.csv").query("workers == 1").dropna().sort_values(RANK)
+    assert first == [f"{row.batch_size}/{row.learning_rate}" for row in bars.itertuples()]
+    crosses = [sum(line.get_marker() == "x" for line in axes.lines) for axes in drawn["heat_map"].axes[:4]]
+    assert crosses == [54 - 27, 54 - 30, 54 - 35, 54 - 37]

@@ -184,7 +184,8 @@ def _panel(
         written = cell_in >= NUMBER_IN and pd.notna(row["loss_area_loss_s"])
         if written:
             marked = bool(row["excluded"]) and row["excluded"] != "oversubscribed"
-            text = f"{row['loss_area_loss_s']:.3g}"
+            area = row["loss_area_loss_s"]
+            text = f"{area:.0f}" if 1e3 <= area < 1e5 else f"{area:.3g}"
             paper = withStroke(linewidth=1.2, foreground="#000000" if ink == "#ffffff" else "#ffffff")
             size = min(6.0, MOST_LETTERS * cell_in / len(text))
             axes.text(x, y - 0.14 * marked, text, size=size, color=ink, ha="center", va="center", path_effects=[paper])
