@@ -174,7 +174,7 @@ def realistic(spec: RunSpec) -> Result:
         loss = loss[:end] * np.exp(np.linspace(0, 4, end))
         loss[-1] = np.nan
         return Result("diverged", f"loss is nan at step {end} (rank 0)", tuple(t_s[:end]), tuple(loss))
-    return Result(t_s=tuple(t_s), loss=tuple(loss))
+    return Result(t_s=tuple(t_s), loss=tuple(loss), provenance={"train_samples": 1437})
 
 
 def constant(area: float, steps: int = 100, **columns: Any) -> Result:

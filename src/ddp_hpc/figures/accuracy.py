@@ -35,7 +35,8 @@ MOST_LINES = len(COLOURS)
 PANEL_IN = 1.75
 WIDE = 30  # ratio of the largest to the least loss from which on its axis is logarithmic
 FEW = 30  # ratio from which on only decades are named
-RARELY_SAID = {"learning_rate_scaling", "learning_rate_warm_up_steps"}
+# not said where the rest tells lines apart
+RARELY_SAID = ("evaluate_every_steps", "base_batch_size", "learning_rate_warm_up_steps", "ranks_per_node", "placement")
 BEYOND = 4  # times the median time of the lines, which a panel shows at most
 
 
@@ -45,10 +46,11 @@ class Line:
 
     words: str
     points: pd.DataFrame  # epoch or samples, seconds, metric, loss, and the least and largest of the last two
+    scaling: str | None = None  # of the learning rate
 
 
 def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Figure:
-    """Return four panels: metric and loss over epochs and over seconds; again for each eight settings.
+    """Return four panels: metric and loss over epochs and over seconds; again for more than eight settings.
 
     Args:
         tables: `evaluations`, and `winners`, which alone are drawn where more settings were searched than lines fit.
@@ -68,7 +70,7 @@ def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Fig
     if len(list(split(watched, settings))) > MOST_LINES:
         chosen = _winners(watched, tables["winners"], group_columns(watched, study))
     lines = _lines(chosen, settings)
-    chunks = [lines[at : at + MOST_LINES] for at in range(0, len(lines), MOST_LINES)]
+    chunks = _chunks(lines)
     figure = Figure((PAGE_IN, 2 * PANEL_IN * len(chunks)), layout="constrained")
     axes = figure.subplots(2 * len(chunks), 2, squeeze=False, sharex="col", sharey="row")
     progress, along = ("epoch", "epochs") if chosen["epoch"].notna().all() else ("samples_seen", "samples seen")
@@ -76,7 +78,7 @@ def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Fig
     handles: list[Line2D] = []
     for number, part in enumerate(chunks):
         rows = axes[2 * number : 2 * number + 2]
-        handles += _chunk(rows, part, progress, MOST_LINES * number)
+        handles += _chunk(rows, part, progress, number)
         for one, words in zip(rows[:, 0], (f"test {metric}", "test loss"), strict=True):
             one.set_ylabel(words)
     _scale(axes, lines)
@@ -100,14 +102,29 @@ def _winners(watched: pd.DataFrame, winners: pd.DataFrame, groups: list[str]) ->
 
 
 def _lines(evaluations: pd.DataFrame, settings: list[str]) -> list[Line]:
-    """Return a line per setting, fewest ranks first; how the rate is scaled is said where it tells lines apart."""
-    differ = set(varying(evaluations)) - {"evaluate_every_steps", "base_batch_size"}
-    keys = [(key, _points(rows)) for key, rows in split(evaluations, settings)]
-    keys.sort(key=lambda one: (key_of(one[0], ["world_size"]), one[0].get("exchange") != "none"))
-    short = [title({name: key[name] for name in settings}, differ - RARELY_SAID) for key, _ in keys]
-    whole = [title({name: key[name] for name in settings}, differ) for key, _ in keys]
+    """Return a line per setting, in the words that tell it from the others; fewest ranks first."""
+    groups = [(key, _points(rows)) for key, rows in split(evaluations, settings)]
+    groups.sort(key=lambda one: (key_of(one[0], ["world_size"]), one[0].get("exchange") != "none"))
+    keys = [{name: key[name] for name in settings} for key, _ in groups]
+    differ = set(varying(evaluations))
+    for name in RARELY_SAID:
+        if len({title(key, differ - {name}) for key in keys}) == len(keys):
+            differ -= {name}
+    short = [title(key, differ - {"learning_rate_scaling"}) for key in keys]
+    whole = [title(key, differ) for key in keys]
     words = [one if short.count(one) == 1 else other for one, other in zip(short, whole, strict=True)]
-    return [Line(text, points) for text, (_, points) in zip(words, keys, strict=True)]
+    scalings = [key.get("learning_rate_scaling") for key in keys]
+    return [Line(text, points, scaling) for text, (_, points), scaling in zip(words, groups, scalings, strict=True)]
+
+
+def _chunks(lines: list[Line]) -> list[list[Line]]:
+    """Return what shares panels: all lines if they are few, else those with one scaling of the rate, by eights."""
+    if len(lines) <= MOST_LINES:
+        return [lines]
+    alike: dict[Any, list[Line]] = {}
+    for line in lines:
+        alike.setdefault(line.scaling, []).append(line)
+    return [part[at : at + MOST_LINES] for part in alike.values() for at in range(0, len(part), MOST_LINES)]
 
 
 def _points(rows: pd.DataFrame) -> pd.DataFrame:
@@ -127,7 +144,7 @@ def _chunk(axes: "np.ndarray[Any, np.dtype[Any]]", lines: Sequence[Line], progre
     for number, line in enumerate(lines):
         look: dict[str, Any] = {
             "color": COLOURS[number],
-            "linestyle": LINES[(number + before // MOST_LINES) % len(LINES)],
+            "linestyle": LINES[(number + before) % len(LINES)],
         }
         hollow = bool(line.points["oversubscribed"].any())
         for row, name in zip(axes, ("test_metric", "test_loss"), strict=True):

@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ddp_hpc.columns import DISTURBED, SPEC_COLUMNS, search_columns, split, varying
+from ddp_hpc.columns import DISTURBED, SAME_WORK, SPEC_COLUMNS, search_columns, show, split, varying
 from ddp_hpc.figures._panels import title
 from ddp_hpc.figures._style import (
     COLOURS,
@@ -47,7 +47,7 @@ class Line:
 
 
 def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Figure:
-    """Return speedup above efficiency, a column of panels for each kind of scaling.
+    """Return speedup above efficiency, a column of panels for each kind of scaling, and for each partition.
 
     Args:
         tables: `scaling`.
@@ -71,13 +71,16 @@ def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Fig
         notes.append("Weak scaling (ratio of rates) is the same as fixed samples: all runs saw the same samples.")
     if "weak" in kinds:
         notes.append("Weak: ratios of samples per second of training.")
-    figure = Figure((PAGE_IN if len(kinds) > 1 else 3.5, 3.4), layout="constrained")
+    apart = [name for name in ("partition",) if name in varying(known)]  # other GPUs: panels of their own
+    columns = [(kind, key, rows) for kind in kinds for key, rows in split(known[known["kind"] == kind], apart)]
+    columns = [column for column in columns if (column[2]["world_size"] > 1).any()] or columns
+    figure = Figure((PAGE_IN if len(columns) > 1 else 3.5, 3.4), layout="constrained")
     drawn: list[Line] = []
-    axes = figure.subplots(2, len(kinds), squeeze=False, sharex="col", sharey="row")
+    axes = figure.subplots(2, len(columns), squeeze=False, sharex="col", sharey="row")
     most = int(known["world_size"].max())
-    for (upper, lower), kind in zip(axes.T, kinds, strict=True):
-        upper.set_title(_title(kind))
-        drawn += _panel(upper, lower, known[known["kind"] == kind], study, most)
+    for (upper, lower), (kind, key, rows) in zip(axes.T, columns, strict=True):
+        upper.set_title("\n".join([_title(kind) if len(columns) < 3 else kind, *map(show, key.values())]))
+        drawn += _panel(upper, lower, rows, study, most)
     _limits(axes[0][0], axes[1][0], drawn, most)
     handles = {str(line.get_label()): line for upper in axes[0] for line in upper.lines}
     legend_above(figure, [line for words, line in handles.items() if not words.startswith("_")])
@@ -118,7 +121,7 @@ def lines(known: pd.DataFrame, study: Study) -> list[Line]:
     batch = "global_batch_size" if (known["kind"] == "strong").all() else "batch_size"
     measured = known[known["exchange"] != "none"]
     rows = measured if len(measured) else known
-    left_out = {"world_size", "seed", "batch_size", *search_columns(study)}
+    left_out = {"world_size", "batch_size", *search_columns(study), *(SAME_WORK - {"learning_rate"})}
     columns = [name for name in SPEC_COLUMNS if name in rows and name not in left_out]
     by_batch = list(split(rows, [*columns, batch]))
     few = len(by_batch) <= MOST_LINES
