@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from ddp_hpc import catalog, fetching
+from ddp_hpc import catalog, fetching, spec
 from ddp_hpc.data import _fetch, _idx, fashion_mnist
 from ddp_hpc.models import alexnet
 
@@ -100,6 +100,18 @@ def test_fewer_images_are_the_first_of_all(folder):
     assert torch.equal(few.test.inputs, full.test.inputs[:1])
     with pytest.raises(ValueError, match="test_samples=4, allowed: 1 to 3"):
         fashion_mnist.build(folder, test_samples=4)
+
+
+@pytest.mark.parametrize(("option", "most"), [("train_samples", 60_000), ("test_samples", 10_000)])
+def test_planning_refuses_more_images_than_there_are(option, most):
+    given = {"model": "alexnet", "exchange": "none", "world_size": 1, "batch_size": 8, "learning_rate": 0.1}
+
+    def of(samples):
+        return spec.load(given | {"budget": {"steps": 1}, "dataset": {"name": "fashion_mnist", option: samples}})
+
+    assert of(most).dataset.options[option] == most
+    with pytest.raises(ValueError, match=rf"dataset 'fashion_mnist': {option}={most + 1}, allowed: 1 to {most}"):
+        of(most + 1)
 
 
 def test_the_network_for_cifar_takes_grey_images(folder):

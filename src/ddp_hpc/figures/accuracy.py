@@ -207,7 +207,7 @@ def _notes(watched: pd.DataFrame, chosen: pd.DataFrame, lines: Sequence[Line]) -
     if most > 1:
         notes.append(f"Lines: medians over up to {most} runs; bands: from the least to the largest.")
     if len(chosen) < len(watched):
-        notes.append("Of each group the winner only: there are too many settings for lines.")
+        notes.append("Of each group the winner only, if it has one: there are too many settings for lines.")
     if any(float(line.points["t_s"].max()) > _last(lines) for line in lines):
         notes.append(f"The time axis ends at {BEYOND} x the median of the lines: some go on beyond.")
     if any(line.points["oversubscribed"].any() for line in lines):
