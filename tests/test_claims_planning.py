@@ -84,6 +84,12 @@ def test_a_trend_over_texts_is_refused(tmp_path):
         checked(tmp_path, changed(ours={"trend": trend}, expect=None))
 
 
+def test_a_budget_that_is_none_is_told_before_any_run(tmp_path):
+    ours = {"value": CLAIM["ours"]["value"] | {"where": {"budget": {"stepz": 600}}}}
+    with pytest.raises(StudyError, match=r"budget: given .*allowed: one of samples_seen, steps, seconds"):
+        checked(tmp_path, changed(ours=ours))
+
+
 def test_a_claim_of_ranks_that_the_study_has_not_is_a_note(tmp_path):
     """A small version keeps the claims of the large one: they are not testable there."""
     ours = {"value": CLAIM["ours"]["value"] | {"where": {"world_size": 40}}}

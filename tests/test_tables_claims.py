@@ -225,3 +225,34 @@ def test_a_run_that_sat_elsewhere_is_no_number(judged):
 
     assert row["interval_from"] == "2 runs"
     assert "1 of 3 runs have no result: 1 placed otherwise than asked" in row["reason"]
+
+
+def test_a_run_that_sat_elsewhere_is_no_number_even_where_its_status_is_asked_for(judged):
+    def train(spec):
+        result = steady(spec)
+        return replace(result, columns=dict(result.columns) | {"placement_verified": False})
+
+    row = judged({"value": CELLS | {"where": {"world_size": 2, "status": "ok"}}}, {"at_least": 0}, train)
+
+    assert (row["verdict"], row["reason"]) == (
+        "not testable here",
+        "no run has a result: 3 placed otherwise than asked",
+    )
+
+
+def test_a_complete_claim_has_no_null_cells(judged):
+    """A number of one run of three, whose others ended well without it, is not that of the study."""
+
+    def train(spec):
+        result = steady(spec)
+        return replace(result, columns=dict(result.columns) | ({"energy_j": 5.0} if spec.seed == 0 else {}))
+
+    ours = {"value": at(2, column="energy_j")}
+    whole, any_ = (judged(ours, {"at_least": 0}, train, applies_when=needs) for needs in (["complete"], []))
+
+    assert (whole["verdict"], whole["reason"]) == (
+        "not testable here",
+        "not complete: energy_j is null in 2 of 3 rows",
+    )
+    assert any_["verdict"] == "reproduced"
+    assert "energy_j is null in 2 of 3 rows" in any_["reason"]

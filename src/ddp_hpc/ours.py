@@ -3,10 +3,11 @@
 from math import inf
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from ddp_hpc import catalog, perfmodel
-from ddp_hpc._errors import unknown
+from ddp_hpc._errors import given, unknown
+from ddp_hpc.budget import Budget
 from ddp_hpc.scalars import STRICT, Float, Positive, Real
 
 Key = tuple[str | int, ...]
@@ -45,6 +46,19 @@ class Cells(BaseModel):
         description="which rows: columns and their value, or a list of values, spelled as in `grid`, e.g. "
         "`{world_size: 4, exchange: ring}`",
     )
+
+    @field_validator("where")
+    @classmethod
+    def _budgets(cls, where: dict[str, Any]) -> dict[str, Any]:
+        wanted = where.get("budget")
+        for one in wanted if isinstance(wanted, list) else [wanted]:
+            try:
+                if isinstance(one, dict):
+                    Budget.model_validate(one)
+            except ValidationError as error:
+                allowed = f"one of {', '.join(Budget.model_fields)} with its number, e.g. {{steps: 100}}"
+                raise ValueError(f"budget: given {given(one)}, allowed: {allowed}") from error
+        return where
 
 
 class Ratio(BaseModel):

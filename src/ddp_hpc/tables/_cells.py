@@ -16,7 +16,7 @@ import pandas as pd
 from ddp_hpc import catalog, records
 from ddp_hpc._errors import unknown
 from ddp_hpc.budget import Budget
-from ddp_hpc.columns import CHOICES, DISTURBED, SPEC_COLUMNS, rows_of, show, standing
+from ddp_hpc.columns import CHOICES, DISTURBED, MISPLACED, SPEC_COLUMNS, rows_of, show, standing
 from ddp_hpc.intervals import WITHIN, Interval
 from ddp_hpc.ledger import Ledger
 from ddp_hpc.ours import Cells, Trend
@@ -53,10 +53,11 @@ class Number:
 
 @dataclass(frozen=True)
 class Taken:
-    """The numbers that cells hold, and what a reader has to know of them."""
+    """The numbers that cells hold, what a reader has to know of them, and which of them are null."""
 
     numbers: list[Number]
     remarks: list[str]
+    nulls: list[str]
 
 
 def take(cells: Cells, frame: pd.DataFrame, ledger: Ledger) -> Taken:
@@ -77,9 +78,9 @@ def take(cells: Cells, frame: pd.DataFrame, ledger: Ledger) -> Taken:
     known = [number for row in ended if (number := _number(row, cells)) is not None]
     if not known:
         raise NotTestable(f"{cells.column} is null: {_why_null(ended[0], cells, ledger)}")
-    if len(known) < len(ended):
-        remarks.append(f"{cells.column} is null in {len(ended) - len(known)} of {len(ended)} rows")
-    return Taken(known, [*remarks, *_warnings([number.row for number in known])])
+    lost = len(ended) - len(known)
+    nulls = [f"{cells.column} is null in {lost} of {len(ended)} rows"] if lost else []
+    return Taken(known, [*remarks, *nulls, *_warnings([number.row for number in known])], nulls)
 
 
 def selected(cells: Cells, frame: pd.DataFrame, ledger: Ledger) -> pd.DataFrame:
@@ -212,17 +213,18 @@ def _plain(value: Any) -> Any:
 
 
 def _ended(rows: list[dict[str, Any]], cells: Cells) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return the rows of runs that ended well where they were asked to, and a remark on the others.
+    """Return the rows of runs that ended well, or as `where` asks, where they were asked to; a remark on the others.
 
     Raises:
         NotTestable: there is none.
     """
-    if "status" not in rows[0] or "status" in cells.where:
+    if "status" not in rows[0]:
         return rows, []
     frame = pd.DataFrame(rows)
     states = standing(frame) if "placement_verified" in frame else frame["status"]
-    ended = [row for row, state in zip(rows, states, strict=True) if state == "ok"]
-    others = Counter(in_words(str(state)) for state in states if state != "ok")
+    fits = [state == "ok" or ("status" in cells.where and state != MISPLACED) for state in states]
+    ended = [row for row, fit in zip(rows, fits, strict=True) if fit]
+    others = Counter(in_words(str(state)) for state, fit in zip(states, fits, strict=True) if not fit)
     listed = ", ".join(f"{count} {state}" for state, count in others.items())
     if not ended:
         raise NotTestable(f"no run has a result: {listed}")

@@ -21,11 +21,15 @@ FEWEST_FITTED = 3  # points of a straight line that leave something to judge it 
 
 @dataclass(frozen=True)
 class Found:
-    """Our number with its interval, the rows that it is made of, and what a reader has to know of them."""
+    """Our number with its interval, the rows that it is made of, and what a reader has to know of them.
+
+    `nulls` are the remarks on cells of runs that ended well, but hold no number.
+    """
 
     interval: Interval
     rows: list[Mapping[str, Any]]
     remarks: list[str]
+    nulls: list[str]
 
 
 def number_of(ours: Ours, frames: Frames, ledger: Ledger) -> Found:
@@ -40,16 +44,17 @@ def number_of(ours: Ours, frames: Frames, ledger: Ledger) -> Found:
         NotTestable: there is no such number; it says why.
     """
     if ours.predicted:
-        return Found(Interval(ours.predicted.number, None, None, "computed, not measured"), [], [])
+        return Found(Interval(ours.predicted.number, None, None, "computed, not measured"), [], [], [])
     taken = [take(cells, frames(cells.table), ledger) for cells in ours.cells.values()]
     remarks = list(dict.fromkeys(remark for one in taken for remark in one.remarks))
     rows = [number.row for one in taken for number in one.numbers]
+    nulls = [null for one in taken for null in one.nulls]
     numbers = taken[0].numbers
     if ours.ratio:
-        return Found(_ratio(ours.ratio, numbers, taken[1].numbers, remarks), rows, remarks)
+        return Found(_ratio(ours.ratio, numbers, taken[1].numbers, remarks), rows, remarks, nulls)
     if ours.trend:
-        return Found(_trend(ours.trend, numbers, remarks), rows, remarks)
-    return Found(_combined(numbers), rows, remarks)
+        return Found(_trend(ours.trend, numbers, remarks), rows, remarks, nulls)
+    return Found(_combined(numbers), rows, remarks, nulls)
 
 
 def _combined(numbers: Sequence[Number]) -> Interval:

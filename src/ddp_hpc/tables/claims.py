@@ -88,20 +88,21 @@ def _row(claim: Claim, frames: Frames, ledger: Ledger) -> dict[str, Any]:
         return said | {"verdict": NOT_TESTABLE, "reason": "; ".join(reasons)}
     ours = found.interval
     said |= {"ours": ours.middle, "ours_low": ours.low, "ours_high": ours.high, "interval_from": ours.basis}
-    lacking = list(dict.fromkeys(_lacking(claim, found.rows, ledger)))
+    lacking = list(dict.fromkeys(_lacking(claim, found.rows, ledger, found.nulls)))
     if lacking:
         return said | {"verdict": NOT_TESTABLE, "reason": "; ".join(lacking)}
     judged, why = verdict(claim, ours)
     return said | {"verdict": judged, "reason": "; ".join(filter(None, (why, *found.remarks))) or None}
 
 
-def _lacking(claim: Claim, rows: list[Mapping[str, Any]], ledger: Ledger) -> Iterator[str]:
+def _lacking(claim: Claim, rows: list[Mapping[str, Any]], ledger: Ledger, nulls: Collection[str] = ()) -> Iterator[str]:
     """Yield what `applies_when` asks for and is not there.
 
     Args:
         claim: to be judged.
         rows: that our number is made of; empty where there is none.
         ledger: of the study.
+        nulls: what is to be said of cells that hold no number.
     """
     cells = list(claim.ours.cells.values())
     judged = [one.table for one in cells if "JUDGED" in catalog.constants("table", one.table)]
@@ -113,6 +114,7 @@ def _lacking(claim: Claim, rows: list[Mapping[str, Any]], ledger: Ledger) -> Ite
         elif condition == "complete" and rows:
             yield from _incomplete(read, FINISHED if judged else {"ok"})
             yield from (f"not complete: {row['reason']}" for row in rows if pd.notna(row.get("reason")))
+            yield from (f"not complete: {null}" for null in nulls)
         elif condition == "within_cores":
             yield from _crowded([*rows, *rows_of(read)])
         elif condition == "quiet":
