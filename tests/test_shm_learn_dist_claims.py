@@ -41,10 +41,18 @@ def judged_search(tmp_path_factory):
     return claims.build(as_published(tmp_path_factory.mktemp("search"), "cifar10_alexnet", train)).set_index("id")
 
 
-def test_the_published_areas_agree_with_all_claims_of_the_search(judged_search):
-    """Half of the runs diverged: that is what a search finds, not something missing."""
-    assert judged_search["verdict"].value_counts().to_dict() == {"reproduced": len(judged_search)}
+def test_the_published_areas_agree_with_the_claims_of_the_search_as_far_as_they_can_tell(judged_search):
+    """Half of the runs diverged: that is what a search finds, not something missing.
+
+    Of one and of four workers the best rate cannot be told from another: 0.1 and 0.0007 % between their areas.
+    """
+    doubtful = ["best_rate_1_worker", "best_rate_4_workers"]
+    verdicts = judged_search["verdict"]
+    assert verdicts[doubtful].tolist() == ["undecided"] * 2
+    assert set(verdicts.drop(doubtful)) == {"reproduced"}
     assert len(judged_search) == 12
+    ends = judged_search.loc[doubtful, ["ours_low", "ours_high"]].to_numpy()
+    np.testing.assert_allclose(ends, [[0.3, 0.5], [0.4, 0.5]])
     numbers = judged_search.dropna(subset=["published"])
     np.testing.assert_allclose(numbers["ours"], numbers["published"], rtol=5e-3)
     assert judged_search["ours"]["fewer_points_may_win_with_more_workers"] == pytest.approx((18 - 16) / 18)

@@ -130,6 +130,25 @@ def test_a_study_that_has_not_run_has_no_verdict(tmp_path):
     assert (row["verdict"], row["reason"]) == ("not testable here", "no run has a result: 1 not yet run")
 
 
+def test_complete_are_the_runs_of_the_rows_that_are_read(judged):
+    """A run that diverged is missing where it is read; in a search it has lost, and is not."""
+
+    def train(spec):
+        if spec.learning_rate == 0.5:
+            return Result("diverged", "loss is nan", (0.1,), (float("nan"),))
+        return constant(1.0, samples_seen=25600)
+
+    def verdict(table, **where):
+        ours = {"value": {"table": table, "column": "learning_rate", "where": where}}
+        return judged(ours, {"at_most": 0.2}, train, grid=grid, applies_when=["complete"])["verdict"]
+
+    grid = [{"exchange": "ring", "world_size": 2, "batch_size": 16, "learning_rate": [0.1, 0.5]}]
+
+    assert verdict("runs", learning_rate=0.1) == "reproduced"
+    assert verdict("runs", learning_rate=0.5) == "not testable here"
+    assert verdict("winners", world_size=2) == "reproduced"
+
+
 def test_what_the_claim_needs_is_said(judged):
     needs = ["within_cores", "gpu", {"nodes": 2}, {"ranks": 64}]
     grid = [GRID[0] | {"world_size": [1, 16]}]

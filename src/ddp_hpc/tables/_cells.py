@@ -243,7 +243,8 @@ def _interval(row: Mapping[str, Any], column: str) -> Interval | None:
     stem, _, unit = column.rpartition("_")
     for low, high in ((f"{column}_low", f"{column}_high"), (f"{stem}_low_{unit}", f"{stem}_high_{unit}")):
         if low in row and high in row and pd.notna(row[low]) and pd.notna(row[high]):
-            middle, basis = float(row[column]), row.get("interval_from", WITHIN if "run" in row else "its table")
+            middle = float(row[column])
+            basis = row.get("interval_from", row.get("judged_by", WITHIN if "run" in row else "its table"))
             return Interval(middle, min(float(row[low]), middle), max(float(row[high]), middle), str(basis))
     return None
 

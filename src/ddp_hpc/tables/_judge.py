@@ -159,14 +159,21 @@ def pick_winners(candidates: pd.DataFrame, groups: list[str], search: list[str],
         area_noise: relative difference of areas taken for noise where a point is not repeated.
 
     Returns:
-        One row per group, in the order of `groups`; nulls and `no winner` where no point may win. Of equal areas
+        One row per group, in the order of `groups`; nulls and `no winner` where no point may win. `<axis>_low` and
+        `<axis>_high` are the least and the largest value of the winner and what cannot be told from it. Of equal areas
         the point wins that is first in the order of `search`; the others cannot be told from it.
     """
     rows = []
     for key, group in split(candidates, groups):
         fit = group[group["excluded"] == ""].sort_values(["loss_area_loss_s", *search], kind="stable")
         rows.append(key | _winner(fit, search, area_noise) | _counts(group))
-    return typed(rows, types_of(groups) | {"winner": TEXT} | types_of(search) | _TYPES)
+    ranges = {end: FLOAT for name in numbers(search) for end in (f"{name}_low", f"{name}_high")}
+    return typed(rows, types_of(groups) | {"winner": TEXT} | types_of(search) | _TYPES | ranges)
+
+
+def numbers(search: list[str]) -> list[str]:
+    """Return those columns of a search that hold numbers."""
+    return [name for name, kind in types_of(search).items() if kind in (INT, FLOAT)]
 
 
 _TYPES = {
@@ -201,14 +208,19 @@ def _winner(fit: pd.DataFrame, search: list[str], area_noise: float) -> dict[str
         }
     rows = rows_of(fit)
     best, others = rows[0], rows[1:]
-    verdicts = [(row["point"], compare(best["area"], row["area"], area_noise)) for row in others]
-    alike = [point for point, verdict in verdicts if not verdict.larger]
+    verdicts = [(row, compare(best["area"], row["area"], area_noise)) for row in others]
+    alike = [row for row, verdict in verdicts if not verdict.larger]
+    ranges = {name: [row[name] for row in (best, *alike) if pd.notna(row[name])] for name in numbers(search)}
+    lows = {f"{name}_low": min(values, default=None) for name, values in ranges.items()}
+    highs = {f"{name}_high": max(values, default=None) for name, values in ranges.items()}
     return {name: best[name] for name in (*search, "loss_area_loss_s", "min_loss", "repeats")} | {
         "winner": best["point"],
         "standard_error_loss_s": best["area"].error,
         "margin_percent": 100 * (others[0]["loss_area_loss_s"] / best["loss_area_loss_s"] - 1) if others else None,
         "second": others[0]["point"] if others else None,
-        "cannot_be_told_from": "; ".join(alike),
+        **lows,
+        **highs,
+        "cannot_be_told_from": "; ".join(row["point"] for row in alike),
         "cannot_be_told_from_count": len(alike),
         "judged_by": "; ".join(dict.fromkeys(verdict.method for _, verdict in verdicts)) or "no other point",
         "winner_runs": " ".join(best["runs"]),

@@ -15,7 +15,6 @@ from typing import Any
 
 import pandas as pd
 
-from ddp_hpc import catalog
 from ddp_hpc.agreement import NOT_TESTABLE, SIGNS, summary, verdict
 from ddp_hpc.claims import AtLeast, Claim
 from ddp_hpc.columns import DISTURBED, rows_of, slow_steps_share, standing
@@ -25,7 +24,7 @@ from ddp_hpc.readable import cell
 from ddp_hpc.statuses import FINISHED, in_words
 from ddp_hpc.tables._cells import NotTestable, runs_read
 from ddp_hpc.tables._frame import FLOAT, TEXT, typed
-from ddp_hpc.tables._ours import Frames, number_of
+from ddp_hpc.tables._ours import Found, Frames, number_of
 
 CAPTION = "Claims: what the sources state, and what these runs say to it."
 OF_CLAIMS = True
@@ -84,37 +83,38 @@ def _row(claim: Claim, frames: Frames, ledger: Ledger) -> dict[str, Any]:
     try:
         found = number_of(claim.ours, frames, ledger)
     except NotTestable as none:
-        reasons = [str(none), *_lacking(claim, [], ledger)]
+        reasons = [str(none), *_lacking(claim, None, frames, ledger)]
         return said | {"verdict": NOT_TESTABLE, "reason": "; ".join(reasons)}
     ours = found.interval
     said |= {"ours": ours.middle, "ours_low": ours.low, "ours_high": ours.high, "interval_from": ours.basis}
-    lacking = list(dict.fromkeys(_lacking(claim, found.rows, ledger, found.nulls)))
+    lacking = list(dict.fromkeys(_lacking(claim, found, frames, ledger)))
     if lacking:
         return said | {"verdict": NOT_TESTABLE, "reason": "; ".join(lacking)}
     judged, why = verdict(claim, ours)
     return said | {"verdict": judged, "reason": "; ".join(filter(None, (why, *found.remarks))) or None}
 
 
-def _lacking(claim: Claim, rows: list[Mapping[str, Any]], ledger: Ledger, nulls: Collection[str] = ()) -> Iterator[str]:
+def _lacking(claim: Claim, found: Found | None, frames: Frames, ledger: Ledger) -> Iterator[str]:
     """Yield what `applies_when` asks for and is not there.
 
     Args:
         claim: to be judged.
-        rows: that our number is made of; empty where there is none.
+        found: our number; None where there is none.
+        frames: gives a table by its name.
         ledger: of the study.
-        nulls: what is to be said of cells that hold no number.
     """
+    rows = found.rows if found else []
     cells = list(claim.ours.cells.values())
-    judged = [one.table for one in cells if "JUDGED" in catalog.constants("table", one.table)]
+    judged = [one.table for one in cells if "winner" in frames(one.table)]
     read = runs_read(cells, ledger, judged)
     ended = ledger.runs[standing(ledger.runs) == "ok"]
     for condition in claim.applies_when:
         if isinstance(condition, AtLeast):
             yield from _too_small(condition, ended)
-        elif condition == "complete" and rows:
+        elif condition == "complete" and found and rows:
             yield from _incomplete(read, FINISHED if judged else {"ok"})
             yield from (f"not complete: {row['reason']}" for row in rows if pd.notna(row.get("reason")))
-            yield from (f"not complete: {null}" for null in nulls)
+            yield from (f"not complete: {null}" for null in found.nulls)
         elif condition == "within_cores":
             yield from _crowded([*rows, *rows_of(read)])
         elif condition == "quiet":

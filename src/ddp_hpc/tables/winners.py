@@ -9,7 +9,7 @@ import pandas as pd
 from ddp_hpc.columns import search_columns
 from ddp_hpc.ledger import Ledger
 from ddp_hpc.study import Study
-from ddp_hpc.tables._judge import judged_points, pick_winners
+from ddp_hpc.tables._judge import judged_points, numbers, pick_winners
 
 CAPTION = "Winners: the point of the search with the least loss area, for each group."
 JUDGED = True
@@ -24,4 +24,5 @@ def build(ledger: Ledger) -> pd.DataFrame:
 
 def left_out(study: Study) -> list[str]:
     """Return the columns that are not for reading: `winner` names what is searched."""
-    return [*search_columns(study), *COUNTS]
+    search = search_columns(study)
+    return [*search, *(f"{name}_{end}" for name in numbers(search) for end in ("low", "high")), *COUNTS]
