@@ -49,6 +49,7 @@ bench: .venv/installed ## time planning, the workflow, the exchanges and whole s
 	@$(BIN)/ddp-hpc bench planning
 	@$(BIN)/ddp-hpc bench meters
 	@$(BIN)/ddp-hpc bench exchange
+	@$(BIN)/ddp-hpc bench realign
 	@$(BIN)/ddp-hpc run exchange_speed
 
 .PHONY: bench-slurm

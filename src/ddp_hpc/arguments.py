@@ -184,6 +184,18 @@ def bench(parser: argparse.ArgumentParser) -> None:
     meters.add_argument(
         "--launcher", default="mpiexec", help="what starts the ranks, without -n (default: %(default)s)"
     )
+    realign = parts.add_parser("realign", help="a layer with its bias folded into its weights, against addmm")
+    realign.add_argument(
+        "--shapes", nargs="+", metavar="ROWSxINPUTSxOUTPUTS", help="of layers, e.g. 75x600x150 (default: five of them)"
+    )
+    realign.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where (default: %(default)s)")
+    realign.add_argument(
+        "--dtype", choices=("float32", "float64", "float16"), default="float32", help="(default: %(default)s)"
+    )
+    realign.add_argument("--rounds", type=int, default=9, help="how often each is measured (default: %(default)s)")
+    realign.add_argument(
+        "--out", type=Path, default=Path("results/bench/realign"), help="folder of the results (default: %(default)s)"
+    )
 
 
 def none(parser: argparse.ArgumentParser) -> None:

@@ -269,7 +269,7 @@ VERBS = {
     "doctor": (_doctor, "what this machine offers, what is missing, and what to do", takes.doctor),
     "bench": (
         _bench,
-        "time planning, the workflow, the exchanges and the meters on this machine: some minutes",
+        "time planning, the workflow, exchanges, meters or folded biases on this machine: some minutes",
         takes.bench,
     ),
     "schema": (_schema, "the JSON Schema of study files, for editors", takes.none),

@@ -12,6 +12,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -119,12 +120,12 @@ def _work(folder: Path, known: dict[str, Any], asked: list[int]) -> None:
 
     from ddp_hpc import recording
 
-    if comm.rank == 0:
-        metered = metering.with_work(metered, replica, outcome.example)
     if tracer is not None:
         tracer.write(folder, place)
     parts = recording.gather(outcome, place, startup, comm, metered, clock)
     if comm.rank == 0:
+        worked = metering.with_work(metered, replica, outcome.example)  # only now: it takes memory, whose peak is in the parts
+        parts[0] = replace(parts[0], metered=worked)
         nulls = recording.write(folder, launch, spec, outcome, parts, MPI.Get_library_version())
         if outcome.device == "cuda" and "energy_j" in nulls:
             print(f"GPU metering: energy_j is null: {nulls['energy_j']}", flush=True)

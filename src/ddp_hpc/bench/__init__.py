@@ -1,4 +1,4 @@
-"""What planning, the workflow and the exchanges cost on this machine: `ddp-hpc bench`."""
+"""What planning, the workflow, the exchanges, the meters and folded biases cost on this machine: `ddp-hpc bench`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # a quick start
 
 def main(options: Namespace) -> int:
     """Time the part that is asked for, print its tables, and return the exit code."""
-    return {"exchange": _exchange, "meters": _meters}.get(options.part, _planning)(options)
+    return {"exchange": _exchange, "meters": _meters, "realign": _realign}.get(options.part, _planning)(options)
 
 
 def _exchange(options: Namespace) -> int:
@@ -33,6 +33,17 @@ def _meters(options: Namespace) -> int:
     from ddp_hpc.bench import meters
 
     write_rows(meters.measure(options.ranks, options.rounds, options.steps, options.launcher, _say), False)
+    return 0
+
+
+def _realign(options: Namespace) -> int:
+    from ddp_hpc.bench import realign
+
+    shapes = [realign.shape_of(text) for text in options.shapes] if options.shapes else realign.SHAPES
+    rows = realign.measure(shapes, options.device, options.dtype, options.rounds, options.out, _say)
+    print("microseconds, medians over the rounds; and times as fast as addmm (a move: as cat) in the same round")
+    write_rows(realign.on_screen(rows), False)
+    print(f"{options.out}: realign.parquet, realign.csv")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""What a sweep over message sizes leaves behind: its Parquet schemas, and the numbers in them from the samples."""
+"""What benchmarks leave behind: their Parquet schemas, and the numbers of a sweep over message sizes."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -66,7 +66,27 @@ FITS = pa.schema(
         *_WHERE,
     ]
 )
-SCHEMAS = {"sweep": SWEEP, "fits": FITS}
+REALIGN = pa.schema(
+    [
+        _field("rows", _INT, "samples", "of the layer's inputs"),
+        _field("inputs", _INT, "", "of the layer, without the one of its bias"),
+        _field("outputs", _INT, "", "of the layer"),
+        _field("part", _TEXT, "", "forward, backward; or move: to put the ones in front, without any product"),
+        _field("way", _TEXT, "", "see ddp_hpc/bench/realign.py"),
+        _field("device", _TEXT, "", "cpu or cuda"),
+        _field("dtype", _TEXT, "", "of all numbers"),
+        _field("threads", _INT, "threads", "of torch, on a CPU"),
+        _field("median_s", _FLOAT, "s", "of one call, over the rounds"),
+        _field("least_s", _FLOAT, "s", "the least of the rounds"),
+        _field("largest_s", _FLOAT, "s", "the largest of the rounds"),
+        _field("times_as_fast", _FLOAT, "", "time of addmm (a move: of cat) in the same round over this one; median"),
+        _field("times_as_fast_least", _FLOAT, "", "the least of the rounds"),
+        _field("times_as_fast_largest", _FLOAT, "", "the largest of the rounds"),
+        _field("rounds", _INT, "", "samples, each the mean of some calls after one another"),
+        _field("repeats", _INT, "", "calls of a sample"),
+    ]
+)
+SCHEMAS = {"sweep": SWEEP, "fits": FITS, "realign": REALIGN}
 
 Row = dict[str, Any]
 
@@ -120,6 +140,6 @@ def _row(taken: Sequence[Mapping[str, Any]], yardstick: Mapping[int, float]) -> 
 
 
 def write(kind: str, rows: Sequence[Row], file: Path, provenance: Mapping[str, Any]) -> None:
-    """Write `sweep` or `fits` as Parquet, units in the columns' metadata, provenance in the file's."""
+    """Write `sweep`, `fits` or `realign` as Parquet, units in the columns' metadata, provenance in the file's."""
     notes = {"ddp_hpc.schema": f"bench-{kind}/{SCHEMA_VERSION}", "ddp_hpc.provenance": json.dumps(provenance)}
     records.write_table(pa.Table.from_pylist(list(rows), schema=SCHEMAS[kind].with_metadata(notes)), file)
