@@ -124,7 +124,8 @@ def _work(folder: Path, known: dict[str, Any], asked: list[int]) -> None:
         tracer.write(folder, place)
     parts = recording.gather(outcome, place, startup, comm, metered, clock)
     if comm.rank == 0:
-        worked = metering.with_work(metered, replica, outcome.example)  # only now: it takes memory, whose peak is in the parts
+        # only now: it takes memory, whose peak is in the parts
+        worked = metering.with_work(metered, replica, outcome.example)
         parts[0] = replace(parts[0], metered=worked)
         nulls = recording.write(folder, launch, spec, outcome, parts, MPI.Get_library_version())
         if outcome.device == "cuda" and "energy_j" in nulls:
