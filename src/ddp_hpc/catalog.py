@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from annotated_types import Gt, Interval
+from annotated_types import Ge, Gt, Interval
 from pydantic import TypeAdapter, ValidationError
 
 PACKAGE = Path(__file__).parent
@@ -22,6 +22,7 @@ SIGNIFICANT_DIGITS = 12  # 0.1 + 0.2 and 0.3 are one grid value
 
 # Types an option may be annotated with, beside int, float, str, bool, None, tuple and Literal.
 PositiveInt = Annotated[int, Gt(0)]
+NotNegativeInt = Annotated[int, Ge(0)]
 PositiveFloat = Annotated[float, Gt(0)]
 Fraction = Annotated[float, Interval(ge=0, lt=1)]
 Share = Annotated[float, Interval(gt=0, lt=1)]
@@ -36,6 +37,7 @@ _NAMES = {
     "None": None,
     "Literal": Literal,
     "PositiveInt": PositiveInt,
+    "NotNegativeInt": NotNegativeInt,
     "PositiveFloat": PositiveFloat,
     "Fraction": Fraction,
     "Share": Share,
@@ -51,6 +53,7 @@ _WORDS = {
     "bool": ("true or false", "true or false"),
     "None": ("null", "null"),
     "PositiveInt": ("a whole number > 0", "whole numbers > 0"),
+    "NotNegativeInt": ("a whole number ≥ 0", "whole numbers ≥ 0"),
     "PositiveFloat": ("a number > 0", "numbers > 0"),
     "Fraction": ("a number ≥ 0, < 1", "numbers ≥ 0, < 1"),
     "Share": ("a number > 0, < 1", "numbers > 0, < 1"),

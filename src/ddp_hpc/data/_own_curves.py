@@ -39,20 +39,21 @@ def read(path: Path, samples: int | None) -> tuple[NDArray[np.float32], NDArray[
     found, belonging = readers[path.suffix](path)
     if len(found) < max(FEWEST, samples or 0):
         raise ValueError(f"{path} has {len(found)} curves, asked for: {samples or f'at least {FEWEST}'}")
-    curves, parameters = np.asarray(found[:samples], np.float32), np.asarray(belonging[:samples], np.float64)
+    with np.errstate(over="ignore"):  # told below
+        curves, parameters = np.asarray(found[:samples], np.float32), np.asarray(belonging[:samples], np.float64)
     broken = np.flatnonzero(~(np.isfinite(curves).all(axis=(1, 2)) & np.isfinite(parameters).all(axis=1)))
     if len(broken):
         raise ValueError(
-            f"{path}: {len(broken)} of {len(curves)} curves hold NaN or infinity, the first of them curve {broken[0]} "
-            "(counted from 0); leave them out"
+            f"{path}: {len(broken)} of {len(curves)} curves hold what is no finite float32, the first of them "
+            f"curve {broken[0]} (counted from 0); leave them out"
         )
     return curves, parameters
 
 
 def _npy(path: Path) -> "tuple[NDArray[np.generic], NDArray[np.generic]]":
     try:
-        table = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
+        table = np.lib.format.open_memmap(path, mode="r")  # load would take an archive of arrays, too
+    except (ValueError, OSError, EOFError, OverflowError) as error:
         raise ValueError(f"{path} cannot be read: {error}; allowed: {FORMAT}") from error
     if table.ndim != 2 or table.shape[1] != WIDTH or table.dtype.kind not in "fiu":
         raise ValueError(f"{path} holds {table.dtype} of the shape {table.shape}; allowed: {FORMAT}")

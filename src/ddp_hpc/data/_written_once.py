@@ -62,6 +62,11 @@ def _write_or_wait(folder: Path, shapes: Shapes, chunks: Chunks) -> None:
         return
     part = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}.part")
     try:
+        part.mkdir()
+    except OSError as error:
+        turn.rmdir()
+        raise OSError(f"cannot write {folder}: {error}") from error
+    try:
         if not folder.is_dir():
             _write(folder, part, turn, shapes, chunks)
     except OSError as error:
@@ -77,8 +82,8 @@ def _write_or_wait(folder: Path, shapes: Shapes, chunks: Chunks) -> None:
 
 def _write(folder: Path, part: Path, turn: Path, shapes: Shapes, chunks: Chunks) -> None:
     for left in folder.parent.glob(f".{folder.name}.*.part"):  # by a process that was killed
-        shutil.rmtree(left, ignore_errors=True)
-    part.mkdir()
+        if left != part:
+            shutil.rmtree(left, ignore_errors=True)
     tell, done = _teller(turn, next(iter(shapes.values()))[0], folder), 0
     with ExitStack() as stack:  # plain files: of a memory map, a full disk would end the process without a word
         files = {name: stack.enter_context((part / f"{name}.npy").open("wb")) for name in shapes}

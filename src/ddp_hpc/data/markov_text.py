@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ddp_hpc.catalog import PositiveInt
+from ddp_hpc.catalog import NotNegativeInt, PositiveInt
 from ddp_hpc.data._tasks import Dataset
 from ddp_hpc.data._tokens import next_tokens
 
@@ -31,7 +31,7 @@ def build(
     context: PositiveInt = 64,
     alphabet: PositiveInt = 64,
     order: PositiveInt = 1,
-    seed: int = 0,
+    seed: NotNegativeInt = 0,
 ) -> Dataset:
     """Return sequences of `context` tokens, each with the token that follows as its target; tokens are symbols, 0, 1...
 
@@ -41,7 +41,7 @@ def build(
         context: tokens of a sequence.
         alphabet: symbols that occur, of the 256 that a model of bytes knows.
         order: symbols on which the next one depends.
-        seed: of the table and the text; not negative. The seed of a run decides only their order and the weights.
+        seed: of the table and the text. The seed of a run decides only their order and the weights.
 
     Raises:
         ValueError: an alphabet beyond 256, a table that is too large, or a context shorter than the order.

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ddp_hpc.catalog import Fraction, PositiveInt
+from ddp_hpc.catalog import Fraction, NotNegativeInt, PositiveInt
 from ddp_hpc.data import _own_curves, _ramberg_osgood
 from ddp_hpc.data._tasks import TASKS, Dataset, Samples, Task
 from ddp_hpc.data._written_once import Arrays, arrays
@@ -38,7 +38,7 @@ def build(
     folder: Path,
     *,
     samples: PositiveInt | None = None,
-    seed: int = 0,
+    seed: NotNegativeInt = 0,
     noise: Fraction = 0.005,
     path: str | None = None,
 ) -> Dataset:
@@ -50,7 +50,7 @@ def build(
     Args:
         folder: where to.
         samples: how many, to train and to test together; None: 32,000, or all of your own.
-        seed: of the curves; not negative. The seed of a run decides only their order and the weights.
+        seed: of the curves. The seed of a run decides only their order and the weights.
         noise: standard deviation of the stress, as a share of each curve's proof stress.
         path: of a file of your own curves, absolute or from the folder in which `ddp-hpc` is called. They should
             stand in random order, and are read into memory. See `_own_curves.FORMAT`. Inputs and targets are
@@ -61,14 +61,14 @@ def build(
         ValueError: it holds something else, or there are fewer than 4 curves.
         OSError: the curves cannot be written.
     """
-    if path is not None:
-        return _own(Path(path).expanduser(), samples)
     count = samples or SAMPLES
     if count < _own_curves.FEWEST:
         raise ValueError(f"dataset strain_stress: samples={count}, allowed: at least {_own_curves.FEWEST}")
+    if path is not None:
+        return _own(Path(path).expanduser(), samples)
     code = f"{file_hash(Path(__file__))}{file_hash(Path(_ramberg_osgood.__file__))}"
     made = arrays(
-        folder / f"{count}-seed{seed}-noise{noise:g}-{code}",
+        folder / f"{count}-seed{seed}-noise{noise!r}-{code}",
         {"inputs": (count, *SHAPE), "targets": (count, OUTPUTS)},
         lambda: _chunks(count, seed, noise),
     )
