@@ -119,9 +119,9 @@ def test_an_epoch_takes_its_steps(tmp_path):
     small, large = (row(table, "none", 1, batch) for batch in (64, 512))
     assert small["epoch_s"] == pytest.approx(300 * 0.010)
     assert large["epoch_s"] == pytest.approx(37.5 * 0.020)
-    assert (small["times_as_fast"], large["times_as_fast"]) == pytest.approx((1, 4))
+    assert (small["gain"], large["gain"]) == pytest.approx((1, 4))
     assert row(table)["epoch_s"] == pytest.approx(150 * 0.015)
-    assert row(table)["times_as_fast"] == 1, "it is compared with the smallest batch of its own kind only"
+    assert row(table)["gain"] == 1, "it is compared with the smallest batch of its own kind only"
 
 
 def test_what_changes_no_work_makes_no_row_of_its_own(tmp_path):

@@ -34,7 +34,7 @@ CAPTION = (
 )
 ON_REQUEST = True
 
-PANELS = (("epoch", "_s", "time of an epoch (s)"), ("times_as_fast", "", "times as fast as the smallest batch"))
+PANELS = (("epoch", "_s", "time of an epoch (s)"), ("gain", "", "times as fast as the smallest batch"))
 FEW = 200  # ratio of the ends of an axis from which on only decades are named
 
 

@@ -19,7 +19,7 @@ _TYPES = {
     "runs": INT,
     "steps_per_epoch": FLOAT,
     **dict.fromkeys(("epoch_s", "epoch_low_s", "epoch_high_s"), FLOAT),
-    **dict.fromkeys(("times_as_fast", "times_as_fast_low", "times_as_fast_high"), FLOAT),
+    **dict.fromkeys(("gain", "gain_low", "gain_high"), FLOAT),
     "interval_from": TEXT,
     "slow_steps_share": FLOAT,
     "oversubscribed": FLAG,
@@ -32,7 +32,7 @@ def build(ledger: Ledger) -> pd.DataFrame:
     """Return one row per kind of step.
 
     `epoch_s` is the samples that there are to train on over the samples per second, so a run need not have seen whole
-    epochs. `times_as_fast` is the epoch with the smallest batch over this one, all else the same. Intervals are over
+    epochs. `gain` is the epoch with the smallest batch over this one, all else the same. Intervals are over
     the runs, or within the only one (`interval_from`).
     """
     runs = with_standing(ledger.runs)
@@ -70,5 +70,5 @@ def _gain(first: tuple[int, Interval | None] | None, key: Mapping[str, Any], epo
     if first is None or first[1] is None or epoch is None:
         return {}
     if first[0] == key["batch_size"]:
-        return {"times_as_fast": 1.0}
-    return spread("times_as_fast", "", of_ratio(first[1], epoch))
+        return {"gain": 1.0}
+    return spread("gain", "", of_ratio(first[1], epoch))
