@@ -8,7 +8,7 @@ import pytest
 from drawn import draw, words
 from factory import PARAMETERS, Result, made_up
 
-from ddp_hpc import catalog
+from ddp_hpc import catalog, report, tables
 from ddp_hpc.tables import exchanges, schemes
 
 STEPS = 50
@@ -122,3 +122,15 @@ def test_a_figure_has_a_line_per_scheme_over_the_intensity(tmp_path):
     assert efficiency.get_xscale() == speed.get_xscale() == "log"
     assert "ring all-reduce: ring" in words(figure)
     assert "times as fast as parameter_server" in words(figure).replace("\n", " ")
+
+
+def test_the_page_shows_the_table_that_the_study_asks_for(tmp_path):
+    ledger = made(tmp_path, tables=["runs", "schemes"], figures=[])
+    folder = tmp_path / "results" / "studies" / "made_up"
+    for name in ledger.study.table_names:
+        tables.make(name, ledger, folder / "tables")
+    page = report.make(ledger, folder).read_text()
+
+    assert '<a href="#schemes">Schemes</a>' in page
+    assert '<h2 id="schemes-title">Schemes</h2>' in page
+    assert "all ranks to rank 0, which averages" in page

@@ -112,6 +112,7 @@ def make(ledger: Ledger, study_folder: Path) -> Path:
     files = {name: study_folder / "tables" / f"{name}.parquet" for name in catalog.names("table")}
     tables = {name: pd.read_parquet(file) for name, file in files.items() if file.is_file()}
     evidence = of_runs(ledger)
+    asked = {name: str(catalog.constants("table", name)["CAPTION"]) for name in _asked(study) if name in tables}
     page = _template().render(
         study=study,
         version=__version__,
@@ -120,7 +121,8 @@ def make(ledger: Ledger, study_folder: Path) -> Path:
         lacking=lacking(ledger.runs, FINISHED),
         flags=flags(ledger, tables, evidence),
         rules=in_words(study.rules, study.repeats),
-        tables={name: _shown(files[name], words) for name, words in STATIC_TABLES.items() if name in tables},
+        tables={name: _shown(files[name], words) for name, words in (STATIC_TABLES | asked).items() if name in tables},
+        asked=[(name, name.replace("_", " ").capitalize()) for name in asked],
         pictures=[_picture(study_folder / "figures" / f"{name}.svg") for name in study.figure_names],
         runs=_interactive(tables["runs"]) if "runs" in tables else "",
         dictionary=_dictionary([str(name) for name in tables["runs"]]) if "runs" in tables else [],
@@ -135,6 +137,12 @@ def make(ledger: Ledger, study_folder: Path) -> Path:
     temporary.write_text(page, encoding="utf-8")
     os.replace(temporary, file)
     return file
+
+
+def _asked(study: Study) -> list[str]:
+    """Return the tables for readers that only this kind of study has, in its order."""
+    found = {name: catalog.constants("table", name) for name in study.table_names}
+    return [name for name, known in found.items() if "ON_REQUEST" in known and known.get("FOR_READING", True)]
 
 
 def _template() -> Template:
