@@ -93,11 +93,10 @@ def _write(folder: Path, part: Path, turn: Path, shapes: Shapes, chunks: Chunks)
         for rows in chunks():
             for name, values in rows.items():
                 files[name].write(np.ascontiguousarray(values, dtype="<f4").data)
+                files[name].flush()
+                os.fsync(files[name].fileno())  # each time: one long wait at the end would pass for the end of us
             done += len(values)
             tell(done)
-        for file in files.values():
-            file.flush()
-            os.fsync(file.fileno())
     part.rename(folder)
 
 
