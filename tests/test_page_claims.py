@@ -7,6 +7,7 @@ import pytest
 from factory import made_up
 
 from ddp_hpc import driver, report, tables
+from ddp_hpc.claims import Claim
 
 EVIL = "<b>faster</b> & more"
 CLAIM = {
@@ -46,6 +47,14 @@ def made(folder, *claims):
     for name in ("runs", "claims"):
         tables.make(name, ledger, study / "tables")
     return study, report.make(ledger, study).read_text(encoding="utf-8")
+
+
+def test_a_statement_is_one_line_however_yaml_has_it():
+    claim = Claim.model_validate(CLAIM | {"statement": "training is\n  faster\n", "unit": " s\n"})
+
+    assert (claim.statement, claim.unit) == ("training is faster", "s")
+    with pytest.raises(ValueError, match="at least 1 character"):
+        Claim.model_validate(CLAIM | {"statement": " \n"})
 
 
 @pytest.fixture(scope="module")

@@ -159,6 +159,22 @@ def test_thinning_takes_any_curve(loss):
     assert len(loss) == 0 or (places[0], places[-1]) == (0, len(loss) - 1)
 
 
+def test_markdown_takes_no_text_for_html_or_the_end_of_a_cell():
+    shown = Readable(pd.DataFrame({"a": ["<script>&amp;\\|b\r\nc"]}), [False], [])
+    text = markdown(shown, Text("Caption", "tab:a", ["source <b>"]))
+
+    assert "| &lt;script>&amp;amp;\\\\\\|b c |" in text.splitlines()
+    assert "source &lt;b>" in text
+
+
+def test_latex_breaks_sentences_into_lines():
+    frame = pd.DataFrame({"a": ["word " * 100], "b": ["short"], "c": ["1"]})
+
+    assert r"\begin{tabular}{p{0.25\linewidth}lr}" in latex(
+        Readable(frame, [False, False, True], []), Text("A", "b", [])
+    )
+
+
 def test_markdown_keeps_a_row_a_row():
     text = markdown(Readable(pd.DataFrame({"a": ["x|y\nz"]}), [False], []), Text("Caption", "tab:a", ["Note."]))
 

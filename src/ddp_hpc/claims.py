@@ -15,6 +15,8 @@ from ddp_hpc.catalog import canonical
 from ddp_hpc.ours import DIRECTIONS, ONE_OF, STRICTLY, Cells, Key, Ours, Predicted, Ratio, Trend, exactly_one
 from ddp_hpc.scalars import Float, Positive, Real
 
+# as it stands in a cell: the white space of YAML's blocks is no part of it
+Line = Annotated[str, BeforeValidator(lambda text: " ".join(text.split()) if isinstance(text, str) else text)]
 Range = tuple[float, float]
 CONDITIONS = ("complete", "within_cores", "quiet", "gpu")
 
@@ -81,10 +83,10 @@ class Claim(BaseModel):
 
     model_config = STRICTLY
     id: str = Field(pattern=r"^[a-z][a-z0-9_]{0,63}$", description="lower-case letters, digits and _; each once")
-    statement: str = Field(min_length=1, description="what the source says, a sentence")
-    source: str = Field(min_length=1, description="where it says so")
+    statement: Line = Field(min_length=1, description="what the source says, a sentence")
+    source: Line = Field(min_length=1, description="where it says so")
     published: Float | None = Field(None, description="the source's number; null where it gives only words")
-    unit: str = Field("", description="of that number, and of ours")
+    unit: Line = Field("", description="of that number, and of ours")
     ours: Ours = Field(description="how our number is computed")
     expect: Expect | None = Field(
         None, description="what agrees with the source; with a trend that is increasing or decreasing, null: any change"

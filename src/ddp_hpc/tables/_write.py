@@ -14,6 +14,8 @@ from ddp_hpc.ledger import Ledger
 from ddp_hpc.readable import Readable, in_words, readable
 
 MOST_ROWS = 200  # in Markdown and LaTeX, which are for reading
+WIDE = 60  # letters; longer texts are broken into lines in LaTeX
+SENTENCE_WIDTH = r"0.25\linewidth"
 LONG = 50  # rows from which on a LaTeX table may break over pages
 
 
@@ -83,14 +85,20 @@ def markdown(shown: Readable, text: Text) -> str:
     """Return a table of texts as Markdown."""
 
     def line(cells: list[str]) -> str:
-        return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+        return "| " + " | ".join(map(_marked, cells)) + " |"
 
     rows = [
         line(list(shown.texts.columns)),
         line(["---:" if number else "---" for number in shown.numeric]),
         *(line(row) for row in shown.texts.values.tolist()),
     ]
-    return "\n".join([f"**{text.caption}**", "", *rows, "", *(f"{note}  " for note in text.notes), ""])
+    return "\n".join([f"**{text.caption}**", "", *rows, "", *(f"{_marked(note)}  " for note in text.notes), ""])
+
+
+def _marked(text: str) -> str:
+    """Return a text as Markdown that stays in its cell: one line, and no HTML."""
+    plain = " ".join(text.splitlines()).replace("&", "&amp;").replace("<", "&lt;")
+    return plain.replace("\\", "\\\\").replace("|", "\\|")
 
 
 def latex(shown: Readable, text: Text) -> str:
@@ -98,7 +106,8 @@ def latex(shown: Readable, text: Text) -> str:
     escaped = shown.texts.map(escape)
     head = " & ".join(escape(name) for name in shown.texts.columns) + r" \\"
     body = [" & ".join(row) + r" \\" for row in escaped.values.tolist()]
-    columns = "".join("r" if number else "l" for number in shown.numeric)
+    texts = shown.texts.T.values.tolist()  # by column
+    columns = "".join("r" if number else _column(cells) for number, cells in zip(shown.numeric, texts, strict=True))
     notes = r" \\ ".join(escape(note) for note in text.notes)
     title = rf"\caption{{{escape(text.caption)}}}\label{{{text.label}}}"
     small = r"\begingroup\footnotesize"
@@ -111,6 +120,11 @@ def latex(shown: Readable, text: Text) -> str:
         table = [r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}"]
         lines = [*begin, *table, rf"\par\smallskip\raggedright {notes}", r"\end{table}"]
     return "\n".join(["% needs \\usepackage{booktabs, longtable}", *lines, ""])
+
+
+def _column(cells: list[str]) -> str:
+    """Return the type of a column of texts: sentences are broken into lines."""
+    return "l" if max(map(len, cells), default=0) <= WIDE else rf"p{{{SENTENCE_WIDTH}}}"
 
 
 LAST_KNOWN = "\u017e"  # the accented letters of European languages end here
