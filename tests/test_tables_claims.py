@@ -259,6 +259,20 @@ def test_a_run_that_sat_elsewhere_is_no_number_even_where_its_status_is_asked_fo
     )
 
 
+def test_a_disturbed_reference_makes_no_exchange_faster(judged):
+    def train(spec):
+        result = steady(spec)
+        calm, total = spec.exchange.name == "ring", result.columns["train_s"]
+        return replace(result, columns=dict(result.columns) | {"step_s": (1 if calm else 0.4) * total / 100})
+
+    grid = [{"exchange": ["torch_ddp", "ring"], "world_size": 2, "batch_size": 16, "learning_rate": 0.1}]
+    cells = {"table": "exchanges", "column": "times_as_fast", "where": {"exchange": "ring"}}
+    row = judged({"value": cells}, {"at_least": 1}, train, grid=grid, applies_when=["quiet"])
+
+    assert row["verdict"] == "not testable here"
+    assert row["reason"].startswith("disturbed")
+
+
 def test_a_complete_claim_has_no_null_cells(judged):
     """A number of one run of three, whose others ended well without it, is not that of the study."""
 

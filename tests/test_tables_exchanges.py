@@ -117,6 +117,24 @@ def test_a_round_without_its_reference_does_not_count(tmp_path):
     assert one(frame, "mpi_allreduce", 2)["runs"] == 2
 
 
+def test_what_a_disturbed_run_is_compared_with_is_told(tmp_path):
+    """The baseline took 2.5 times as long as its median steps, and lacks a round: others look the better for it."""
+
+    def train(spec):
+        result = in_rounds(spec)
+        alone = spec.exchange.name == "none"
+        return (
+            Result("missing")
+            if alone and spec.seed == 2
+            else took(spec, result.t_s[0], **({"step_s": 0.4 * result.t_s[0]} if alone else {}))
+        )
+
+    row = one(exchanges.build(made(tmp_path, train)), "ring", 2)
+
+    assert (row["slow_steps_share"], row["others_slow_steps_share"]) == pytest.approx((0, 0.6))
+    assert row["reason"] == "weak efficiency of only 2 of 3 rounds"
+
+
 def test_the_learning_rate_changes_no_work_but_pairs_keep_it(tmp_path):
     def train(spec):
         return took(spec, SECONDS[spec.exchange.name, spec.world_size] * (7 if spec.learning_rate == 0.5 else 1))

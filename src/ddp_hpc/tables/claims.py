@@ -28,6 +28,7 @@ from ddp_hpc.tables._ours import Found, Frames, number_of
 
 CAPTION = "Claims: what the sources state, and what these runs say to it."
 OF_CLAIMS = True
+SHARES = ("slow_steps_share", "others_slow_steps_share")  # of the runs of a row, and of those they are compared with
 
 _TYPES = {
     "id": TEXT,
@@ -118,7 +119,7 @@ def _lacking(claim: Claim, found: Found | None, frames: Frames, ledger: Ledger) 
         elif condition == "within_cores":
             yield from _crowded([*rows, *rows_of(read)])
         elif condition == "quiet":
-            shares = [*slow_steps_share(read), *(row.get("slow_steps_share") for row in rows)]
+            shares = [*slow_steps_share(read), *(row.get(name) for row in rows for name in SHARES)]
             if any(pd.notna(share) and share > DISTURBED for share in shares):
                 yield "disturbed: more than a third of a training went to steps slower than its median step"
         elif condition == "gpu" and not ((read if rows else ended)["device_used"] == "cuda").fillna(False).all():

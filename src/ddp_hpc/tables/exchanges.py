@@ -56,6 +56,7 @@ _TYPES = {
     "weak_efficiency_low": FLOAT,
     "weak_efficiency_high": FLOAT,
     "slow_steps_share": FLOAT,
+    "others_slow_steps_share": FLOAT,
     "oversubscribed": FLAG,
     "reason": TEXT,
 }
@@ -68,7 +69,8 @@ def build(ledger: Ledger) -> pd.DataFrame:
     `times_as_fast` is the reference's step over this one's, by pairs of runs that differ in the exchange alone (and in
     the budget); `weak_efficiency` that of one rank with exchange none and the same batch per rank. Both are null where
     there is no such run, the first with its `reason`. Of a reference with several options that with its defaults
-    counts, else the first. `slow_steps_share` is the largest of the row's runs (`columns.slow_steps_share`).
+    counts, else the first. `slow_steps_share` is the largest of the row's runs (`columns.slow_steps_share`),
+    `others_slow_steps_share` of those that they are compared with.
     """
     runs = ledger.runs.copy()
     runs["status"] = standing(runs)
@@ -110,6 +112,7 @@ def _row(ledger: Ledger, rows: pd.DataFrame, references: Pairs, alone: Pairs, re
     ratios = _ratios(ended, against)
     one_rank = [alone.get(_key(row, (*_EXCHANGE, *_RANKS))) for row in ended]
     efficiencies = _ratios(ended, one_rank)
+    others = [row for row in (*against, *one_rank) if row is not None and row["status"] == "ok"]
     own = of_mean_step(ledger, ended[0]["run"]) if len(ended) == 1 else None
     step = over_runs(steps, own)
     ratio = _interval(ledger, ended, own, against, ratios)
@@ -134,8 +137,9 @@ def _row(ledger: Ledger, rows: pd.DataFrame, references: Pairs, alone: Pairs, re
         "weak_efficiency_low": efficiency.low,
         "weak_efficiency_high": efficiency.high,
         "slow_steps_share": max(row["slow_steps_share"] for row in ended),
+        "others_slow_steps_share": _largest([row["slow_steps_share"] for row in others]),
         "oversubscribed": any(pd.notna(row["oversubscribed"]) and row["oversubscribed"] for row in ended),
-        "reason": _why(ratios, len(rows), against, reference),
+        "reason": _why(ratios, len(rows), against, reference) or _of_some(efficiencies, len(rows)),
     }
 
 
@@ -176,6 +180,15 @@ def _why(ratios: list[float], planned: int, against: list[dict[str, Any] | None]
     return f"nothing to compare with: {reference} is {_statuses(pd.DataFrame(found))}"
 
 
+def _of_some(efficiencies: list[float], planned: int) -> str | None:
+    few = 0 < len(efficiencies) < planned
+    return f"weak efficiency of only {len(efficiencies)} of {planned} rounds" if few else None
+
+
+def _largest(shares: list[float]) -> float | None:
+    return max((share for share in shares if pd.notna(share)), default=None)
+
+
 def _statuses(rows: pd.DataFrame) -> str:
     return ", ".join(in_words(str(name)) for name in rows["status"].unique())
 
@@ -183,4 +196,11 @@ def _statuses(rows: pd.DataFrame) -> str:
 def left_out(study: Study) -> list[str]:
     """Return the columns that are not for reading."""
     spread = ["step_least_us", "step_largest_us", "times_as_fast_least", "times_as_fast_largest"]
-    return ["pairs", "slow_steps_share", *spread, "weak_efficiency_low", "weak_efficiency_high"]
+    return [
+        "pairs",
+        "slow_steps_share",
+        "others_slow_steps_share",
+        *spread,
+        "weak_efficiency_low",
+        "weak_efficiency_high",
+    ]

@@ -38,6 +38,7 @@ _AS_THEY_ARE = (
     "times_as_fast_low",
     "times_as_fast_high",
     "slow_steps_share",
+    "others_slow_steps_share",
 )
 _TYPES = (
     dict.fromkeys(_WORDS, TEXT)
@@ -136,4 +137,4 @@ def options_of(exchange: str, given: Mapping[str, Any]) -> dict[str, Any]:
 def left_out(study: Study) -> list[str]:
     """Return the columns that are not for reading."""
     ends = [f"{name}_{end}" for name in ("weak_efficiency", "times_as_fast") for end in ("low", "high")]
-    return ["step_low_ms", "step_high_ms", *ends, "slow_steps_share"]
+    return ["step_low_ms", "step_high_ms", *ends, "slow_steps_share", "others_slow_steps_share"]
