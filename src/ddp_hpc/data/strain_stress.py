@@ -52,7 +52,7 @@ def build(
         samples: how many, to train and to test together; None: 32,000, or all of your own.
         seed: of the curves. The seed of a run decides only their order and the weights.
         noise: standard deviation of the stress, as a share of each curve's proof stress.
-        path: of a file of your own curves, absolute or from the folder in which `ddp-hpc` is called. They should
+        path: of a file of your own curves, absolute or from the project's folder, where trainings run. They should
             stand in random order, and are read into memory. See `_own_curves.FORMAT`. Inputs and targets are
             standardised by means and deviations over those to train on.
 

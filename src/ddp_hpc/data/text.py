@@ -23,7 +23,7 @@ def build(folder: Path, *, path: str | None = None, context: PositiveInt = 64, t
     Args:
         folder: where the text is looked for if no path is given.
         path: of a file, or of a folder whose files, also in folders below, are put together in the order of their
-            names; hidden ones are left out. Absolute, or from the folder in which `ddp-hpc` is called. None: the
+            names; hidden ones are left out. Absolute, or from the project's folder, where trainings run. None: the
             folder `results/data/text`.
         context: bytes of a sequence.
         test_share: of the sequences, the last ones, to test on.
@@ -47,7 +47,7 @@ def _bytes(place: Path) -> NDArray[np.uint8]:
     """Return the content of a file, or of all files below a folder."""
     if not place.exists():
         raise FileNotFoundError(
-            f"dataset text: {place} is missing on this host; put text files there, or say where they are: "
+            f"dataset text: {place.resolve()} is missing on this host; put text files there, or say where they are: "
             "dataset: {name: text, path: /absolute/path}"
         )
     files = [place] if place.is_file() else sorted(file for file in place.rglob("*") if _is_text(file, place))

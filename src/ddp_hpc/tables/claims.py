@@ -120,8 +120,11 @@ def _lacking(claim: Claim, found: Found | None, frames: Frames, ledger: Ledger) 
             yield from _crowded([*rows, *rows_of(read)])
         elif condition == "quiet":
             shares = [*slow_steps_share(read), *(row.get(name) for row in rows for name in SHARES)]
-            if any(pd.notna(share) and share > DISTURBED for share in shares):
+            known = [share for share in shares if pd.notna(share)]
+            if any(share > DISTURBED for share in known):
                 yield "disturbed: more than a third of a training went to steps slower than its median step"
+            elif rows and not known:
+                yield "it is not known whether the machine was quiet: no run has a median step"
         elif condition == "gpu" and not ((read if rows else ended)["device_used"] == "cuda").fillna(False).all():
             yield "no GPU: the runs used the CPU"
 
