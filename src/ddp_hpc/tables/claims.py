@@ -125,8 +125,10 @@ def _lacking(claim: Claim, found: Found | None, frames: Frames, ledger: Ledger) 
                 yield "disturbed: more than a third of a training went to steps slower than its median step"
             elif rows and not known:
                 yield "it is not known whether the machine was quiet: no run has a median step"
-        elif condition == "gpu" and not ((read if rows else ended)["device_used"] == "cuda").fillna(False).all():
-            yield "no GPU: the runs used the CPU"
+        elif condition == "gpu":
+            devices = set((read if rows else ended)["device_used"].dropna())  # a run that failed had none
+            if devices - {"cuda"} or (rows and not devices):
+                yield "no GPU: the runs used the CPU"
 
 
 def _too_small(least: AtLeast, ended: pd.DataFrame) -> Iterator[str]:
