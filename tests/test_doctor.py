@@ -77,7 +77,7 @@ def test_text_puts_what_follows_and_what_to_do_below():
 @pytest.mark.parametrize("probe", ["crash", "hang", "babble", "list", "absent"])
 def test_a_probe_that_crashes_hangs_or_babbles_is_an_error_not_an_end(monkeypatch, probe):
     program = {
-        "crash": "import os; print('{}'); os.write(2, b'bad driver\\n'); os.abort()",
+        "crash": "import os; print('{}', flush=True); os.write(2, b'bad driver\\n'); os.abort()",
         "hang": "import time; time.sleep(60)",
         "babble": "print('hello')",
         "list": "print([1])",

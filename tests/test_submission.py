@@ -167,6 +167,7 @@ def test_the_plan_says_what_the_runs_ask_for_and_what_that_may_cost(project):
         "  2 jobs: 1 node of gpu, 2 ranks, 2 GPUs, 16 cores each, 250000 MB of a node, 60 min",
         "  2 jobs: 1 node of gpu, 4 ranks, 4 GPUs, 16 cores each, 500000 MB of a node, 60 min",
         "at most 4.0 node-hours, if all ran to their time limits",
+        "whether one job for all pays is not known: no runs like them have finished",
     ]
     rows = json.loads(sandbox.call("ddp-hpc", "plan", "one", "--json", "--profile", "profiles/slurm").stdout)["runs"]
     assert [row["request"]["gpus"] for row in rows] == [2, 2, 4, 4]

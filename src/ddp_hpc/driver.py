@@ -50,17 +50,17 @@ def run(
     """
     ledger = claimable.checked(project, project.ledger(name))
     remote, machine = project.profile(profile).get("executor") == "slurm", project.machine_of(profile)
+    if machine:
+        submission.requests([ledger], machine)
+        more = [*(["--slurm-status-command", machine.status_command] if remote else []), *more]
+    elif remote:
+        raise MachineError(f"{profile} submits to Slurm and names no machine: write `config: {{machine: NAME}}` there")
     if machine and project.profile_config(profile).get("machine") == EXAMPLE:
         raise MachineError(
             f"{profile} names the machine {EXAMPLE!r}, which only shows the keys: `ddp-hpc doctor --machine > "
             "config/machines/NAME.yaml` proposes one for this cluster; then write `machine: NAME` in "
             f"{profile}/profile.yaml"
         )
-    if machine:
-        submission.requests([ledger], machine)
-        more = [*(["--slurm-status-command", machine.status_command] if remote else []), *more]
-    elif remote:
-        raise MachineError(f"{profile} submits to Slurm and names no machine: write `config: {{machine: NAME}}` there")
     lock = DriverLock(project.root)
     if not lock.take():
         raise DriverAliveError(lock.refusal())

@@ -54,7 +54,7 @@ def alive(attempt: Path, started: dict[str, Any]) -> bool | None:
         started: what `started.json` says there; empty if it is not there yet, or cannot be read.
     """
     if not started:
-        return time.time() - _date(attempt) < SILENT_S
+        return time.time() - _date(attempt) < SILENT_S and not (attempt / "ended.json").exists()
     if not {"at", "host", "pid", "process_created"} <= started.keys():
         return False
     if started["host"] == os.uname().nodename:

@@ -20,6 +20,7 @@ COLUMN_IN, PAGE_IN = 3.5, 7.0  # widths of one and two columns of a journal
 LEGEND_LINE_IN, LEGEND_LETTER_IN, HANDLE_IN = 0.13, 0.047, 0.45  # of a legend: its lines, letters, what is beside
 LINE_IN, FOOT_IN = 0.105, 0.04  # height of a line of small print, and of the space beneath and above
 SMALL, TEXT = 5.5, 7.0  # points
+NARROW = 3.0  # times: the ends of a logarithmic axis on which 1, 2 and 5 are too few
 FEW_DECADES = 300  # ratio of the ends of a logarithmic axis up to which more than the decades is named
 TITLE_LETTER_IN = 0.06  # width of a letter of 7 points
 
@@ -135,12 +136,13 @@ def plain_numbers(axis: Axis, few: float = FEW_DECADES) -> None:
     """Write the numbers of an axis in full, 0.2 and not 2 x 10^-1.
 
     Of a logarithmic axis the 1, 2 and 5 of each decade are named, or the decades alone where its ends are more than
-    `few` times apart.
+    `few` times apart, or all marks where they are less than `NARROW` times apart.
     """
 
     def minor(value: float, _: int | None) -> str:
         low, high = sorted(axis.get_view_interval())
-        return f"{value:g}" if high < few * low and f"{value:e}"[0] in "25" else ""
+        named = high < NARROW * low or (high < few * low and f"{value:e}"[0] in "25")
+        return f"{value:g}" if named else ""
 
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_formatter(FuncFormatter(minor))
