@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 
@@ -32,3 +33,18 @@ def typed(rows: Iterable[Mapping[str, Any]], types: Mapping[str, str]) -> pd.Dat
 def _plain(value: Any, kind: str) -> Any:
     missing = value is None or value is pd.NA
     return float("nan") if missing and kind == FLOAT else pd.NA if missing else value
+
+
+def median(values: Iterable[Any]) -> float | None:
+    """Return the median of what is known; None if nothing is."""
+    known = _known(values)
+    return float(np.median(known)) if known else None
+
+
+def largest(values: Iterable[Any]) -> float | None:
+    """Return the largest of what is known; None if nothing is."""
+    return max(_known(values), default=None)
+
+
+def _known(values: Iterable[Any]) -> list[float]:
+    return [float(value) for value in values if not pd.isna(value)]

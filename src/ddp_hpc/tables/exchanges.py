@@ -19,16 +19,15 @@ from ddp_hpc.columns import (
     key_of,
     ordered,
     rows_of,
-    slow_steps_share,
     split,
-    standing,
     varying,
+    with_standing,
 )
 from ddp_hpc.intervals import Interval, of_ratio, over_runs
 from ddp_hpc.ledger import Ledger
 from ddp_hpc.statuses import in_words
 from ddp_hpc.study import Study
-from ddp_hpc.tables._frame import FLAG, FLOAT, INT, TEXT, typed, types_of
+from ddp_hpc.tables._frame import FLAG, FLOAT, INT, TEXT, largest, median, typed, types_of
 from ddp_hpc.tables._steady import of_mean_step
 
 CAPTION = "Exchanges: training time per step, and against the reference in the same round; medians over the rounds."
@@ -72,9 +71,7 @@ def build(ledger: Ledger) -> pd.DataFrame:
     counts, else the first. `slow_steps_share` is the largest of the row's runs (`columns.slow_steps_share`),
     `others_slow_steps_share` of those that they are compared with.
     """
-    runs = ledger.runs.copy()
-    runs["status"] = standing(runs)
-    runs["slow_steps_share"] = slow_steps_share(runs)
+    runs = with_standing(ledger.runs)
     batches = runs["samples_seen"] / (runs["world_size"] * runs["batch_size"])
     runs["mean_step_us"] = 1e6 * (runs["train_s"] / batches).astype("float64")
     axes = ordered({*varying(runs), "model", "batch_size", "world_size", *_EXCHANGE} - SAME_WORK)
@@ -127,17 +124,17 @@ def _row(ledger: Ledger, rows: pd.DataFrame, references: Pairs, alone: Pairs, re
         "samples_per_s": float(np.median([row["samples_per_s"] for row in ended])),
         "reference": reference if ratios else None,
         "pairs": len(ratios),
-        "times_as_fast": _median(ratios),
+        "times_as_fast": median(ratios),
         "times_as_fast_least": min(ratios, default=None),
         "times_as_fast_largest": max(ratios, default=None),
         "times_as_fast_low": ratio.low,
         "times_as_fast_high": ratio.high,
         "interval_from": step.basis,
-        "weak_efficiency": _median(efficiencies),
+        "weak_efficiency": median(efficiencies),
         "weak_efficiency_low": efficiency.low,
         "weak_efficiency_high": efficiency.high,
         "slow_steps_share": max(row["slow_steps_share"] for row in ended),
-        "others_slow_steps_share": _largest([row["slow_steps_share"] for row in others]),
+        "others_slow_steps_share": largest([row["slow_steps_share"] for row in others]),
         "oversubscribed": any(pd.notna(row["oversubscribed"]) and row["oversubscribed"] for row in ended),
         "reason": _why(ratios, len(rows), against, reference) or _of_some(efficiencies, len(rows)),
     }
@@ -166,10 +163,6 @@ def _ratios(rows: list[dict[str, Any]], others: list[dict[str, Any] | None]) -> 
     ]
 
 
-def _median(values: list[float]) -> float | None:
-    return float(np.median(values)) if values else None
-
-
 def _why(ratios: list[float], planned: int, against: list[dict[str, Any] | None], reference: str) -> str | None:
     if ratios:
         return f"only {len(ratios)} of {planned} rounds" if len(ratios) < planned else None
@@ -183,10 +176,6 @@ def _why(ratios: list[float], planned: int, against: list[dict[str, Any] | None]
 def _of_some(efficiencies: list[float], planned: int) -> str | None:
     few = 0 < len(efficiencies) < planned
     return f"weak efficiency of only {len(efficiencies)} of {planned} rounds" if few else None
-
-
-def _largest(shares: list[float]) -> float | None:
-    return max((share for share in shares if pd.notna(share)), default=None)
 
 
 def _statuses(rows: pd.DataFrame) -> str:

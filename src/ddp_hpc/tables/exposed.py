@@ -10,7 +10,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from ddp_hpc import catalog, records
@@ -18,7 +17,7 @@ from ddp_hpc.columns import SAME_WORK, SPEC_COLUMNS, key_of, ordered, rows_of, s
 from ddp_hpc.ledger import Ledger
 from ddp_hpc.statuses import in_words
 from ddp_hpc.study import Study
-from ddp_hpc.tables._frame import FLAG, FLOAT, INT, TEXT, typed, types_of
+from ddp_hpc.tables._frame import FLAG, FLOAT, INT, TEXT, largest, median, typed, types_of
 from ddp_hpc.tables._ranks import provenance, why_null
 
 CAPTION = "Exposed exchange per step: by difference, by the clock's marks, and by traces; medians over the runs."
@@ -67,17 +66,17 @@ def _row(ledger: Ledger, group: pd.DataFrame, alone: Mapping[tuple[Any, ...], Ro
         return {"runs": len(rows), "reason": "each rank takes its steps by itself"}
     reasons: dict[str, str] = {}
     pairs = [(row, alone[_key(row)]) for row in rows if _key(row) in alone]
-    step_s = _median([row["step_s"] for row in rows])
+    step_s = median([row["step_s"] for row in rows])
     found: dict[str, float | None] = {
-        "difference": _median([row["step_s"] - base["step_s"] for row, base in pairs]),
-        "marks": _median([row["exchange_exposed_s"] for row in rows]),
+        "difference": median([row["step_s"] - base["step_s"] for row, base in pairs]),
+        "marks": median([row["exchange_exposed_s"] for row in rows]),
     }
     if not pairs:
         reasons["difference"] = "exchange none at world_size 1 with the same batch has not run"
     if found["marks"] is None:
         reasons["marks"] = why_null(provenance(ledger, rows[0]["run"]), "exchange_exposed_s")
     traces = [trace for row in rows if (trace := _traced(ledger, row["run"])) is not None]
-    found["trace"] = _median([seconds for trace in traces for seconds in trace])
+    found["trace"] = median([seconds for trace in traces for seconds in trace])
     if not traces:
         reasons["trace"] = "no run was traced"
     elif found["trace"] is None:
@@ -87,12 +86,12 @@ def _row(ledger: Ledger, group: pd.DataFrame, alone: Mapping[tuple[Any, ...], Ro
     return {
         "runs": len(rows),
         "step_s": step_s,
-        "without_s": _median([base["step_s"] for _, base in pairs]),
+        "without_s": median([base["step_s"] for _, base in pairs]),
         **{f"by_{way}_s": seconds for way, seconds in found.items()},
         "disagreement_s": apart_s,
         "disagreement_share": apart_s / step_s if apart_s is not None and step_s else None,
         "traced_steps": sum(map(len, traces)),
-        "slow_steps_share": max(row["slow_steps_share"] for row in rows),
+        "slow_steps_share": largest(row["slow_steps_share"] for row in rows),
         "oversubscribed": any(pd.notna(row["oversubscribed"]) and row["oversubscribed"] for row in rows),
         "reason": "; ".join(f"by {way}: {reason}" for way, reason in reasons.items()) or None,
     }
@@ -105,11 +104,6 @@ def _traced(ledger: Ledger, run: str) -> list[float] | None:
         return None
     trace = records.read("trace", file, ["step", "exposed_s"]).to_pandas()
     return [float(seconds) for seconds in trace.groupby("step")["exposed_s"].mean()]
-
-
-def _median(values: list[Any]) -> float | None:
-    known = [float(value) for value in values if pd.notna(value)]
-    return float(np.median(known)) if known else None
 
 
 def left_out(study: Study) -> list[str]:

@@ -6,17 +6,16 @@ what slows the machine for a while slows both, and a trend cancels out. So only 
 
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from ddp_hpc import pairing
-from ddp_hpc.columns import CHOICES, ordered, rows_of, slow_steps_share, split, standing, varying
+from ddp_hpc.columns import CHOICES, ordered, rows_of, split, varying, with_standing
 from ddp_hpc.intervals import of_ratio, over_runs
 from ddp_hpc.ledger import Ledger
 from ddp_hpc.records import hosts_of
 from ddp_hpc.statuses import in_words
 from ddp_hpc.study import Study
-from ddp_hpc.tables._frame import FLAG, FLOAT, INT, TEXT, typed, types_of
+from ddp_hpc.tables._frame import FLAG, FLOAT, INT, TEXT, largest, typed, types_of
 from ddp_hpc.tables._steady import of_mean_step
 
 CAPTION = "Pairs: how many times as fast the second setting is as the first in the same round."
@@ -48,10 +47,9 @@ def build(ledger: Ledger) -> pd.DataFrame:
     that of the hosts. `told_apart`: over several rounds, and the interval excludes 1.
     `slow_steps_share` is the largest of all runs in the row (`columns.slow_steps_share`).
     """
-    runs, pairs = ledger.runs.copy(), ledger.study.pairs
+    runs, pairs = with_standing(ledger.runs), ledger.study.pairs
     if pairs is None:
         return typed([], _TYPES)
-    runs["status"], runs["slow_steps_share"] = standing(runs), slow_steps_share(runs)
     row_of = {row["spec_hash"]: row for row in rows_of(runs)}
     both = [
         (row_of[first.hash], row_of[second.hash])
@@ -92,7 +90,7 @@ def _row(ledger: Ledger, planned: list[tuple[dict[str, Any], dict[str, Any]]], w
         "ratios": " ".join(f"{ratio:.3f}" for ratio in ratios),
         "told_apart": bool(not found.low <= 1 <= found.high) if known else None,  # type: ignore[operator]
         "interval_from": found.basis.replace("runs", "rounds"),
-        "slow_steps_share": float(np.nanmax([run["slow_steps_share"] for run in runs])),
+        "slow_steps_share": largest(run["slow_steps_share"] for run in runs),
         "oversubscribed": any(pd.notna(run["oversubscribed"]) and run["oversubscribed"] for run in runs),
         "same_hosts": _same_hosts(ledger, ended),
         "reason": f"only {len(ended)} of {len(planned)} rounds" if len(ended) < len(planned) else None,

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ddp_hpc.columns import SPEC_COLUMNS, key_of, ordered, rows_of, slow_steps_share, split, standing, varying
+from ddp_hpc.columns import SPEC_COLUMNS, key_of, ordered, rows_of, split, varying, with_standing
 from ddp_hpc.intervals import Interval, of_ratio, over_runs
 from ddp_hpc.ledger import Ledger
 from ddp_hpc.study import Study
-from ddp_hpc.tables._frame import FLAG, FLOAT, INT, TEXT, typed, types_of
+from ddp_hpc.tables._frame import FLAG, FLOAT, INT, TEXT, largest, median, typed, types_of
 from ddp_hpc.tables._steady import of_mean_step
 
 CAPTION = "Scaling: against one rank without exchange."
@@ -98,11 +98,9 @@ def build(ledger: Ledger) -> pd.DataFrame:
 
 def _planned(ledger: Ledger) -> pd.DataFrame:
     """Return all runs; what the plan knows of a run is there whether it has run or not."""
-    runs = ledger.runs.copy()
-    runs["status"] = standing(runs)
+    runs = with_standing(ledger.runs)
     specs = [planned.spec for planned in ledger.planned]
     runs["global_batch_size"] = pd.array([spec.global_batch_size for spec in specs], dtype="Int64")
-    runs["slow_steps_share"] = slow_steps_share(runs)
     runs["samples_planned"] = pd.array([spec.samples_asked for spec in specs], dtype="Int64")
     return runs
 
@@ -144,9 +142,9 @@ def _compare(
     ended = [row for row in rows if _complete(row)]
     own = {
         "global_batch_size": first["global_batch_size"],
-        "train_s": _median(ended, "train_s"),
-        "samples_per_s": _median(ended, "samples_per_s"),
-        "slow_steps_share": _largest(ended, "slow_steps_share"),
+        "train_s": median(row["train_s"] for row in ended),
+        "samples_per_s": median(row["samples_per_s"] for row in ended),
+        "slow_steps_share": largest(row["slow_steps_share"] for row in ended),
         "oversubscribed": any(map(_oversubscribed, ended)) if ended else None,
     }
     pairs = [(row, baselines[row["seed"]]) for row in ended if _complete(baselines.get(row["seed"]))]
@@ -158,8 +156,8 @@ def _compare(
     interval = over_runs(ratios, _of_one_pair(ledger, *pairs[0]) if len(pairs) == 1 else None)
     return own | {
         "pairs": len(pairs),
-        "baseline_train_s": _median(bases, "train_s"),
-        "baseline_samples_per_s": _median(bases, "samples_per_s"),
+        "baseline_train_s": median(row["train_s"] for row in bases),
+        "baseline_samples_per_s": median(row["samples_per_s"] for row in bases),
         "speedup": speedup,
         "speedup_least": min(ratios),
         "speedup_largest": max(ratios),
@@ -170,7 +168,7 @@ def _compare(
         "efficiency_low": None if interval.low is None else interval.low / world_size,
         "efficiency_high": None if interval.high is None else interval.high / world_size,
         "karp_flatt": karp_flatt(speedup, world_size),
-        "slow_steps_share": _largest([run for pair in pairs for run in pair], "slow_steps_share"),
+        "slow_steps_share": largest(run["slow_steps_share"] for pair in pairs for run in pair),
         "oversubscribed": any(_oversubscribed(run) for pair in pairs for run in pair),
         "reason": f"only {len(pairs)} of {len(rows)} repeats" if len(pairs) < len(rows) else None,
     }
@@ -233,15 +231,6 @@ def _statuses(rows: list[dict[str, Any]]) -> str:
     if len(rows) == 1:
         return next(iter(counts))
     return ", ".join(f"{count} {status}" for status, count in counts.most_common())
-
-
-def _median(rows: list[dict[str, Any]], name: str) -> float | None:
-    known = [float(row[name]) for row in rows if not pd.isna(row[name])]
-    return float(np.median(known)) if known else None
-
-
-def _largest(rows: list[dict[str, Any]], name: str) -> float | None:
-    return max((float(row[name]) for row in rows if not pd.isna(row[name])), default=None)
 
 
 def left_out(study: Study) -> list[str]:

@@ -17,7 +17,7 @@ from ddp_hpc.ledger import Ledger
 from ddp_hpc.phases import PHASES
 from ddp_hpc.study import Study
 from ddp_hpc.tables._epochs import UNKNOWN, doubt, ended_well, spread, steps_per_epoch
-from ddp_hpc.tables._frame import FLAG, FLOAT, INT, TEXT, typed, types_of
+from ddp_hpc.tables._frame import FLAG, FLOAT, INT, TEXT, median, typed, types_of
 from ddp_hpc.tables._ranks import provenance, rank_steps, why_null
 from ddp_hpc.tables._steady import of_mean_step
 
@@ -76,11 +76,11 @@ def _row(ledger: Ledger, group: pd.DataFrame, baselines: Mapping[tuple[Any, ...]
     return {
         "runs": len(rows),
         **spread("sync", "_s", sync),
-        **{name: _median(row[name] for row in rows) for name in ("wait_s", "move_s", "exchange_busy_s")},
+        **{name: median(row[name] for row in rows) for name in ("wait_s", "move_s", "exchange_busy_s")},
         "steps_per_epoch": steps,
         **spread("sync_per_epoch", "_s", sync, steps),
-        "sync_share": _median(_share(row, ["exchange_exposed_s"]) for row in rows),
-        "data_share": _median(_share(row, ["data_s", "h2d_s"]) for row in rows),
+        "sync_share": median(_share(row, ["exchange_exposed_s"]) for row in rows),
+        "data_share": median(_share(row, ["data_s", "h2d_s"]) for row in rows),
         **spread("over_none", "", _over_none(ledger, rows, baselines)),
         "interval_from": sync.basis if known else None,
         **doubt(rows),
@@ -109,11 +109,6 @@ def _over_none(ledger: Ledger, rows: list[Row], baselines: Mapping[tuple[Any, ..
 
 def _mean_step_s(row: Mapping[str, Any]) -> float:
     return float(row["train_s"]) / float(row["steps"])
-
-
-def _median(values: Any) -> float | None:
-    known = [float(value) for value in values if value is not None and pd.notna(value)]
-    return float(np.median(known)) if known else None
 
 
 def left_out(study: Study) -> list[str]:

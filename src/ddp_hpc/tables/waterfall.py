@@ -18,7 +18,7 @@ from ddp_hpc.ledger import Ledger
 from ddp_hpc.statuses import in_words
 from ddp_hpc.study import Study
 from ddp_hpc.tables._bars import BARS, NO_CLOCKS, Split, bars_of, sentence, split_of
-from ddp_hpc.tables._frame import FLAG, FLOAT, INT, TEXT, typed, types_of
+from ddp_hpc.tables._frame import FLAG, FLOAT, INT, TEXT, largest, typed, types_of
 
 CAPTION = "Efficiency waterfall: where the time of a step goes that is lost at a larger world size."
 
@@ -139,7 +139,7 @@ def _rows(ledger: Ledger, pairs: list[Pair], kind: str, splits: dict[str, Split 
         "from_step_s": should_s,
         "step_s": step_s,
         "efficiency": should_s / step_s,
-        "slow_steps_share": max(run["slow_steps_share"] for pair in pairs for run in (pair.first, pair.last)),
+        "slow_steps_share": largest(run["slow_steps_share"] for pair in pairs for run in (pair.first, pair.last)),
         "oversubscribed": any(_marked(run) for pair in pairs for run in (pair.first, pair.last)),
     }
     return [
