@@ -270,9 +270,12 @@ def constants(kind: str, name: str) -> Mapping[str, Any]:
     return found
 
 
-def devices(exchange: str) -> tuple[str, ...]:
-    """Return on which devices an exchange works: DEVICES of its file, else all."""
-    return tuple(constants("exchange", exchange).get("DEVICES", ("cpu", "cuda")))
+def devices(exchange: str, given: Mapping[str, Any] | None = None) -> tuple[str, ...]:
+    """Return on which devices an exchange with these options works: ON_GPUS or DEVICES of its file, else all."""
+    flags = constants("exchange", exchange)
+    if any((given or {}).get(option) in values for option, values in flags.get("ON_GPUS", {}).items()):
+        return ("cuda",)
+    return tuple(flags.get("DEVICES", ("cpu", "cuda")))
 
 
 def summary(kind: str, name: str) -> str:

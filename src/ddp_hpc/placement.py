@@ -159,10 +159,11 @@ def check_exchange(spec: RunSpec, placement: Placement, device: "torch.device") 
             f"exchange {name!r} works within one node, its ranks share memory; the {placement.world_size} ranks sit on "
             f"{placement.hosts} hosts: start them on one, or take one of {', '.join(able)}"
         )
-    if device.type not in catalog.devices(name):
+    devices = catalog.devices(name, spec.exchange.options)
+    if device.type not in devices:
         able = [other for other in flags if device.type in catalog.devices(other)]
         raise LaunchError(
-            f"exchange {name!r} works on {' and '.join(catalog.devices(name))}, and this run is on {device.type}: "
+            f"exchange {str(spec.exchange)!r} works on {' and '.join(devices)}, and this run is on {device.type}: "
             f"allowed here: {', '.join(able)}"
         )
 

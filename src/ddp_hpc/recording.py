@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from mpi4py import MPI
 
-from ddp_hpc import catalog, consumption, identity
+from ddp_hpc import catalog, consumption, gpu_direct, identity
 from ddp_hpc._process import write_json
 from ddp_hpc.clock_offsets import Reading, on_first_clock, reading
 from ddp_hpc.curves import EXCHANGE, Curves, RankPart, curves
@@ -265,7 +265,8 @@ def provenance_of(
         null_columns |= dict.fromkeys(("loss_area_loss_s", "test_metric"), f"the run is {run['status']}")
     if run["device_used"] == "cuda":
         nccl = "ONE_GPU_EACH" in catalog.constants("exchange", run["exchange"])
-        staged = "device memory, by NCCL" if nccl else "through pinned host memory"
+        direct = "device memory, by MPI, tried before the start" if gpu_direct.asked(launch["spec"]) else None
+        staged = "device memory, by NCCL" if nccl else direct or "through pinned host memory"
         gradient_path = "none" if run["exchange"] == "none" else staged
     else:
         gradient_path = "host memory"

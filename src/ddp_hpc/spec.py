@@ -167,10 +167,11 @@ class RunSpec(BaseModel):
                     f"exchange {name!r}: {option}={value} with world_size={self.world_size}, "
                     f"allowed: 1 to {self.world_size}"
                 )
-        if self.device is not None and self.device not in catalog.devices(name):
+        devices = catalog.devices(name, self.exchange.options)
+        if self.device is not None and self.device not in devices:
             able = [other for other in catalog.names("exchange") if self.device in catalog.devices(other)]
             raise ValueError(
-                f"exchange {name!r} works on {' and '.join(catalog.devices(name))}, given device={self.device}; "
+                f"exchange {str(self.exchange)!r} works on {' and '.join(devices)}, given device={self.device}; "
                 f"allowed with it: {', '.join(able)}"
             )
         if self.evaluate_every_steps and not flags.get("SYNCHRONOUS", True):

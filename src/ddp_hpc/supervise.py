@@ -17,7 +17,7 @@ import time
 from collections import deque
 from pathlib import Path
 
-from ddp_hpc import allocation, lease, verdict
+from ddp_hpc import allocation, gpu_direct, lease, verdict
 from ddp_hpc._process import Fork, boot_id, die_with_parent, process_created, read_json, usable_cores, write_json
 from ddp_hpc.interruption import Interruption
 from ddp_hpc.statuses import FINISHED
@@ -148,6 +148,9 @@ def _launch(
     try:
         environment = launch_environment(on_this_node, launch["spec"].get("threads_per_rank"))
         environment |= allocation.variables(launcher)
+        if gpu_direct.asked(launch["spec"]) and (refusal := gpu_direct.refusal(launcher, environment)):
+            interruption.close()
+            return Outcome("launch_failed", refusal)
         process = _start_launcher(command, environment) if launcher else _fork_rank(attempt, environment)
     except OSError as error:
         interruption.close()

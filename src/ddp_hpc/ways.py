@@ -9,7 +9,7 @@ from ddp_hpc.printing import counted
 from ddp_hpc.resources import MARGIN, START_MIN, Request
 
 # what a way adds to each run, by `make bench-slurm` on two cores: Slurm's share and that of Snakemake in the job
-JOB_S, STEP_S = 4.0, 1.3
+JOB_S, STEP_S = 3.1, 1.1
 
 
 @dataclass(frozen=True)

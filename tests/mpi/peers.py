@@ -96,7 +96,7 @@ def test_a_users_choice_of_network_is_kept(comm, monkeypatch):
 
 
 def test_time_in_which_ddp_waits_for_a_slow_rank_is_exchange_and_not_backward(comm, monkeypatch):
-    delay_s, make_batches = 0.03, setup.sampling.make_batches
+    delay_s, make_batches = 0.1, setup.sampling.make_batches
 
     def slow(given, rank, samples, device):
         batch = make_batches(given, rank, samples, device)
@@ -107,6 +107,6 @@ def test_time_in_which_ddp_waits_for_a_slow_rank_is_exchange_and_not_backward(co
     _, _, curves = run(comm, exchange="torch_ddp", budget={"steps": 10})
     if comm.rank == 0 and comm.size > 1:
         of = lambda phase: np.median(curves.phases_s[curves.counted, :, PHASES.index(phase)], axis=0)
-        assert (of("exchange_exposed_s")[1:] > 0.8 * delay_s).all()
+        assert (of("exchange_exposed_s")[1:] > 0.5 * delay_s).all()
         assert (of("backward_s") < 0.5 * delay_s).all()
-        assert (np.median(curves.wait_s[curves.counted], axis=0)[1:] > 0.8 * delay_s).all()
+        assert (np.median(curves.wait_s[curves.counted], axis=0)[1:] > 0.5 * delay_s).all()

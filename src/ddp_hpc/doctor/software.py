@@ -45,7 +45,7 @@ def mpi(answer: Mapping[str, Any]) -> Finding:
         )
     library = answer["library"].split(", package")[0]  # Open MPI adds where and when it was built
     aware = {True: "CUDA-aware", False: "not CUDA-aware", None: "does not say whether it is CUDA-aware"}
-    means = "" if answer["cuda_aware"] else "gradients of GPUs go through host memory in the exchanges over MPI"
+    means = "" if answer["cuda_aware"] else "exchanges over MPI with gpu_path: direct would fail; host works everywhere"
     return Finding("mpi", "ok", f"{library}; {aware[answer['cuda_aware']]}", means, needed=True)
 
 

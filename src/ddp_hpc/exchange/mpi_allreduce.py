@@ -8,6 +8,7 @@ from mpi4py import MPI
 
 from ddp_hpc.catalog import Megabytes, Share
 from ddp_hpc.exchange._compression import Wire, make_wire
+from ddp_hpc.exchange._direct import Direct
 from ddp_hpc.exchange._helpers import Exchange, MakeOptimizer, Timers
 from ddp_hpc.exchange._host import HostGradients, when_ready
 from ddp_hpc.replica import Replica
@@ -22,7 +23,18 @@ EXACT = True
 DETERMINISTIC = True
 OVERLAPS = False
 CAPTURABLE = False
-ONLY_WITH = {"bucket_mb": {"compression": ("none",)}, "kept": {"compression": ("top_k",)}}
+ON_GPUS = {"gpu_path": ("direct",)}
+ONLY_WITH = {
+    "bucket_mb": {"compression": ("none",), "gpu_path": ("host",)},
+    "kept": {"compression": ("top_k",)},
+    "gpu_path": {"compression": ("none",)},
+}
+
+
+def mpi_average(buffer: torch.Tensor, comm: MPI.Intracomm, inbox: torch.Tensor) -> None:
+    """Average a flat tensor over the ranks of `comm`, in place, where it lies; `inbox` is not used."""
+    comm.Allreduce(MPI.IN_PLACE, buffer)
+    buffer /= comm.size
 
 
 class MpiAllreduce:
@@ -122,15 +134,20 @@ def make(
     bucket_mb: Megabytes | None = None,
     compression: Literal["none", "float16", "bfloat16", "top_k"] = "none",
     kept: Share = 0.01,
+    gpu_path: Literal["host", "direct"] = "host",
 ) -> Exchange:
-    """Return the exchange; all ranks of `comm` must call. GPU gradients go through pinned host memory.
+    """Return the exchange; all ranks of `comm` must call.
 
     Args:
         bucket_mb: None: one blocking Allreduce; else non-blocking ones of so many MB (1e6 bytes) each.
         compression: form of the gradients in a message, see `_compression`. Each rank sends its own to all others, so
             float16 saves bytes against an allreduce on up to 3 ranks, top_k on up to 1/kept or so.
         kept: which part of the gradients top_k sends.
+        gpu_path: of the gradients of a GPU: through pinned host memory, or given to MPI as they lie, which must be
+            CUDA-aware; that is tried before the training starts.
     """
+    if gpu_path == "direct":
+        return Direct(replica, comm, timers, make_optimizer, mpi_average)
     if compression == "none":
         if bucket_mb is None:
             return MpiAllreduce(replica, comm, timers, make_optimizer)

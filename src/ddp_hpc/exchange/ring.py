@@ -1,14 +1,16 @@
 """Gradients averaged by a hand-written ring: reduce-scatter, then allgather, in place."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
+from torch import Tensor
 
-from ddp_hpc.exchange._helpers import MakeOptimizer, Timers
-from ddp_hpc.exchange._host import HostGradients
+from ddp_hpc.exchange._direct import Direct
+from ddp_hpc.exchange._helpers import Exchange, MakeOptimizer, Timers
+from ddp_hpc.exchange._host import HostGradients, when_ready
 from ddp_hpc.replica import Replica
 
 SCHEME = "ring all-reduce"
@@ -21,6 +23,7 @@ EXACT = True
 DETERMINISTIC = True
 OVERLAPS = False
 CAPTURABLE = False
+ON_GPUS = {"gpu_path": ("direct",)}
 
 # A long buffer goes round piece by piece, in messages of so many bytes, so that what has arrived is still in the cache
 # when it is added and sent on.
@@ -30,7 +33,10 @@ CHUNK_BYTES = 1 << 20
 Step = tuple[NDArray[Any], NDArray[Any]]  # what to send to the right, and where to receive from the left
 
 
-def ring(buffer: NDArray[Any], rank: int, n: int, inbox: NDArray[Any], divisor: int = 1) -> Iterator[Step]:
+Flat = TypeVar("Flat", NDArray[Any], Tensor)
+
+
+def ring(buffer: Flat, rank: int, n: int, inbox: Flat, divisor: int = 1) -> Iterator[tuple[Flat, Flat]]:
     """Sum `buffer` over n ranks and divide by `divisor`, in place, step by step.
 
     Args:
@@ -46,7 +52,8 @@ def ring(buffer: NDArray[Any], rank: int, n: int, inbox: NDArray[Any], divisor: 
     Each rank sends 2 (n-1)/n of the buffer, the least any allreduce can
     (Patarasuk and Yuan, JPDC 69(2), 2009).
     """
-    chunks = np.array_split(buffer, n)  # views, the longest first; the last are empty if there are too few elements
+    # views, the longest first; the last are empty if there are too few elements
+    chunks = buffer.tensor_split(n) if isinstance(buffer, Tensor) else np.array_split(buffer, n)
 
     for step in range(n - 1):  # reduce-scatter
         outgoing, incoming = chunks[(rank - step) % n], chunks[(rank - step - 1) % n]
@@ -99,6 +106,14 @@ def ring_allreduce(
         comm.Sendrecv(outgoing, right, 0, incoming, left, 0)
 
 
+def ring_average(buffer: Tensor, comm: MPI.Intracomm, inbox: Tensor) -> None:
+    """Average a flat tensor over the ranks of `comm`, in place, where it lies; `inbox`: of `_direct.make_inbox`."""
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    for outgoing, incoming in ring(buffer, comm.rank, comm.size, inbox, divisor=comm.size):
+        when_ready(outgoing)  # what it was added to has only been queued, as have the readers of `incoming`
+        comm.Sendrecv(outgoing, right, 0, incoming, left, 0)
+
+
 class Ring:
     """One ring allreduce per step, or one per piece of what is staged from a GPU, then the optimiser."""
 
@@ -120,6 +135,20 @@ class Ring:
         """Nothing is held."""
 
 
-def make(replica: Replica, comm: MPI.Intracomm, timers: Timers, make_optimizer: MakeOptimizer) -> Ring:
-    """Return the exchange; all ranks of `comm` must call. GPU gradients go through pinned host memory."""
+def make(
+    replica: Replica,
+    comm: MPI.Intracomm,
+    timers: Timers,
+    make_optimizer: MakeOptimizer,
+    *,
+    gpu_path: Literal["host", "direct"] = "host",
+) -> Exchange:
+    """Return the exchange; all ranks of `comm` must call.
+
+    Args:
+        gpu_path: of the gradients of a GPU: through pinned host memory, or given to MPI as they lie, which must be
+            CUDA-aware; that is tried before the training starts.
+    """
+    if gpu_path == "direct":
+        return Direct(replica, comm, timers, make_optimizer, ring_average)
     return Ring(replica, comm, timers, make_optimizer)

@@ -86,6 +86,8 @@ def build(ledger: Ledger) -> pd.DataFrame:
 def _row(one: Mapping[str, Any], ended: pd.DataFrame, link_gb_per_s: float | None) -> Row:
     constants = catalog.constants("exchange", one["exchange"])
     row = {name: constants.get(name.upper()) for name in _WORDS}
+    if json.loads(one["exchange_options"]).get("gpu_path") == "direct":
+        row["gpu_data_path"] = "direct"
     row |= {name: one[name] for name in ("runs", "reference", "interval_from", "oversubscribed", "reason")}
     row |= {name: one[name] for name in _AS_THEY_ARE}
     row |= {name: one[column] / 1e3 for name, column in _OF_EXCHANGES.items()}
