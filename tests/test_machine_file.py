@@ -79,6 +79,20 @@ WRONG = {
     "ours in extra": ("--mail-type=END", "--mem=5G", [":12:", "--mem is set by each run's request"]),
     "our warning": ("--mail-type=END", "--signal=B:TERM@30", [":12:", "--signal is set by each run's request"]),
     "ours, in short": ("--mail-type=END", "--mail-type=END -t 5", [":12:", "-t is set by each run's request"]),
+    "never in extra": ("--mail-type=END", "--array=1-3", [":12:", "with --array the driver would lose its job"]),
+    "no option": ("--mail-type=END", "mail-type=END", [":12:", "options of sbatch, which begin with `-`"]),
+    "a quote in extra": ("--mail-type=END", "--nodelist=\"a", [":12:", "each quote needs its partner"]),
+    "no launcher": ("extra:", "launcher: ''\nextra:", [":12:", "launcher: given '', allowed: one command"]),
+    "a script": ("extra:", "launcher: module load mpi && srun\nextra:", [":12:", "load modules before"]),
+    "a variable": ("extra:", "launcher: $MPI/bin/mpiexec\nextra:", [":12:", "only a shell understands"]),
+    "ranks": ("extra:", "launcher: mpirun -np 4\nextra:", [":12:", "-np is added for each run"]),
+    "nodes": ("extra:", "launcher: srun --nodes=2\nextra:", [":12:", "--nodes=2 is added for each run"]),
+    "constraint": ("extra:", "constraint: a100 ib\nextra:", [":12:", "features with & and |, without blanks"]),
+    "an account of digits": ("extra:", "account: 12345\nextra:", [":12:", "a text; write it in quotes: '12345'"]),
+    "GB": ("memory_mb_per_node: 400000", "memory_mb_per_node: 400G", [":6:", "memory of each node", "in MB"]),
+    "GB as MB": ("memory_mb_per_node: 400000", "memory_mb_per_node: 400", [":6:", "equal to 1000", "in MB"]),
+    "time of day": ("retries:", "runtime_min: 1:30:00\nretries:", [":13:", "a whole number (minutes asked for"]),
+    "GPUs without cores": ("gpus_per_node: 4", "gpus_per_node: 65", [":5:", "up to cores_per_node, 64"]),
     "choice": ("extra:", "memory: all\nextra:", [":12:", "memory: given 'all'", "'share' or 'exclusive'"]),
     "double key": ("extra:", "extra: ''\nextra:", [":13:", "each key may stand once"]),
     "a list": (GOOD, "[1]", ["given a list", "allowed: a mapping"]),
@@ -93,6 +107,14 @@ def test_what_is_wrong_is_told_with_its_line(tmp_path, old, new, said):
     assert str(tmp_path / "here.yaml") in str(error.value)
     for part in said:
         assert part in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "launcher",
+    ["mpiexec -bind-to core:2", "env -u X srun --mpi=pmix -v", "'sh -c ''module load mpi; exec mpiexec \"$@\"'' sh'"],
+)
+def test_launchers_that_sites_have_are_taken(tmp_path, launcher):
+    assert read(tmp_path, f"{GOOD}launcher: {launcher}\n").launcher
 
 
 def test_several_mistakes_are_told_at_once(tmp_path):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ddp_hpc.catalog import did_you_mean
-from ddp_hpc.scalars import GPU_TYPE, NAME
+from ddp_hpc.scalars import FEATURES, GPU_TYPE, NAME
 
 Homes = Mapping[str, tuple[str, ...]]  # the keys that may stand in each part of a study
 
@@ -76,9 +76,13 @@ def unknown(what: str, word: str, allowed: Iterable[str], homes: Homes | None = 
 
 def allowed(problem: Mapping[str, Any]) -> str:
     """Return what pydantic says is allowed, in the words of a study file."""
+    if problem["type"] == "string_type" and type(problem["input"]) in (int, float):
+        return f"a text; write it in quotes: '{problem['input']}'"
     if problem["type"] in ALLOWED:
         return ALLOWED[problem["type"]]
     if problem["type"] == "string_pattern_mismatch":
+        if problem["ctx"]["pattern"] == FEATURES:
+            return "features with & and |, without blanks and quotes"
         if problem["ctx"]["pattern"] in (NAME, GPU_TYPE):
             return "letters, digits, _ and ." + (" and -" if problem["ctx"]["pattern"] == NAME else "")
         return "lower-case letters, digits and _, not _ first, at most 64"

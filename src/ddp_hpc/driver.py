@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from ddp_hpc import agreement, claimable, plan, submission
+from ddp_hpc import agreement, claimable, identity, plan, submission
+from ddp_hpc._errors import StudyError
 from ddp_hpc.durations import duration
 from ddp_hpc.engine import Engine, Signals
 from ddp_hpc.ledger import Ledger
@@ -86,6 +87,7 @@ def _run(project: Project, ledger: Ledger, engine: Engine, passes: Passes) -> in
         of_all = f"{len(targets.missing)} of {counted(len(ledger.planned), 'run')}"
         print(f"{ledger.study.name}: {of_all} to train", flush=True)
         trained = passes.train(targets.missing)
+    new = _edited_meanwhile(project, ledger) if targets.missing else 0
     making = Making([project.root / output for output in targets.outputs], project.root / engine.log)
     published = 0 if engine.signals.asked else engine.start("all", making, "settled=1")
     states = {planned.run: state_of(ledger.store, planned.run) for planned in ledger.planned}
@@ -107,7 +109,25 @@ def _run(project: Project, ledger: Ledger, engine: Engine, passes: Passes) -> in
         _say_verdicts(folder / "tables" / "claims.parquet")
     if page.exists() and not published:
         print(f"page: {page}")
-    return 1 if lacking or published else 0
+    return 1 if lacking or published or new else 0
+
+
+def _edited_meanwhile(project: Project, ledger: Ledger) -> int:
+    """Say so if the study asks for other runs than when this began, and return how many of them are not finished."""
+    identity.forget()  # the code may have been edited, too
+    try:
+        now = {planned.run for planned in project.ledger(ledger.study.name).planned}
+    except StudyError:  # the workflow, which reads it again, says what is wrong
+        return 0
+    then = {planned.run for planned in ledger.planned}
+    if now != then:
+        print(
+            f"{ledger.study.name} or its code was edited meanwhile: of the runs that were planned at first "
+            f"{len(then - now)} are no longer asked for, {len(now - then)} are new; tables and page are of those that "
+            "are asked for now, and the same command trains what they lack",
+            file=sys.stderr,
+        )
+    return sum(not ledger.store.finished(run) for run in now - then)
 
 
 def _say_verdicts(table: Path) -> None:

@@ -72,6 +72,12 @@ def _fingerprints(model: str, dataset: str, exchange: str) -> Mapping[str, str]:
     return {"MEASUREMENT_VERSION": str(MEASUREMENT_VERSION)} | closure(roots, _NOT_COUNTED)
 
 
+def forget() -> None:
+    """Forget the files that were read: the next hash is of what they hold now."""
+    for remembered in (_fingerprints, file_hash, content_hash, _imports):
+        remembered.cache_clear()
+
+
 def closure(roots: list[Path], left_out: tuple[str, ...] = ()) -> dict[str, str]:
     """Return the hash of `roots` and of all modules of ours that they import, directly or not.
 

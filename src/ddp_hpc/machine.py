@@ -1,7 +1,9 @@
 """The machine file, config/machines/NAME.yaml: what a cluster has, how ranks are started there, what is tried again."""
 
 import re
+import shlex
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,26 +12,27 @@ from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_va
 from ddp_hpc._errors import StudyError, allowed, given
 from ddp_hpc._yaml import Document, read_mapping
 from ddp_hpc.catalog import did_you_mean
-from ddp_hpc.scalars import GPU_TYPE, STRICT, Int, Name, Positive
+from ddp_hpc.scalars import FEATURES, GPU_TYPE, STRICT, Int, Name, Positive
 
 # what a request sets by itself; `extra` must not set it again. The plugin refuses most of these, too
 _OURS = (
     *("account", "comment", "constraint", "cpus-per-gpu", "cpus-per-task", "distribution", "error", "exclusive"),
     *("export", "gpus", "gpus-per-node", "gpus-per-task", "gres", "job-name", "mem", "mem-per-cpu", "mem-per-gpu"),
-    *(
-        "nodes",
-        "ntasks",
-        "ntasks-per-gpu",
-        "ntasks-per-node",
-        "output",
-        "parsable",
-        "partition",
-        "qos",
-        "signal",
-        "time",
-    ),
+    *("nodes", "ntasks", "ntasks-per-gpu", "ntasks-per-node", "output", "parsable", "partition", "qos", "signal"),
+    "time",
 )
+# with these a job is another than the driver takes it for: none, several, elsewhere, or one that starts twice
+_NEVER = (
+    *("array", "chdir", "clusters", "ntasks-per-core", "overcommit", "requeue", "test-only", "wait"),
+    "wrap",
+)
+_NEVER_LETTERS = "aMOW"
 _OUR_LETTERS = "ACDGJNcemnopt"
+
+
+LEAST_MB = 1000  # JOB_MB and RANK_MB of `resources`: less was meant as GB
+_SHELL = re.compile(r"[|&;<>]+|\S+;|\S*[$`]\S*")  # words that mean something to a shell; quoted ones have blanks
+_COUNTS = re.compile(r"(-n|-np|-N|-c)[ =]?\d|--(ntasks|np|nodes|cpus-per-task|ntasks-per-node|distribution)[ =]")
 
 
 class MachineError(StudyError):
@@ -48,8 +51,18 @@ class Partition(BaseModel):
         pattern=GPU_TYPE,
         description="which GPUs, where Slurm wants to be told, e.g. `a100`; of a type with other letters: `constraint`",
     )
-    memory_mb_per_node: Positive = Field(description="memory of each node that jobs may use, in MB as Slurm counts")
+    memory_mb_per_node: Int = Field(
+        ge=LEAST_MB, description="memory of each node that jobs may use, in MB as Slurm counts"
+    )
     max_minutes: Positive | None = Field(None, description="the longest job, in minutes; null: no limit")
+
+    @field_validator("gpus_per_node")
+    @classmethod
+    def _a_core_each(cls, gpus: int, info: ValidationInfo) -> int:
+        cores = info.data.get("cores_per_node", gpus)
+        if gpus > cores:
+            raise ValueError(f"given {gpus}, but each GPU's rank needs a core; allowed: up to cores_per_node, {cores}")
+        return gpus
 
 
 class Retries(BaseModel):
@@ -71,7 +84,9 @@ class Machine(BaseModel):
     default_partition: str | None = Field(None, description="for runs whose spec names none; null: the first")
     account: Name | None = Field(None, description="who pays; null: Slurm's default")
     qos: Name | None = Field(None, description="quality of service")
-    constraint: str | None = Field(None, description="features that nodes must have")
+    constraint: str | None = Field(
+        None, pattern=FEATURES, description="features that nodes must have, e.g. `a100&ib`: without blanks"
+    )
     extra: str = Field("", description="more arguments of sbatch, for what has no key here")
     launcher: str = Field(
         "srun", description="what starts the ranks within a job, e.g. `srun --mpi=pmix`; numbers of ranks are added"
@@ -99,13 +114,38 @@ class Machine(BaseModel):
     @field_validator("extra")
     @classmethod
     def _not_ours(cls, extra: str) -> str:
-        for long, short in re.findall(r"(?:^|\s)(?:--([a-z-]+)|-([A-Za-z]))", extra):
-            if long in _OURS or short in (_OUR_LETTERS if short else ()):
-                word = f"--{long}" if long else f"-{short}"
+        words = _words(extra)
+        if words and not words[0].startswith("-"):
+            raise ValueError(f"given {extra!r}, allowed: options of sbatch, which begin with `-` or `--`")
+        for word in words:
+            long = word[2:].partition("=")[0] if word.startswith("--") else ""
+            short = word[1] if re.match("-[A-Za-z]", word) else "-"
+            if long in _OURS or short in _OUR_LETTERS:
+                name = f"--{long}" if long else f"-{short}"
                 raise ValueError(
-                    f"given {extra!r}, but {word} is set by each run's request; allowed: what has no key here"
+                    f"given {extra!r}, but {name} is set by each run's request; allowed: what has no key here"
                 )
+            if long in _NEVER or short in _NEVER_LETTERS:
+                name = f"--{long}" if long else f"-{short}"
+                raise ValueError(f"given {extra!r}, but with {name} the driver would lose its job; leave it out")
         return extra
+
+    @field_validator("launcher")
+    @classmethod
+    def _one_command(cls, launcher: str) -> str:
+        words = _words(launcher)
+        if not words or any(_SHELL.fullmatch(word) for word in words):
+            raise ValueError(
+                f"given {launcher!r}, allowed: one command, e.g. `srun --mpi=pmix`, without what only a shell "
+                "understands; load modules before you start the driver, jobs inherit its environment"
+            )
+        for word, value in pairwise([*words, ""]):
+            if _COUNTS.match(f"{word} {value}"):
+                raise ValueError(
+                    f"given {launcher!r}, but {word} is added for each run; allowed: the launcher without numbers of "
+                    "ranks, nodes and cores"
+                )
+        return launcher
 
     @field_validator("default_partition")
     @classmethod
@@ -123,6 +163,13 @@ class Machine(BaseModel):
         name = name or self.default_partition or next(iter(self.partitions))
         _check_known(name, self.partitions)
         return name, self.partitions[name]
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise ValueError(f"given {text!r}: {str(error).lower()}; each quote needs its partner") from None
 
 
 def _check_known(name: str, partitions: Mapping[str, Partition]) -> None:
@@ -162,5 +209,13 @@ def _explain(problem: Any, document: Document) -> str:
     elif problem["type"] == "too_short":
         text = f"{name}: given none, allowed: one partition or more"
     else:
-        text = f"{name}: given {given(problem['input'])}, allowed: {allowed(problem)}"
+        text = f"{name}: given {given(problem['input'])}, allowed: {allowed(problem)}{_meaning(key)}"
     return f"{where}: {text}"
+
+
+def _meaning(key: tuple[Any, ...]) -> str:
+    """Return what a key with a number means, unit included: `6G` and `1:30:00` are then put right at once."""
+    model = _PARTS.get(str(key[0]), Machine) if key else Machine
+    field = model.model_fields.get(str(key[-1])) if key else None
+    counted = field is not None and field.annotation in (int, Int, Int | None, Positive, Positive | None)
+    return f" ({re.split('[;:] ', field.description or '')[0]})" if field and counted else ""

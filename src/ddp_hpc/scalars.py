@@ -25,6 +25,7 @@ Positive = Annotated[int, Field(gt=0), Whole]  # bounds first, or they are lacki
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
 Name = Annotated[str, Field(pattern=NAME)]  # of partitions, accounts and the like
+FEATURES = r"^[^\s'\"]+$"  # of nodes, as `sbatch --constraint` takes them
 GPU_TYPE = r"^[A-Za-z0-9_.]+$"  # the plugin takes no others
 
 STRICT = ConfigDict(frozen=True, extra="forbid", strict=True)

@@ -7,7 +7,7 @@ keeps each request beside the run's spec, and the job takes it from there.
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 
-from ddp_hpc import plan
+from ddp_hpc import plan, spec as specs
 from ddp_hpc._process import read_json, write_json
 from ddp_hpc.ledger import Ledger, Planned
 from ddp_hpc.machine import Machine, MachineError
@@ -18,7 +18,7 @@ from ddp_hpc.spec import RunSpec
 from ddp_hpc.statuses import FAILED
 from ddp_hpc.store import Store
 
-REQUEST = "request.json"
+SPEC, REQUEST = "spec.json", "request.json"
 MOST_PROBLEMS = 10
 
 # fields on which the time of a run does not depend
@@ -115,11 +115,26 @@ def read(store: Store, run: str) -> Request:
     Raises:
         MachineError: nobody has written that.
     """
-    content = read_json(store.folder(run) / REQUEST)
     try:
-        return Request(**content)
+        return Request(**read_json(store.folder(run) / REQUEST))
     except TypeError:
-        raise MachineError(
-            f"{store.folder(run) / REQUEST} is missing or of another version of ddp-hpc: the driver writes it before "
-            "it submits a run; cancel the job and call `ddp-hpc run` again"
-        ) from None
+        raise _gone(store, run, REQUEST) from None
+
+
+def spec(store: Store, run: str) -> RunSpec:
+    """Return the spec of a run as it was when it was submitted.
+
+    Raises:
+        MachineError: nobody has written that.
+    """
+    try:
+        return specs.load(read_json(store.folder(run) / SPEC)["spec"])
+    except (KeyError, TypeError, ValueError):
+        raise _gone(store, run, SPEC) from None
+
+
+def _gone(store: Store, run: str, name: str) -> MachineError:
+    return MachineError(
+        f"{store.folder(run) / name} is missing or of another version of ddp-hpc: the driver writes it before it "
+        "submits a run; call `ddp-hpc run` again"
+    )

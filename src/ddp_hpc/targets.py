@@ -21,6 +21,7 @@ from ddp_hpc.machine import Machine
 from ddp_hpc.project import Project
 from ddp_hpc.resources import Request
 from ddp_hpc.scalars import canonical_json
+from ddp_hpc.spec import RunSpec
 from ddp_hpc.states import state_of
 
 TEMPLATES = catalog.PACKAGE / "templates"
@@ -160,12 +161,19 @@ class StudyTargets:
 
 @dataclass(frozen=True)
 class Targets:
-    """The studies of one call of the workflow."""
+    """The studies of one call of the workflow; none within a job, for they may have been edited since it was queued.
+
+    Args:
+        project: in which they are.
+        studies: by name.
+        machine: that runs them; None: they run here.
+        only: of the missing runs, train these; None: all.
+    """
 
     project: Project
     studies: dict[str, StudyTargets] = field(default_factory=dict)
     machine: Machine | None = None
-    only: frozenset[str] | None = None  # of the missing runs, train these; None: all
+    only: frozenset[str] | None = None
 
     @classmethod
     def of(
@@ -218,9 +226,13 @@ class Targets:
         made = [file for study in self.studies.values() for file in (*study.stamps, *study.outputs)]
         return made if settled else [*self.missing, *made]
 
+    def spec(self, run: str) -> RunSpec:
+        """Return the spec of a run; of one that no study here plans, from its folder."""
+        return self.planned[run].spec if run in self.planned else submission.spec(self.project.store, run)
+
     def data_for(self, run: str) -> list[str]:
         """Return the receipts of datasets that must have been fetched before `run`; none for those that ship."""
-        dataset = self.planned[run].spec.dataset.name
+        dataset = self.spec(run).dataset.name
         return [f"results/data/{dataset}/archive.sha256"] if is_fetched(dataset) else []
 
 

@@ -29,31 +29,26 @@ SLOTS = 1000  # of profiles/allocation
 _lock: DriverLock | None = None
 
 
-def targets(config: Mapping[str, Any]) -> Targets:
+def targets(config: Mapping[str, Any], in_a_job: bool = False) -> Targets:
     """Return the targets of the studies that `config` names.
+
+    Args:
+        config: of the workflow.
+        in_a_job: this is the workflow within a job, whose run stands in its folder. No study is read: it, or the code,
+            may have been edited since the job was queued.
 
     Raises:
         StudyError: a study is wrong, before any job exists.
     """
     project = Project.here()
+    machine = config.get("machine") and project.machine(str(config["machine"]))
+    if in_a_job:
+        return Targets(project, machine=machine or None)
     names = config.get("studies") or project.studies
     names = [names] if isinstance(names, str) else list(names)
-    machine = config.get("machine")
-    return Targets.of(
-        project,
-        names,
-        bool(config.get("settled")),
-        machine and project.machine(str(machine)),
-        _only(project, config.get("only")),
-    )
-
-
-def _only(project: Project, file: str | None) -> frozenset[str] | None:
-    """Return the runs that a pass of `ddp-hpc run` trains; None: all. In a job the list may be gone: it has its run."""
-    try:
-        return frozenset(json.loads((project.root / file).read_text())) if file else None
-    except (OSError, ValueError):
-        return None
+    only = config.get("only")  # the runs that a pass of `ddp-hpc run` trains
+    runs = frozenset(json.loads((project.root / only).read_text())) if only else None
+    return Targets.of(project, names, bool(config.get("settled")), machine or None, runs)
 
 
 def resources(found: Targets, config: Mapping[str, Any], in_a_job: bool) -> dict[str, Callable[[Any], Any]]:
@@ -70,7 +65,7 @@ def resources(found: Targets, config: Mapping[str, Any], in_a_job: bool) -> dict
         launcher = config.get("launcher", "mpiexec")
 
         def here(wildcards: Any, name: str) -> Any:
-            ranks = found.planned[wildcards.run].spec.world_size
+            ranks = found.spec(wildcards.run).world_size
             return {
                 "runtime": found.runtime_min(wildcards.run) or config.get("runtime_min", 60),
                 "mpi": f"{launcher} -n {ranks}" if ranks > 1 else "",

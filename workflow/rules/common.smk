@@ -1,6 +1,6 @@
 from ddp_hpc import allocation, workflow as ddp
 
-TARGETS = ddp.targets(config)
+TARGETS = ddp.targets(config, in_a_job=not workflow.is_main_process)
 
 if workflow.is_main_process:
     ddp.enter(TARGETS)  # one driver at a time; writes what the trainer starts from, unless this is a dry run

@@ -18,7 +18,7 @@ rule train:
         "results/runs/{run}/run.parquet",  # {run} holds the hashes of spec and code
     log:
         "logs/train/{run}.log",
-    priority: lambda wildcards: TARGETS.priority[wildcards.run]
+    priority: lambda wildcards: TARGETS.priority.get(wildcards.run, 0)  # a job does not know the others
     threads: 1
     # `slot`: one training at a time where the profile says so, for timings must not share the machine. The rest is time
     # limit and launcher and, with a machine file, all that Slurm is asked for; the ranks in them come from the spec, not
