@@ -59,6 +59,18 @@ def test_ours_are_the_jobs_of_planned_runs_in_this_folder_that_are_not_over(tmp_
     assert [job.number for job in jobs.active()] == ["17"]
 
 
+def test_a_job_that_squeue_has_left_out_is_active_until_scontrol_says_otherwise(tmp_path, ledger, jobs, cluster):
+    everything = listed(ledger, tmp_path, "RUNNING", "PENDING")
+    cluster(squeue=everything)
+    assert [job.number for job in jobs.active()] == ["17", "18"]
+    cluster(squeue="exit 0", scontrol=says(fake_slurm.shown(17, "RUNNING")))
+    assert [job.number for job in jobs.active()] == ["17", "18"]
+    cluster(squeue="exit 0", scontrol=says(fake_slurm.shown(17, "COMPLETED")))
+    assert jobs.active() == []
+    cluster(squeue="exit 0", scontrol="exit 1")
+    assert jobs.active() == []
+
+
 @pytest.fixture
 def watch(jobs, monkeypatch) -> Callable[[int, float], Watch]:
     """A watch that has seen no job for so many seconds, over a pass of which so many runs have not ended."""

@@ -168,6 +168,28 @@ def test_a_job_that_never_came_to_its_supervisor_is_an_attempt_once_kept(store, 
     assert state_of(store, "one") == State(status, state.reason, 1)
 
 
+@pytest.mark.parametrize(
+    ("log", "said"),
+    [
+        (
+            "Building DAG of jobs...\nInputFunctionException in rule train in file train.smk, line 14:\nError:\n"
+            "  KeyError: 'ring-w3'\nWildcards:\n  run=ring-w3\nTraceback:\n  File targets.py\n",
+            "says: InputFunctionException in rule train in file train.smk, line 14: Error: KeyError: 'ring-w3'",
+        ),
+        ("/bin/sh: 1: python: not found\nslurmstepd: error: gone\nmore\n", "says: slurmstepd: error: gone more"),
+        ("bash: module: command not found\n", "says: bash: module: command not found"),
+        ("something else\nthe last line\n", "says: the last line"),
+    ],
+)
+def test_of_a_job_that_never_came_to_its_supervisor_its_log_says_why(store, cluster, tmp_path, log, said):
+    (tmp_path / "job.log").write_text(log)
+    told = shown(17, "FAILED", f"ExitCode=1:0 StdOut={tmp_path}/job.log Power=")
+    cluster(squeue=says(line(17, "FAILED", folder=store.root.parent)), scontrol=says(told))
+    state = state_of(store, "one")
+    assert state.status == "launch_failed"
+    assert state.reason.endswith(f"before its supervisor began; its log, {tmp_path}/job.log, {said}")
+
+
 def test_the_words_of_a_supervisor_are_not_written_over(store, cluster):
     journal = attempt(store, 1, "17")
     cluster(squeue=says(line(17, "FAILED")), scontrol=says(shown(17, "FAILED")))

@@ -7,7 +7,8 @@ nothing. So the workflow, which is read before that happens, keeps those that co
 
 import json
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 
 KEPT = "DDP_HPC_SLURM"
 # The others would be wishes of the srun with which mpiexec starts its helper on each node, that a single node cannot
@@ -17,6 +18,14 @@ NAMES = (
     *("SLURM_TASKS_PER_NODE", "SLURM_GPUS_PER_NODE"),
 )
 
+# `man srun`, INPUT ENVIRONMENT VARIABLES: what its line does not say anyway, and what is no fact of the job
+_WISHES = re.compile(
+    r"SRUN_\w+|SLURM_(CPU_BIND|MEM_BIND|GPU_BIND|GPUS_PER_TASK|NTASKS_PER_(GPU|CORE|SOCKET)|CPUS_PER_GPU|(STEP_)?GRES"
+    r"|EXCLUSIVE|OVERCOMMIT|CORE_SPEC|THREAD_SPEC|DISTRIBUTION|SPREAD_JOB|USE_MIN_NODES|WHOLE"
+    r"|OVERLAP|CONSTRAINT|HOSTFILE|EXPORT_ENV|RESV_PORTS|NO_KILL|WAIT|TIMELIMIT|MULTI_PROG|REMOTE_CWD|WORKING_DIR"
+    r"|STDOUTMODE|STDERRMODE|STDINMODE|LABELIO|OPEN_MODE)(_\w+)?"
+)
+
 
 def keep() -> None:
     """Keep what Slurm says of our job under another name, if we are in one and the plugin has not taken it yet."""
@@ -24,12 +33,14 @@ def keep() -> None:
         os.environ[KEPT] = json.dumps({name: os.environ[name] for name in NAMES if name in os.environ})
 
 
-def variables(launcher: Sequence[str]) -> dict[str, str]:
-    """Return the variables that `launcher` needs beside those of this process.
+def environment(launcher: Sequence[str], ours: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment for `launcher`: `ours`, with what it has to know of its job, without wishes of others.
 
-    None for srun: it knows its job, and takes such variables for wishes.
+    `srun` knows its job, and takes variables for wishes: those of the user's shell, of the site, or of the step in
+    which the driver was started would change what a run was given, beside all that its line says.
     """
-    kept: dict[str, str] = json.loads(os.environ.get(KEPT, "{}"))
-    ours = kept.get("SLURM_JOB_ID", "") == os.environ.get("SLURM_JOB_ID")
-    of_slurm = any(os.path.basename(word) == "srun" for word in launcher)
-    return kept if ours and not of_slurm else {}
+    if any(os.path.basename(word) == "srun" for word in launcher):
+        return {name: value for name, value in ours.items() if not _WISHES.fullmatch(name)}
+    kept: dict[str, str] = json.loads(ours.get(KEPT, "{}"))
+    of_this_job = kept.get("SLURM_JOB_ID", "") == ours.get("SLURM_JOB_ID")
+    return dict(ours) | (kept if of_this_job else {})

@@ -1,5 +1,6 @@
 """`ddp-hpc run`: train what is missing, then make tables, figures and page from what there is."""
 
+import os
 import sys
 import time
 from collections import Counter
@@ -18,6 +19,7 @@ from ddp_hpc.printing import counted
 from ddp_hpc.progress import Making
 from ddp_hpc.project import Project
 from ddp_hpc.queueing import Jobs
+from ddp_hpc.sbatch import without_shapes
 from ddp_hpc.states import State, state_of
 from ddp_hpc.statuses import FINISHED, in_words
 from ddp_hpc.targets import StudyTargets
@@ -62,6 +64,8 @@ def run(
             "config/machines/NAME.yaml` proposes one for this cluster; then write `machine: NAME` in "
             f"{profile}/profile.yaml"
         )
+    if remote and (note := without_shapes(os.environ)):
+        print(f"note: {note}", file=sys.stderr)
     lock = DriverLock(project.root)
     if not lock.take():
         raise DriverAliveError(lock.refusal())

@@ -1,6 +1,7 @@
 """What the end of a job in Slurm means for its run: a status, and the reason in words."""
 
 import re
+from itertools import takewhile
 from pathlib import Path
 
 from ddp_hpc.slurm import Record
@@ -19,6 +20,10 @@ _NODE_WORDS = re.compile(
     r"|unable to contact slurmd|zero bytes were transmitted or received|due to node failure",
     re.IGNORECASE,
 )
+
+# in the log of a job that has not come to its training: Snakemake's words for an exception, and what follows them
+_ERROR = re.compile(r"(\w+\.)*\w*(Error|Exception)\b|.*\b(error|command not found|No such file or directory)\b")
+_BESIDE = re.compile(r"(Wildcards|Traceback|Attributes)\b.*:|File \"")
 
 
 def ending(job: Record, seen_bytes: int | None = None) -> tuple[str, str]:
@@ -56,6 +61,19 @@ def memory_words(text: str) -> str | None:
 def node_words(text: str) -> str | None:
     """Return the line in which a launcher says that it lost a node; None if there is none."""
     return next((line.strip() for line in text.splitlines() if _NODE_WORDS.search(line)), None)
+
+
+def log_says(job: Record) -> str:
+    """Return the first error in the log of a job, else its last line, as the end of a reason; empty without a log.
+
+    Of a job whose supervisor never began nobody else says why.
+    """
+    lines = [line.strip() for line in _tail(job.log).splitlines() if line.strip()]
+    if not lines:
+        return ""
+    first = next((number for number, line in enumerate(lines) if _ERROR.match(line)), None)
+    told = lines[-1:] if first is None else list(takewhile(lambda line: not _BESIDE.match(line), lines[first:]))
+    return f"; its log, {job.log}, says: {' '.join(told)[:400]}"
 
 
 def _failed(job: Record, name: str, where: str, seen_bytes: int | None) -> tuple[str, str]:

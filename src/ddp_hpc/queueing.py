@@ -31,13 +31,22 @@ class Jobs:
 
     def __init__(self, project: Project, planned: Sequence[Planned], signals: Signals) -> None:
         self.signals = signals
+        self._seen: list[slurm.Job] = []
         self._folder = os.path.realpath(project.root)
         self._runs = {one.run for one in planned}
 
     def active(self) -> list[slurm.Job]:
-        """Return those that wait or run; none if Slurm does not answer."""
-        ours = [job for job in slurm.queue().jobs if job.active and job.run in self._runs]
-        return [job for job in ours if os.path.realpath(job.folder) == self._folder]
+        """Return those that wait or run; none if Slurm does not answer.
+
+        An answer of squeue that lacks a job which has not ended, as scontrol says, has been cut short.
+        """
+        listed = slurm.queue()
+        ours = [job for job in listed.jobs if job.active and job.run in self._runs]
+        ours = [job for job in ours if os.path.realpath(job.folder) == self._folder]
+        if not listed.problem:
+            lost = [job for job in self._seen if listed.job(job.number) is None]
+            self._seen = ours = [*ours, *(job for job in lost if slurm.is_active(job.number))]
+        return ours
 
     def wait_for_slurm(self) -> None:
         """Wait until Slurm answers, or a signal asks to end: without knowing the queue, nothing may be submitted."""

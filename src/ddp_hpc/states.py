@@ -9,7 +9,7 @@ from typing import Any
 from ddp_hpc import lease, slurm
 from ddp_hpc._process import read_json, write_json
 from ddp_hpc.durations import duration
-from ddp_hpc.endings import ending
+from ddp_hpc.endings import ending, log_says
 from ddp_hpc.statuses import FAILED, FINISHED
 from ddp_hpc.store import Store
 
@@ -184,9 +184,11 @@ def _of_newer_job(store: Store, run: str, state: State, started: dict[str, Any])
         return State("running", f"Slurm job {job.number} has begun, its ranks not yet", state.attempts, job.number)
     if job.state == "COMPLETED" or (state.attempts and not last):  # an attempt without Slurm came later, or before
         return state
-    status, reason = ending(slurm.record(job.number) or slurm.Record(job.number, job.state))
+    told = slurm.record(job.number) or slurm.Record(job.number, job.state)
+    status, reason = ending(told)
+    says = log_says(told) if status == "crashed" else ""
     status = "launch_failed" if status == "crashed" else status
-    return State(status, f"{reason}, before its supervisor began", state.attempts, job.number, learned=True)
+    return State(status, f"{reason}, before its supervisor began{says}", state.attempts, job.number, learned=True)
 
 
 def _waits(job: slurm.Job) -> str:

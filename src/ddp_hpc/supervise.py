@@ -147,7 +147,7 @@ def _launch(
     die_with_parent(signal.SIGTERM)
     try:
         environment = launch_environment(on_this_node, launch["spec"].get("threads_per_rank"))
-        environment |= allocation.variables(launcher)
+        environment = allocation.environment(launcher, environment)
         if gpu_direct.asked(launch["spec"]) and (refusal := gpu_direct.refusal(launcher, environment)):
             interruption.close()
             return Outcome("launch_failed", refusal)

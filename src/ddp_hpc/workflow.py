@@ -12,7 +12,7 @@ from typing import Any
 from ddp_hpc import plan, submission
 from ddp_hpc.lock import DriverLock
 from ddp_hpc.project import Project
-from ddp_hpc.sbatch import SBATCH, sbatch, step_line
+from ddp_hpc.sbatch import SBATCH, sbatch, step_line, without_shapes
 from ddp_hpc.states import mark_slurm, state_of, uses_slurm
 from ddp_hpc.targets import Targets
 
@@ -118,6 +118,8 @@ def enter(found: Targets) -> None:
         _refuse_doubles(found)
     if found.machine:
         mark_slurm(found.project.store)
+        if note := without_shapes(os.environ):
+            print(f"note: {note}", file=sys.stderr)
     for study in found.studies.values():
         plan.prepare(study.ledger)
         if not study.settled:  # what waits or runs keeps the request with which it was submitted
