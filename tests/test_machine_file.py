@@ -81,7 +81,7 @@ WRONG = {
     "ours, in short": ("--mail-type=END", "--mail-type=END -t 5", [":12:", "-t is set by each run's request"]),
     "never in extra": ("--mail-type=END", "--array=1-3", [":12:", "with --array the driver would lose its job"]),
     "no option": ("--mail-type=END", "mail-type=END", [":12:", "options of sbatch, which begin with `-`"]),
-    "a quote in extra": ("--mail-type=END", "--nodelist=\"a", [":12:", "each quote needs its partner"]),
+    "a quote in extra": ("--mail-type=END", '--nodelist="a', [":12:", "each quote needs its partner"]),
     "no launcher": ("extra:", "launcher: ''\nextra:", [":12:", "launcher: given '', allowed: one command"]),
     "a script": ("extra:", "launcher: module load mpi && srun\nextra:", [":12:", "load modules before"]),
     "a variable": ("extra:", "launcher: $MPI/bin/mpiexec\nextra:", [":12:", "only a shell understands"]),

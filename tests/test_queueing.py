@@ -12,7 +12,8 @@ import pytest
 from fake_slurm import line, says
 
 from ddp_hpc import queueing, slurm
-from ddp_hpc.engine import Signals
+from ddp_hpc.engine import Engine, Signals
+from ddp_hpc.lock import DriverLock
 from ddp_hpc.passes import Passes
 from ddp_hpc.progress import Progress
 from ddp_hpc.project import Project
@@ -228,3 +229,61 @@ def test_after_a_signal_nothing_is_tried_again(ledger):
     signals.asked.append(15)
     assert Passes(ledger, workflow, None, RETRIES, signals).train([ledger.planned[1]]) == -1
     assert workflow.trained == []
+
+
+class Refusing(Scripted):
+    """The queue of this user takes one job at a time: sbatch refuses the others."""
+
+    def start(self, target, progress, only, remote, over) -> int:
+        runs = json.loads((self.log.parent / only.removeprefix("only=")).read_text())
+        self.script = [{number: "ok"} for number, one in enumerate(self.ledger.planned) if one.run == runs[0]]
+        self.refused = dict.fromkeys(runs[1:], "sbatch: error: AssocMaxSubmitJobLimit")
+        return super().start(target, progress, only)
+
+    def refusals(self) -> dict[str, str]:
+        refused, self.refused = self.refused, {}
+        return refused
+
+
+def test_what_a_full_queue_has_refused_is_submitted_when_there_is_room(ledger, jobs, cluster, capsys):
+    cluster(squeue="exit 0")
+    workflow = Refusing(ledger)
+    Passes(ledger, workflow, jobs, {}, Signals()).train(ledger.planned)
+    assert workflow.trained == [[0, 1, 2], [1, 2], [2]]
+    assert "2 runs to try again: 2 rejected" in capsys.readouterr().out
+
+
+def test_what_is_refused_though_no_other_job_is_there_is_not_submitted_for_ever(ledger, jobs, cluster):
+    cluster(squeue="exit 0")
+    workflow = Refusing(ledger)
+    workflow.refused = {one.run: "Job violates policy (job submit limit)" for one in ledger.planned}
+    workflow.start = lambda *given, **named: 1
+    Passes(ledger, workflow, jobs, {}, Signals()).train(ledger.planned)
+    assert {state_of(ledger.store, one.run).status for one in ledger.planned} == {"rejected"}
+    assert all(state_of(ledger.store, one.run).attempts == 1 for one in ledger.planned)
+
+
+def refusal(run: str, words: str) -> str:
+    """How Snakemake 9.27 and its plugin tell of it, with no blank line behind."""
+    return (
+        f"Error in rule train:\n    message: SLURM sbatch failed. The error message was '{words}'.\n    sbatch call:\n"
+        f"        sbatch --parsable -p cpu\n    jobid: 3\n    output: results/runs/{run}/run.parquet\n    shell:\n"
+        f"        exec ddp-hpc train {run}\n        (command exited with non-zero exit code)\n"
+    )
+
+
+def test_every_refusal_is_read_once_also_those_in_a_row_and_those_half_written(tmp_path):
+    (tmp_path / "profile.yaml").write_text("jobs: 1")
+    engine = Engine(Project(tmp_path), "one", DriverLock(tmp_path), ".", None, [], Signals())
+    file = tmp_path / engine.log
+    file.parent.mkdir(parents=True)
+    failed = "Error in rule train:\n    message: SLURM-job '5' failed\n    output: results/runs/z/run.parquet\n"
+    text = "Job 1 has been submitted\n" + failed + refusal("a", "sbatch: error: no\nsbatch: no user's limit")
+    text += refusal("b", "x") + failed + "Job 2 has been submitted\n" + refusal("c", "y") + failed
+    found = []
+    for size in range(0, len(text) + 1, 7):
+        file.write_text(text[:size])
+        found += engine.refusals().items()
+    file.write_text(text)
+    found += engine.refusals().items()
+    assert found == [("a", "sbatch: error: no sbatch: no user's limit"), ("b", "x"), ("c", "y")]

@@ -4,11 +4,12 @@ import json
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from sandbox import Sandbox
 
-from ddp_hpc import plan, submission
+from ddp_hpc import plan, submission, workflow
 from ddp_hpc.machine import Machine, MachineError
 from ddp_hpc.project import Project
 
@@ -189,3 +190,36 @@ def test_a_profile_that_submits_must_name_a_machine(project):
     done = sandbox.call("ddp-hpc", "run", "--profile", "profiles/slurm", "one")
     assert done.returncode == 2
     assert "profiles/slurm submits to Slurm and names no machine: write `config: {machine: NAME}` there" in done.stderr
+
+
+EDITS = {
+    "the study asks for others": ("config/studies/one.yaml", STUDY.replace("steps: 10", "steps: 20")),
+    "the study is half written": ("config/studies/one.yaml", "base: {model: ["),
+    "the list of the pass is gone": ("logs/pass.json", None),
+}
+
+
+@pytest.mark.parametrize(("file", "text"), EDITS.values(), ids=EDITS)
+def test_a_job_trains_what_was_submitted_whatever_is_edited_while_it_waits(project, monkeypatch, file, text):
+    monkeypatch.chdir(project.root)
+    ledger = project.ledger("one")
+    run = ledger.planned[0].run
+    plan.prepare(ledger)
+    submission.write(ledger.store, ledger.planned, submission.requests([ledger], MACHINE))
+    (project.root / "config" / "machines" / "here.yaml").write_text(json.dumps(MACHINE.model_dump(mode="json")))
+    config = {"studies": ["one"], "machine": "here", "only": "logs/pass.json"}
+    if text:
+        (project.root / file).write_text(text)
+
+    targets = workflow.targets(config, in_a_job=True)
+    asked = workflow.resources(targets, config, in_a_job=True)
+
+    wildcards = SimpleNamespace(run=run)
+    assert targets.data_for(run) == []  # digits ship with us
+    assert targets.missing == targets.wanted == []
+    assert asked["mpi"](wildcards).endswith("-n 2 -c 4 --ntasks-per-node=2 --distribution=block")
+    assert (asked["slurm_partition"](wildcards), asked["runtime"](wildcards)) == ("gpu", 60)
+
+    shutil.rmtree(ledger.store.folder(run))
+    with pytest.raises(MachineError, match=r"spec\.json is missing .* call `ddp-hpc run` again"):
+        targets.data_for(run)

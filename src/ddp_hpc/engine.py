@@ -20,7 +20,10 @@ from ddp_hpc.workflow import DRIVER
 GRACE_S = 40.0  # how long the workflow may take to cancel its jobs before it is killed
 POLL_S = 0.5
 _TAIL = 12
-_REFUSED = re.compile(r"Error in rule train:\n(.*?)(?:\n\n|\Z)", re.DOTALL)
+_REFUSAL = b"Error in rule train:\n    message: SLURM sbatch failed. The error message was '"
+_REFUSED = re.compile(
+    re.escape(_REFUSAL) + rb"(.*?)'\.\n.*?\n    output: results/runs/([^/\s]+)/run\.parquet", re.DOTALL
+)
 
 
 class Shows(Protocol):
@@ -134,16 +137,15 @@ class Engine:
         """Return, by run, the words in which sbatch has refused a job since this was last asked."""
         if not (self.project.root / self.log).exists():  # nothing has been submitted yet
             return {}
-        with open(self.project.root / self.log, errors="replace") as log:
+        with open(self.project.root / self.log, "rb") as log:
             log.seek(self._read)
             text = log.read()
-            self._read = log.tell()
-        found = {}
-        for block in _REFUSED.findall(text):
-            words = re.search(r"sbatch failed\. The error message was '(.*?)'\.\n", block, re.DOTALL)
-            run = re.search(r"results/runs/([^/\s]+)/run\.parquet", block)
-            if words and run:
-                found[run[1]] = " ".join(words[1].split())
+        found, end = {}, 0
+        for match in _REFUSED.finditer(text):
+            words, run = (part.decode(errors="replace") for part in match.groups())
+            found[run], end = " ".join(words.split()), match.end()
+        begun = text.find(_REFUSAL, end)  # its rest is still to be written, or that of its first line
+        self._read += begun if begun >= 0 else max(end, len(text) - len(_REFUSAL))
         return found
 
     def complaints(self) -> list[str]:

@@ -1,6 +1,7 @@
 """The training of a study, in passes: what fails is tried again as the machine file says, and no run is doubled."""
 
 import json
+import re
 import signal
 import sys
 import time
@@ -19,6 +20,10 @@ from ddp_hpc.statuses import FAILED, in_words
 LATE_S = 60.0
 PAUSING = ("node_fail", "launch_failed")  # what a second job may meet, too, if it starts at once
 MOST_STUCK = 3  # passes that Snakemake may spoil by hanging
+
+# words of sbatch: the controller does not answer; the user, or Slurm, may have no more jobs in the queue
+_AWAY = re.compile("contact slurm controller|socket timed out|connection refused", re.IGNORECASE)
+_FULL = re.compile("submit ?limit|MaxSubmit|MaxJobCount|temporarily unable to accept job", re.IGNORECASE)
 
 
 class Passes:
@@ -46,6 +51,7 @@ class Passes:
         self.pause_s = pause_s
         self.failures: Counter[tuple[str, str]] = Counter()
         self.stuck = 0
+        self.full: set[str] = set()  # runs of this pass for which there was no room in the queue
 
     def train(self, missing: Sequence[Planned]) -> int:
         """Train, pass after pass, and return the last exit code of Snakemake; negative if a signal asked to end."""
@@ -81,8 +87,13 @@ class Passes:
         code = 0
         if ours and not self.signals.asked:
             watch = Watch(self.jobs, lambda: len(progress.waiting))
-            only = self._only(ours, number)
-            code = self.engine.start("trained", progress, only, remote=True, over=watch)
+
+            def over(pid: int) -> bool:
+                self._keep_refusals(ours)  # at once: others may run for days
+                return watch(pid)
+
+            self.full.clear()
+            code = self.engine.start("trained", progress, self._only(ours, number), remote=True, over=over)
             if watch.stuck:
                 self.stuck += 1
                 self.engine.say(watch.stuck)
@@ -114,12 +125,18 @@ class Passes:
         if self.jobs:
             self._keep_refusals(lacking)
             self._keep_ends(lacking)
+        room = len(self.full) < len(waiting)  # in the queue: the other jobs of this pass have left it
         again, why = [], Counter[str]()
         for planned in lacking:
             status = state_of(self.ledger.store, planned.run).status
             self.failures[planned.run, status] += 1
             lost = status == "missing" and 0 < self.stuck < MOST_STUCK
-            if lost or (status in FAILED and self.failures[planned.run, status] <= self.retries.get(status, 0)):
+            refused = room and planned.run in self.full
+            if (
+                lost
+                or refused
+                or (status in FAILED and self.failures[planned.run, status] <= self.retries.get(status, 0))
+            ):
                 again.append(planned)
                 why[status] += 1
         if again:
@@ -135,14 +152,15 @@ class Passes:
         while time.monotonic() < deadline and not self.signals.asked:
             time.sleep(POLL_S)
 
-    def _keep_refusals(self, lacking: Sequence[Planned]) -> None:
+    def _keep_refusals(self, waiting: Sequence[Planned]) -> None:
+        """Write into the journals what sbatch has refused since the last time, and note where the queue was full."""
         refused = self.engine.refusals()
-        for planned in lacking:
+        for planned in waiting:
             words = refused.get(planned.run)
             if words:
-                away = "ontact slurm controller" in words or "ocket timed out" in words or "onnection refused" in words
-                state = State("launch_failed" if away else "rejected", f"sbatch: {words}")
+                state = State("launch_failed" if _AWAY.search(words) else "rejected", f"sbatch: {words}")
                 keep(self.ledger.store, planned.run, state)
+                self.full |= {planned.run} if _FULL.search(words) else set()
 
     def _keep_ends(self, runs: Sequence[Planned]) -> None:
         """Write into the journals what only Slurm knows, before it forgets."""

@@ -7,7 +7,8 @@ keeps each request beside the run's spec, and the job takes it from there.
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 
-from ddp_hpc import plan, spec as specs
+from ddp_hpc import plan
+from ddp_hpc import spec as specs
 from ddp_hpc._process import read_json, write_json
 from ddp_hpc.ledger import Ledger, Planned
 from ddp_hpc.machine import Machine, MachineError
