@@ -84,7 +84,7 @@ def test_a_diverged_curve_ends_with_its_first_broken_step():
     ]
     curve = measured.curves(parts)
     assert len(curve.losses) == 2
-    assert recording.reason_of(curve) == "loss is inf at step 2 (rank 0)"
+    assert measured.reason_of(curve) == "loss is inf at step 2 (rank 0)"
 
 
 TWO_RANKS = spec.load(

@@ -219,18 +219,19 @@ def test_options_are_compared_as_a_grid_spells_them(judged):
     assert "they differ in exchange_options: " in both["reason"]
 
 
-@pytest.mark.parametrize(("share", "verdict"), [(0.2, "reproduced"), (0.5, "not testable here")])
-def test_a_disturbed_run_tells_nothing_where_quiet_is_asked_for(judged, share, verdict):
+@pytest.mark.parametrize(
+    ("slow", "waited", "verdict"),
+    [(0.2, 0.03, "reproduced"), (0.5, None, "not testable here"), (0.2, 0.1, "not testable here")],
+)
+def test_a_disturbed_run_tells_nothing_where_quiet_is_asked_for(judged, slow, waited, verdict):
     def train(spec):
-        result = steady(spec)
-        total = result.columns["train_s"]
-        return replace(result, columns=dict(result.columns) | {"step_s": (1 - share) * total / 100})
+        own = dict(steady(spec).columns) | {"core_wait_share": waited}
+        return replace(steady(spec), columns=own | {"step_s": (1 - slow) * own["train_s"] / 100})
 
     quiet, any_ = (judged({"value": at(2)}, {"at_least": 0}, train, applies_when=needs) for needs in (["quiet"], []))
 
-    assert quiet["verdict"] == verdict
-    assert any_["verdict"] == "reproduced"
-    assert pd.isna(any_["reason"]) if share < 0.3 else "3 of 3 rows were disturbed" in any_["reason"]
+    assert (quiet["verdict"], any_["verdict"]) == (verdict, "reproduced")
+    assert pd.isna(any_["reason"]) if slow < 0.3 else "3 of 3 rows were disturbed" in any_["reason"]
 
 
 def test_a_run_that_sat_elsewhere_is_no_number(judged):

@@ -102,6 +102,18 @@ def test_time_lost_in_slow_steps_is_a_column_and_a_warning(tmp_path):
     assert warning.startswith("In 2 of 3 runs more than a third of the training time went to steps slower")
 
 
+def test_threads_that_wait_for_cores_are_a_warning_unless_the_ranks_take_them_from_each_other(tmp_path):
+    def train(spec):
+        share = {16: 0.02, 32: 0.3, 64: 0.7}[spec.batch_size]
+        result = constant(5.0, 400)
+        return dataclasses.replace(result, columns={"core_wait_share": share, "oversubscribed": spec.batch_size == 64})
+
+    ledger = made_up(tmp_path, train, grid=ONE_GROUP)
+
+    (warning,) = [text for text in flags(ledger, {}, of_runs(ledger)) if "core_wait_share" in text]
+    assert warning.startswith("In 1 of 3 runs threads were ready and had no core in over 5% of the time, in up to 30%")
+
+
 def test_all_diverged_is_no_winner(tmp_path):
     ledger = made_up(tmp_path, lambda spec: Result("diverged", "loss is inf", (1.0,), (np.inf,)))
     table = winners.build(ledger)

@@ -111,6 +111,7 @@ def standing(runs: pd.DataFrame) -> "pd.Series[str]":
     return runs["status"].mask((runs["status"] == "ok") & misplaced, MISPLACED)
 
 
+CROWDED = 0.05  # of the training time: from this `core_wait_share` on, others had the cores all the time
 DISTURBED = 1 / 3  # of the training time: from this `slow_steps_share` on, times are not to be trusted
 # fields that change no step's work
 SAME_WORK = frozenset(

@@ -131,3 +131,12 @@ def finite_curve(outcome: Outcome) -> tuple[list[float], list[float]]:
     broken = np.flatnonzero(~np.isfinite(losses[:known]))
     end = int(broken[0]) if len(broken) else known
     return t_s[:end].tolist(), losses[:end].tolist()
+
+
+def reason_of(curve: Curves) -> str:
+    """Return where a diverged run broke, e.g. `loss is nan at step 37 (rank 1)`."""
+    broken = np.flatnonzero(~np.isfinite(curve.rank_losses[-1]))
+    if not len(broken):
+        return f"weights are not finite after step {len(curve.losses)}, the last"
+    rank = int(broken[0])
+    return f"loss is {curve.rank_losses[-1, rank]} at step {len(curve.losses)} (rank {rank})"

@@ -8,7 +8,17 @@ from typing import Any
 import pandas as pd
 
 from ddp_hpc import records
-from ddp_hpc.columns import DISTURBED, MISPLACED, rows_of, search_columns, show, slow_steps_share, standing, varying
+from ddp_hpc.columns import (
+    CROWDED,
+    DISTURBED,
+    MISPLACED,
+    rows_of,
+    search_columns,
+    show,
+    slow_steps_share,
+    standing,
+    varying,
+)
 from ddp_hpc.ledger import Ledger
 
 _PER_RUN = ("command", "startup", "null_columns")  # differ by nature, or are told elsewhere
@@ -143,6 +153,14 @@ def _disturbed(runs: pd.DataFrame) -> Iterator[str]:
             f"In {count} of {len(runs)} runs more than a third of the training time went to steps slower than the "
             "median step (slow_steps_share in the table of runs): something else used the cores. Their times and areas "
             "are not to be trusted; run them again on a quiet machine, or with repeats."
+        )
+    waits = counted["core_wait_share"].astype("float64")
+    count = int((waits > CROWDED).sum())
+    if count:
+        yield (
+            f"In {count} of {len(runs)} runs threads were ready and had no core in over {CROWDED:.0%} of the time, "
+            f"in up to {waits.max():.0%} (core_wait_share in the table of runs): others used the cores. Where they "
+            "do so evenly no step stands out, and all are slow. Run them again on a quiet machine."
         )
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ddp_hpc._process import boot_id
 from ddp_hpc.capture import Mode
+from ddp_hpc.profiling import contention
 from ddp_hpc.profiling.timers import Timers, Timings
 
 WARM_UP_STEPS = 3
@@ -51,6 +52,8 @@ class Outcome:
     startup_s: float | None = None  # from the first launch to time zero; None: this is the first
     time_zero_ns: int = 0  # when this process began or went on, on the host's monotonic clock, which nobody sets back
     ended_ns: int = 0  # on the same; evaluation at the end comes later
+    core_waits_s: Mapping[int, float] | None = None  # of each thread, before this process began or went on
+    core_wait_share: float | None = None  # of the time since then that a thread waited for a core; None: not known
     trained_s: float = 0.0  # since time zero, as of the last step at which ranks agreed
     evaluation_s: float = 0.0
     traced_s: float = 0.0  # spent on tracing
@@ -77,11 +80,19 @@ class Outcome:
 
         On the clock of `time.perf_counter`, so that what `since` makes of it is the time spent in steps.
         """
+        self.core_waits_s = contention.waited_s()
         self.time_zero_ns = time.perf_counter_ns()
         if self.resumes:
             lost_s = max(0.0, time.time() - self.left_at)
             self.lost_s, self.resumed_s = self.lost_s + lost_s, self.left_s + lost_s
         return time.perf_counter() - self.trained_s - self.paused_s
+
+    def end(self) -> None:
+        """Note that the last step has been taken."""
+        self.ended_ns = time.perf_counter_ns()
+        waited_s = contention.longest_wait_s(self.core_waits_s, contention.waited_s())
+        if waited_s is not None:
+            self.core_wait_share = waited_s * 1e9 / (self.ended_ns - self.time_zero_ns)
 
     def since(self, began: float) -> float:
         """Return the seconds spent in steps, from what `begin` returned."""

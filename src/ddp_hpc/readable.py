@@ -14,6 +14,7 @@ _HEADINGS = {
     "standard_error_loss_s": "standard error (loss x s)",
     "samples_per_s": "rate (samples/s)",
     "train_s": "training (s)",
+    "core_wait_share": "waiting for cores (share)",
     "slow_steps_share": "slow steps (share)",
     "oversubscribed": "too few cores",
     "placement_verified": "placed as asked",

@@ -12,7 +12,7 @@ from mpi4py import MPI
 from ddp_hpc import catalog, consumption, gpu_direct, identity
 from ddp_hpc._process import write_json
 from ddp_hpc.clock_offsets import Reading, on_first_clock, reading
-from ddp_hpc.curves import EXCHANGE, Curves, RankPart, curves
+from ddp_hpc.curves import EXCHANGE, Curves, RankPart, curves, reason_of
 from ddp_hpc.metering import Metered
 from ddp_hpc.outcome import WARM_UP_STEPS, Outcome, since_launch_s
 from ddp_hpc.phases import PARTS, PHASES
@@ -59,7 +59,7 @@ def gather(
         placement=placement,
         peak_memory_bytes=provenance.peak_memory_bytes(device),
         startup=startup,
-        facts=provenance.of_rank(device) | {"captured": outcome.captured},
+        facts=provenance.of_rank(device) | {"captured": outcome.captured, "core_wait_share": outcome.core_wait_share},
         reported=outcome.reported,
         starts=timings.starts,
         metered=metered or Metered(),
@@ -181,6 +181,7 @@ def run_columns(
     medians = np.median(curve.phases_s[phased].mean(axis=1), axis=0)
     wait_s = float(np.median(curve.wait_s[phased].mean(axis=1)))
     moved_s = float(np.median((curve.phases_s[phased][:, :, EXCHANGE] - curve.wait_s[phased]).mean(axis=1)))
+    known = [share for part in parts if (share := part.facts.get("core_wait_share")) is not None]
     return {
         "run": launch["run"],
         "spec_hash": launch["spec_hash"],
@@ -223,6 +224,7 @@ def run_columns(
         "threads_used": place.threads,
         "cores": place.cores,
         "hosts": place.hosts,
+        "core_wait_share": max(known, default=None),
         "oversubscribed": place.oversubscribed,
         "placement_verified": place.verified,
         "ended_at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -239,20 +241,13 @@ def reports(parts: Sequence[RankPart]) -> dict[str, float | None]:
     return row
 
 
-def reason_of(curve: Curves) -> str:
-    """Return where a diverged run broke, e.g. `loss is nan at step 37 (rank 1)`."""
-    broken = np.flatnonzero(~np.isfinite(curve.rank_losses[-1]))
-    if not len(broken):
-        return f"weights are not finite after step {len(curve.losses)}, the last"
-    rank = int(broken[0])
-    return f"loss is {curve.rank_losses[-1, rank]} at step {len(curve.losses)} (rank {rank})"
-
-
 def provenance_of(
     launch: dict[str, Any], parts: Sequence[RankPart], run: dict[str, Any], mpi_library: str, nulls: dict[str, str]
 ) -> dict[str, Any]:
     """Return on what the run was made, and why columns are null; `nulls` says it of some."""
     null_columns = nulls | {"forward_backward_s": "forward and backward were told apart"}
+    if run["core_wait_share"] is None:
+        null_columns["core_wait_share"] = "Linux does not count here how long threads wait for cores"
     if not catalog.constants("exchange", run["exchange"])["SYNCHRONOUS"]:
         null_columns |= dict.fromkeys(("step_s", "wait_s", "move_s"), "each rank takes its steps by itself")
     elif not parts[0].common_clock:

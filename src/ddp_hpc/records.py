@@ -17,7 +17,7 @@ from ddp_hpc._meters import CONSUMPTION, GPU
 from ddp_hpc._meters import field as _field
 from ddp_hpc.phases import PARTS, PHASES
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 
 class RecordError(ValueError):
@@ -126,6 +126,12 @@ RUN = pa.schema(
         _field("threads_used", _INT, "threads", "per rank"),
         _field("cores", _INT, "cores", "usable on the busiest node"),
         _field("hosts", _INT, "", "nodes"),
+        _field(
+            "core_wait_share",
+            _FLOAT,
+            "",
+            "share of the training time, in which a thread was ready and had no core, since others used it; worst rank",
+        ),
         _field("oversubscribed", _BOOL, "", "more ranks x threads than cores on a node: its times mean nothing"),
         _field(
             "placement_verified",

@@ -130,7 +130,7 @@ def train(
             setup.timers.start()
 
     setup.timers.resolve()
-    outcome.ended_ns = time.perf_counter_ns()
+    outcome.end()
     outcome.interrupted = leaving if setup.synchronous else comm.allreduce(leaving, MPI.LOR)
     if outcome.interrupted:
         outcome.saved = checkpoints.save(step, setup, outcome, comm)
