@@ -240,7 +240,6 @@ def test_a_run_that_sat_elsewhere_is_no_number(judged):
         return replace(result, columns=dict(result.columns) | {"placement_verified": spec.seed > 0})
 
     row = judged({"value": at(2)}, {"at_least": 0}, train)
-
     assert row["interval_from"] == "2 runs"
     assert "1 of 3 runs have no result: 1 placed otherwise than asked" in row["reason"]
 
