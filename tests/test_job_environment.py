@@ -2,10 +2,15 @@
 
 import json
 
+import factory
 import pytest
+from sandbox import Sandbox
 
-from ddp_hpc import allocation
+from ddp_hpc import allocation, driver, plan
+from ddp_hpc.machine import MachineError
+from ddp_hpc.project import Project
 from ddp_hpc.sbatch import without_shapes
+from ddp_hpc.supervise import supervise
 
 JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_NUM_NODES": "2", "SLURM_CPUS_PER_TASK": "2"}
 
@@ -40,3 +45,46 @@ def test_mpiexec_is_told_of_its_job_and_of_no_other():
     stripped = {"SLURM_JOB_ID": "7"}
     assert allocation.environment(["mpiexec"], stripped | kept)["SLURM_JOB_NODELIST"] == "n[1-2]"
     assert "SLURM_JOB_NODELIST" not in allocation.environment(["mpiexec"], {"SLURM_JOB_ID": "8"} | kept)
+
+
+def test_a_run_of_one_partition_is_not_trained_in_a_job_of_another(tmp_path, monkeypatch, capsys):
+    """Its record would say that it was there."""
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_JOB_PARTITION", "fast")
+    grid = [
+        {
+            "exchange": "none",
+            "world_size": 1,
+            "batch_size": 16,
+            "learning_rate": 0.1,
+            "partition": [None, "fast", "slow"],
+        }
+    ]
+    ledger = factory.planned(tmp_path, grid=grid)
+    here = driver._of_this_partition(ledger.planned)
+    assert [one.spec.partition for one in here] == [None, "fast"]
+    said = capsys.readouterr().err
+    assert said.startswith("1 run left for another job")
+    assert "it is for partition slow, and Slurm job 7 is in partition fast" in said
+
+    plan.prepare(ledger)
+    slow = next(one for one in ledger.planned if one.spec.partition == "slow")
+    outcome = supervise(ledger.store.folder(slow.run), [], tmp_path / "data")
+    assert (outcome.status, "partition slow" in outcome.reason) == ("launch_failed", True)
+
+    monkeypatch.delenv("SLURM_JOB_PARTITION")  # as in a job of the plugin, which has asked for the right one
+    assert driver._of_this_partition(ledger.planned) == list(ledger.planned)
+
+
+def test_a_shared_job_has_to_be_a_job(tmp_path, monkeypatch):
+    """Outside of one, each srun would be a job that the driver knows nothing of."""
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    project = Sandbox.make(tmp_path)
+    project.study("one", "base: {dataset: digits, model: mlp, batch_size: 16, learning_rate: 0.1}\nbudget: {steps: 4}\n"
+                  "grid: {exchange: none, world_size: 1}\n")  # fmt: skip
+    machine = "partitions: {cpu: {nodes: 1, cores_per_node: 2, memory_mb_per_node: 2000}}\nlauncher: srun\n"
+    (tmp_path / "config" / "machines" / "here.yaml").write_text(machine)
+    project.edit("profiles/allocation/profile.yaml", "machine: example", "machine: here")
+    with pytest.raises(MachineError, match=r"profiles/allocation is for a driver within a Slurm job"):
+        driver.run(Project(tmp_path), "one", "profiles/allocation")
+    assert not (tmp_path / "results" / "runs").exists()

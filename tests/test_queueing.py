@@ -160,6 +160,15 @@ def test_a_slow_squeue_does_not_keep_progress_from_looking_again(tmp_path, ledge
     assert progress.next_look - time.monotonic() < queueing.STUCK_S / 4
 
 
+def test_while_nothing_runs_it_is_said_why_jobs_wait(tmp_path, ledger, cluster, monkeypatch, capsys):
+    mark_slurm(ledger.store)
+    lines = [line(17 + n, "PENDING", one.run, tmp_path, "JobHeldAdmin") for n, one in enumerate(ledger.planned)]
+    cluster(squeue=says("\n".join(lines)))
+    monkeypatch.setattr("ddp_hpc.progress.SPARSE_S", 0)
+    Progress(ledger, ledger.planned).show()
+    assert "0 of 3 runs trained, 3 queued (JobHeldAdmin), " in capsys.readouterr().out
+
+
 class Scripted:
     """A Snakemake that is made up: in each pass the runs end as the script says; it notes what it was to train."""
 

@@ -33,6 +33,17 @@ def keep() -> None:
         os.environ[KEPT] = json.dumps({name: os.environ[name] for name in NAMES if name in os.environ})
 
 
+def elsewhere(partition: str | None) -> str | None:
+    """Return why a run of a partition cannot be trained in the job that we are in; None if it can, or there is none.
+
+    Its record would name a partition on which it never was.
+    """
+    here = os.environ.get("SLURM_JOB_PARTITION")
+    if partition is None or here in (None, partition):
+        return None
+    return f"it is for partition {partition}, and Slurm job {os.environ.get('SLURM_JOB_ID')} is in partition {here}"
+
+
 def environment(launcher: Sequence[str], ours: Mapping[str, str]) -> dict[str, str]:
     """Return the environment for `launcher`: `ours`, with what it has to know of its job, without wishes of others.
 

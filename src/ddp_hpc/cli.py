@@ -117,7 +117,8 @@ def _plan(options: argparse.Namespace) -> int:
 
         print(json.dumps(listing.plan_values(ledger, items, asked, found), indent=1))
     else:
-        said = [*listing.plan_lines(ledger, items, options.all), *listing.asked_lines(asked)]
+        what = "step" if options.profile and project.profile_config(options.profile).get("allocation") else "job"
+        said = [*listing.plan_lines(ledger, items, options.all), *listing.asked_lines(asked, what)]
         print("\n".join([*said, *ways.lines(found, len(asked))]))
     return 0
 

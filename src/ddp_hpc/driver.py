@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from ddp_hpc import agreement, claimable, identity, plan, submission
+from ddp_hpc import agreement, allocation, claimable, identity, plan, submission
 from ddp_hpc._errors import StudyError
 from ddp_hpc.durations import duration
 from ddp_hpc.engine import Engine, Signals
-from ddp_hpc.ledger import Ledger
+from ddp_hpc.ledger import Ledger, Planned
 from ddp_hpc.lock import DriverLock
 from ddp_hpc.machine import MachineError
 from ddp_hpc.passes import Passes
@@ -64,6 +64,12 @@ def run(
             "config/machines/NAME.yaml` proposes one for this cluster; then write `machine: NAME` in "
             f"{profile}/profile.yaml"
         )
+    shared = bool(project.profile_config(profile).get("allocation"))
+    if shared and "SLURM_JOB_ID" not in os.environ:
+        raise MachineError(
+            f"{profile} is for a driver within a Slurm job, which all runs share: `ddp-hpc plan {name} --profile "
+            f"{profile}` has its sbatch line, and profiles/README.md; with --profile profiles/slurm each run is a job"
+        )
     if remote and (note := without_shapes(os.environ)):
         print(f"note: {note}", file=sys.stderr)
     lock = DriverLock(project.root)
@@ -75,12 +81,13 @@ def run(
             retries = machine.retries.model_dump() if machine else {}
             jobs = Jobs(project, ledger.planned, signals) if remote else None
             pause_s = machine.retry_after_s if machine and remote else 0
-            return _run(project, ledger, engine, Passes(ledger, engine, jobs, retries, signals, pause_s))
+            passes = Passes(ledger, engine, jobs, retries, signals, pause_s)
+            return _run(project, ledger, engine, passes, shared)
     finally:
         lock.release()
 
 
-def _run(project: Project, ledger: Ledger, engine: Engine, passes: Passes) -> int:
+def _run(project: Project, ledger: Ledger, engine: Engine, passes: Passes, shared: bool) -> int:
     began = time.monotonic()
     for note in ledger.notes:
         print(f"note: {note}", file=sys.stderr)
@@ -90,7 +97,7 @@ def _run(project: Project, ledger: Ledger, engine: Engine, passes: Passes) -> in
         plan.prepare(ledger)
         of_all = f"{len(targets.missing)} of {counted(len(ledger.planned), 'run')}"
         print(f"{ledger.study.name}: {of_all} to train", flush=True)
-        trained = passes.train(targets.missing)
+        trained = passes.train(_of_this_partition(targets.missing) if shared else targets.missing)
     new = _edited_meanwhile(project, ledger) if targets.missing else 0
     making = Making([project.root / output for output in targets.outputs], project.root / engine.log)
     published = 0 if engine.signals.asked else engine.start("all", making, "settled=1")
@@ -114,6 +121,16 @@ def _run(project: Project, ledger: Ledger, engine: Engine, passes: Passes) -> in
     if page.exists() and not published:
         print(f"page: {page}")
     return 1 if lacking or published or new else 0
+
+
+def _of_this_partition(missing: Sequence[Planned]) -> list[Planned]:
+    """Return the runs that the job which we are in may train; say so if there are others."""
+    here = [planned for planned in missing if not allocation.elsewhere(planned.spec.partition)]
+    others = [planned for planned in missing if allocation.elsewhere(planned.spec.partition)]
+    if others:
+        why = allocation.elsewhere(others[0].spec.partition)
+        print(f"{counted(len(others), 'run')} left for another job, e.g. {others[0].run}: {why}", file=sys.stderr)
+    return here
 
 
 def _edited_meanwhile(project: Project, ledger: Ledger) -> int:

@@ -119,14 +119,14 @@ def plan_lines(ledger: Ledger, items: Sequence[Item], everything: bool) -> list[
     return [*lines, *_how_long(items), *(f"note: {note}" for note in ledger.notes)]
 
 
-def asked_lines(asked: Mapping[str, Request]) -> list[str]:
-    """Return what the runs ask a cluster for: a line per kind of job, and the most that they can cost."""
+def asked_lines(asked: Mapping[str, Request], what: str = "job") -> list[str]:
+    """Return what the runs ask a cluster for: a line per kind of job or step, and the most that they can cost."""
     if not asked:
         return []
     kinds = Counter(asked.values())
     node_hours = sum(count * one.nodes * one.runtime_min / 60 for one, count in kinds.items())
     return [
-        *(f"  {counted(count, 'job')}: {_asks(one)}" for one, count in list(kinds.items())[:MOST_LINES]),
+        *(f"  {counted(count, what)}: {_asks(one)}" for one, count in list(kinds.items())[:MOST_LINES]),
         *([f"  ... and {len(kinds) - MOST_LINES} more kinds: --json"] if len(kinds) > MOST_LINES else []),
         f"at most {node_hours:,.1f} node-hours, if all ran to their time limits",
     ]

@@ -12,7 +12,7 @@ from ddp_hpc._process import read_json
 from ddp_hpc.ledger import Ledger
 from ddp_hpc.printing import counted
 from ddp_hpc.progress import how_far
-from ddp_hpc.states import State, state_of
+from ddp_hpc.states import State, state_of, why_queued
 from ddp_hpc.statuses import FAILED, FINISHED, STATUSES, in_words
 from ddp_hpc.submission import REQUEST
 
@@ -156,10 +156,5 @@ def _line(ledger: Ledger, row: Mapping[str, Any]) -> str:
 
 def _queued(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a line per reason for which jobs wait, not one per job: thousands may."""
-    reasons = Counter(_why(row["reason"]) for row in rows)
+    reasons = Counter(why_queued(row["reason"]) for row in rows)
     return [f"  queued        {counted(count, 'run')}: {reason}" for reason, count in reasons.most_common()]
-
-
-def _why(reason: str | None) -> str:
-    """Return the reason of Slurm without the number of the job."""
-    return (reason or "").partition(" waits")[2].lstrip(":, ") or "no reason is given"

@@ -4,6 +4,7 @@ import re
 import shutil
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from ddp_hpc.durations import duration
 from ddp_hpc.ledger import Ledger, Planned
 from ddp_hpc.printing import counted
-from ddp_hpc.states import State, state_of, uses_slurm
+from ddp_hpc.states import State, state_of, uses_slurm, why_queued
 from ddp_hpc.statuses import FAILED
 
 SPARSE_S = 15.0
@@ -119,7 +120,7 @@ class Progress:
             f"{ended} of {counted(self.total, 'run')} trained",
             *([f"{self.failed} failed"] if self.failed else []),
             *([f"{len(running)} running"] if len(running) > 1 else []),
-            *([f"{len(states) - len(running)} queued"] if len(states) > len(running) else []),
+            *_queued([state for state in states.values() if state.status == "queued"], bool(running)),
             duration(elapsed),
             *([f"about {duration(elapsed / worked * (self.total - worked))} left"] if done and self.waiting else []),
         ]
@@ -152,6 +153,14 @@ class Progress:
             elif state.status in ("running", "queued"):
                 found[run] = state
         return found
+
+
+def _queued(waiting: Sequence[State], others_run: bool) -> list[str]:
+    """Return how many wait and, if nothing runs, why most of them do: somebody may have to help, e.g. JobHeldUser."""
+    if not waiting:
+        return []
+    (why, _), *_ = Counter(why_queued(state.reason) for state in waiting).most_common(1)
+    return [f"{len(waiting)} queued" if others_run else f"{len(waiting)} queued ({why})"]
 
 
 def _share(state: State) -> float:

@@ -191,6 +191,11 @@ def _of_newer_job(store: Store, run: str, state: State, started: dict[str, Any])
     return State(status, f"{reason}, before its supervisor began{says}", state.attempts, job.number, learned=True)
 
 
+def why_queued(state_reason: str | None) -> str:
+    """Return why a job waits in Slurm's word, from the reason of its state."""
+    return (state_reason or "").partition(" waits")[2].lstrip(":, ") or "no reason is given"
+
+
 def _waits(job: slurm.Job) -> str:
     """Return why a job waits, in Slurm's word: `Resources`, `Priority`, `QOSMaxJobsPerUserLimit`, ..."""
     because = f": {job.reason}" if job.reason not in ("None", "") else ""

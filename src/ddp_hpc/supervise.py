@@ -143,6 +143,9 @@ def _launch(
     launch: dict[str, Any],
     interruption: Interruption,
 ) -> Outcome:
+    if why := allocation.elsewhere(launch["spec"].get("partition")):
+        interruption.close()
+        return Outcome("launch_failed", f"{why}: submit it there")
     on_this_node = launch["request"]["ranks_per_node"] if launch["request"] else int(launch["world_size"])
     die_with_parent(signal.SIGTERM)
     try:
