@@ -5,11 +5,14 @@ import re
 import signal
 import subprocess
 
+import factory
 import pytest
 from faulty import FAULTY
 from sandbox import Sandbox, wait_for
 
-from ddp_hpc import progress
+from ddp_hpc import driver, progress
+from ddp_hpc import lock as lock_of
+from ddp_hpc.states import State
 
 HEAD = (
     "base: {dataset: digits, exchange: none, world_size: 1, batch_size: 16, threads_per_rank: 1, learning_rate: 0.1}\n"
@@ -97,6 +100,29 @@ def test_a_record_that_was_replaced_makes_new_tables_whatever_its_date(project):
     assert table.stat().st_mtime_ns > made
     again = project.call("ddp-hpc", "run", "kept")
     assert "nothing to do: 1 of 1 run finished; tables, figures and page are up to date" in again.stdout
+
+
+def test_failures_that_differ_in_job_host_and_log_only_are_one_line(tmp_path):
+    grid = [{"exchange": "none", "world_size": 1, "batch_size": 16, "learning_rate": [n / 100 for n in range(1, 13)]}]
+    ledger = factory.planned(tmp_path, grid=grid)
+    said = [
+        f"Slurm job {n} failed on gx-r{n:02}: FAILED, exit code 1:0; its log, /a/{n}.log, says: No" for n in range(10)
+    ]
+    said += ["Slurm job 11 failed on gx-r11: FAILED, exit code 1:0; its log, /a/11.log, says: Yes", None]
+    states = [State("crashed" if reason else "missing", reason) for reason in said]
+    lines = driver._failures(ledger, {one.run: state for one, state in zip(ledger.planned, states, strict=True)})
+    assert [line.split(":")[0] for line in lines] == ["  10 crashed", "  1 crashed", "  1 not yet run"]
+    assert "Slurm job 0 failed on gx-r00" in lines[0]
+
+
+def test_a_driver_on_another_host_is_not_to_be_killed_here(tmp_path):
+    lock = lock_of.DriverLock(tmp_path)
+    assert lock.take()
+    assert f"(`kill {os.getpid()}`); `ddp-hpc status" in lock.refusal()
+    lock.file.write_text('{"pid": 4, "host": "login2", "since": "2026-01-31T08:00:00+00:00"}')
+    assert "pid 4 on login2" in lock.refusal()
+    assert "(`kill 4` on login2); `ddp-hpc status" in lock.refusal()
+    lock.release()
 
 
 def test_while_tables_and_figures_are_made_the_steps_are_counted(tmp_path, monkeypatch, capsys):

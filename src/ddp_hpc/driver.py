@@ -1,6 +1,7 @@
 """`ddp-hpc run`: train what is missing, then make tables, figures and page from what there is."""
 
 import os
+import re
 import sys
 import time
 from collections import Counter
@@ -24,6 +25,7 @@ from ddp_hpc.states import State, state_of
 from ddp_hpc.statuses import FINISHED, in_words
 from ddp_hpc.targets import StudyTargets
 
+_NAMES = re.compile(r"[\w./-]*[\d/][\w./-]*")  # numbers, hosts, files
 EXAMPLE = "example"  # config/machines/example.yaml
 
 
@@ -167,12 +169,16 @@ def _summary(states: dict[str, State], nothing: bool) -> str:
 
 
 def _failures(ledger: Ledger, lacking: dict[str, State]) -> list[str]:
-    """Return a line per status and reason: how many runs have it, one of them and its log."""
-    groups: dict[tuple[str, str | None], list[str]] = {}
+    """Return a line per status and reason: how many runs have it, one of them and its log.
+
+    Reasons that differ in numbers, hosts and files only are one: each Slurm job has its own.
+    """
+    groups: dict[tuple[str, str], list[str]] = {}
     for run, state in lacking.items():
-        groups.setdefault((state.status, state.reason), []).append(run)
+        groups.setdefault((state.status, _NAMES.sub("#", state.reason or "")), []).append(run)
     lines = []
-    for (status, reason), runs in groups.items():
+    for (status, _), runs in groups.items():
+        reason = lacking[runs[0]].reason
         if status == "missing" and not reason:
             lines.append(f"  {len(runs)} {in_words(status)}")
             continue

@@ -48,8 +48,9 @@ class DriverLock:
         holder = {}
         with suppress(OSError, ValueError):
             holder = json.loads(self.file.read_text())
+        away = f" on {holder['host']}" if holder.get("host") not in (None, os.uname().nodename) else ""
         who = f"pid {holder['pid']} on {holder['host']}, since {holder['since']}" if holder else "it has not said who"
         return (
             f"another driver is running in this project: {who}. Wait for it, or end it "
-            f"(`kill {holder.get('pid', 'PID')}`); `ddp-hpc status STUDY` shows how far it is"
+            f"(`kill {holder.get('pid', 'PID')}`{away}); `ddp-hpc status STUDY` shows how far it is"
         )
