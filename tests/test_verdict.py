@@ -1,5 +1,7 @@
 """How an attempt ended, where the ranks could not say it themselves."""
 
+import json
+
 import pytest
 
 from ddp_hpc import verdict
@@ -57,3 +59,12 @@ def test_what_the_launcher_says_of_memory_and_nodes_counts(tmp_path, said, statu
     outcome = verdict.judge(137, tmp_path, ["some warning", said])
     assert outcome.status == status
     assert said.split("error: ")[1] in outcome.reason
+
+
+def test_a_rank_that_could_not_write_its_report_is_believed_what_it_printed(tmp_path):
+    report = {"rank": 1, "host": "n2", "error": None, "message": "no word of why", "at": 1.0, "kind": "error"}
+    (tmp_path / "rank-1.json").write_text(json.dumps(report))
+    said = ["rank 0 on n1: KeyError: 1", "rank 1 on n2: OSError: [Errno 28] No space left on device", "MPI_ABORT"]
+    outcome = verdict.judge(1, tmp_path, said)
+    assert (outcome.status, outcome.reason) == ("crashed", said[1])
+    assert verdict.judge(1, tmp_path, said[:1]).reason == "rank 1 on n2: no word of why"

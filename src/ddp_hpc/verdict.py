@@ -46,7 +46,10 @@ def judge(code: int, attempt: Path, tail: Sequence[str], interrupted: Outcome | 
     first = first_report(attempt)
     if first and not interrupted:
         error = f"{first['error']}: " if first.get("error") else ""
-        reason = f"rank {first['rank']} on {first['host']}: {error}{first['message']}"
+        who = f"rank {first['rank']} on {first['host']}: "
+        # it could not write a report, on a full disk say, but has printed what it would have written
+        printed = "" if error else next((line for line in tail if line.startswith(who) and "Error: " in line), "")
+        reason = printed or f"{who}{error}{first['message']}"
         status = {"oom_gpu": "oom_gpu", "oom_host": "oom_host", "launch": "launch_failed"}.get(first["kind"], "crashed")
         return _memory(Outcome(status, reason, {"steps": first.get("steps")}), tail)
     if complete(attempt) and not first:  # whatever then kept the launcher, the training was done
