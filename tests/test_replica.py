@@ -72,6 +72,29 @@ def test_a_model_without_parameters_is_refused():
         Replica(nn.ReLU(), CPU, torch.float32)
 
 
+@pytest.mark.parametrize("kind", ["parameter", "buffer"])
+def test_complex_numbers_are_refused_for_a_cast_would_take_their_imaginary_part(kind):
+    model = nn.Linear(3, 5)
+    turned = torch.ones(2, dtype=torch.complex64)
+    model.turned = nn.Parameter(turned) if kind == "parameter" else None
+    if kind == "buffer":
+        model.register_buffer("rotation", turned)
+    with pytest.raises(ValueError, match=r"Linear: \w+ is complex64, allowed: real numbers.*view_as_real"):
+        Replica(model, CPU, torch.float32)
+
+
+def test_buffers_whose_entries_share_memory_can_be_set_and_brought_back():
+    model = nn.Linear(3, 5)
+    model.register_buffer("positions", torch.arange(3.0).expand(4, 3))
+    replica = Replica(model, CPU, torch.float64)
+    snapshot = Snapshot([], replica.model, CPU)
+    (positions,) = replica.buffers()
+    positions.copy_(torch.arange(12.0).view(4, 3))
+    assert positions.flatten().tolist() == list(range(12))
+    snapshot.restore()
+    assert positions.tolist() == [[0.0, 1.0, 2.0]] * 4
+
+
 def test_a_snapshot_brings_back_tensors_and_random_numbers():
     replica = Replica(Awkward(), CPU, torch.float32)
     kept, expected = replica.weights.clone(), None

@@ -53,11 +53,13 @@ class Replica:
         dtype: of all floating-point parameters and buffers.
 
     Raises:
-        ValueError: the model has nothing to train.
+        ValueError: the model has nothing to train, or complex numbers.
     """
 
     def __init__(self, model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
+        _refuse_complex(model)
         self.model = model.to(device=device, dtype=dtype)
+        _unfold_buffers(self.model)
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         if not trained:
             raise ValueError(f"{type(model).__name__} has no trainable parameter: there is nothing to exchange")
@@ -119,6 +121,65 @@ class Replica:
     def buffers(self) -> list[Tensor]:
         """Return what the model keeps beside its weights, e.g. running means."""
         return list(self.model.buffers())
+
+    def frozen(self) -> list[Tensor]:
+        """Return the parameters that are not trained; a model may change them itself, as a mean of the others, say."""
+        trained = {id(span.parameter) for span in self.spans}
+        return [parameter.data for parameter in self.model.parameters() if id(parameter) not in trained]
+
+    def check(self) -> None:
+        """Refuse a model that has put something in the place of its parameters or gradients: it would not be trained.
+
+        Raises:
+            RuntimeError: naming the first such parameter.
+        """
+        spans = {id(span.parameter): span for span in self.spans}
+        for name, parameter in self.model.named_parameters():
+            span = spans.pop(id(parameter), None)
+            if (span is None and parameter.requires_grad) or (span and not self._in_place(span)):
+                raise RuntimeError(
+                    f"the model has put another tensor in the place of its parameter {name}, of that one's gradient, or "
+                    "has begun to train it: what is exchanged and stepped along is that of the start. Change "
+                    "parameters in place (`parameter.data.clamp_(-1, 1)`), leave their gradients alone, and decide "
+                    "when the model is built which are trained"
+                )
+        if spans:
+            raise RuntimeError(
+                f"the model has dropped {len(spans)} of the parameters with which it was built: what is exchanged and "
+                "stepped along is still theirs"
+            )
+
+    def _in_place(self, span: Span) -> bool:
+        """Return whether a parameter, and its gradient unless it was handed over, are still views of the flat ones."""
+        pairs = [(span.parameter.data, self.weights)]
+        if self._flat:
+            pairs.append((span.parameter.grad, self.gradients))
+        return span.parameter.requires_grad and all(
+            view is not None and (not view.numel() or view.data_ptr() == flat[span.start :].data_ptr())
+            for view, flat in pairs
+        )
+
+
+def _refuse_complex(model: nn.Module) -> None:
+    """Refuse what a cast to a real type would take the imaginary part from.
+
+    Raises:
+        ValueError: naming the first such parameter or buffer.
+    """
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        if tensor.is_complex():
+            raise ValueError(
+                f"{type(model).__name__}: {name} is {str(tensor.dtype).removeprefix('torch.')}, allowed: real numbers; "
+                "keep `torch.view_as_real(...)` of it, and compute with `torch.view_as_complex(...)`"
+            )
+
+
+def _unfold_buffers(model: nn.Module) -> None:
+    """Give buffers of which several entries are one number, as `expand` leaves them, memory in which all can be set."""
+    for module in model.modules():
+        for name, buffer in module.named_buffers(recurse=False):
+            if any(size > 1 and stride == 0 for size, stride in zip(buffer.shape, buffer.stride(), strict=True)):
+                setattr(module, name, buffer.contiguous())
 
 
 class Snapshot:

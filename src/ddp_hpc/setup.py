@@ -44,7 +44,7 @@ class Setup:
         states = [tensor for optimizer in self.optimizers for tensor in optimizer.state()]
         if isinstance(self.exchange, Remembers):
             states += self.exchange.state()
-        return Snapshot([self.replica.weights, *states], self.replica.model, self.device, to)
+        return Snapshot([self.replica.weights, *self.replica.frozen(), *states], self.replica.model, self.device, to)
 
 
 def assemble(spec: RunSpec, comm: MPI.Intracomm, data_dir: Path, device: torch.device) -> Setup:
@@ -70,8 +70,7 @@ def assemble(spec: RunSpec, comm: MPI.Intracomm, data_dir: Path, device: torch.d
     model_file = import_module(f"ddp_hpc.models.{spec.model.name}")
     model = model_file.build(dataset.shape, data_file.OUTPUTS, **spec.model.options)
     replica = Replica(model, device, getattr(torch, spec.dtype))
-    frozen = [parameter.data for parameter in model.parameters() if not parameter.requires_grad]
-    broadcast([*([] if different_starts else [replica.weights]), *frozen, *replica.buffers()], comm)
+    broadcast([*([] if different_starts else [replica.weights]), *replica.frozen(), *replica.buffers()], comm)
     _seed(own_seed)
 
     make_optimizer = optimizers.maker(spec)
@@ -126,10 +125,11 @@ def evaluate(setup: Setup, comm: MPI.Intracomm, batch_size: int = 1024) -> tuple
     """Return metric and loss on the whole test set; each rank does a part of it. All ranks must call.
 
     What is evaluated is rank 0's model: buffers such as BatchNorm's running means differ between ranks, and a mix of
-    them is no model. Buffers and random generators are put back, whatever the model does to them.
+    them is no model. Frozen parameters, which a model may change itself, are treated so, too. They, buffers and random
+    generators are put back, whatever the model does to them.
     """
-    before = Snapshot([], setup.replica.model, setup.device)
-    broadcast(setup.replica.buffers(), comm)
+    before = Snapshot(setup.replica.frozen(), setup.replica.model, setup.device)
+    broadcast([*setup.replica.frozen(), *setup.replica.buffers()], comm)
     test, sums = setup.dataset.test, torch.zeros(2, dtype=torch.float64, device=setup.device)
     first, last = (len(test) * place // comm.size for place in (comm.rank, comm.rank + 1))
     setup.replica.model.eval()

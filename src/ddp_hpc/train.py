@@ -142,6 +142,7 @@ def train(
 
 def conclude(step: int, verdict: Verdict, setup: Setup, outcome: Outcome, comm: MPI.Intracomm) -> None:
     """Say what there is to say of a training that has taken all of its steps, `step` of them, or diverged."""
+    setup.replica.check()
     if isinstance(setup.exchange, Reports):
         outcome.reported = setup.exchange.report()
     broken = verdict.diverged or not bool(setup.replica.weights.isfinite().all())  # the last update has no loss
@@ -205,6 +206,7 @@ def warm_up(setup: Setup, outcome: Outcome, comm: MPI.Intracomm, done: int) -> S
             setup.timers.end_step()
         read_losses(losses, outcome)
         setup.timers.resolve()
+    setup.replica.check()
     step: Step = partial(training_step, setup)
     if graphs:
         whole = outcome.captured == "whole step"

@@ -82,16 +82,18 @@ def test_weights_that_are_not_trained_are_the_same_on_all_ranks_even_if_the_othe
 
 
 class Restless(nn.Module):
-    """It counts and draws in evaluation too."""
+    """It counts and draws in evaluation too, in a buffer and in a parameter that is not trained."""
 
     def __init__(self):
         super().__init__()
         self.layers = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
         self.register_buffer("seen", torch.zeros(()))
+        self.own = nn.Parameter(torch.zeros(()), requires_grad=False)
 
     def forward(self, x):
         self.seen = self.seen + torch.rand(())
-        return self.layers(x) * (1 + 0.1 * self.seen)
+        self.own.data += 1
+        return self.layers(x) * (1 + 0.1 * self.seen + 0.01 * self.own)
 
 
 def test_training_does_not_notice_an_evaluation_whatever_the_model_does_in_it(comm, monkeypatch):
@@ -100,6 +102,37 @@ def test_training_does_not_notice_an_evaluation_whatever_the_model_does_in_it(co
     outcome, *_ = run(comm, evaluate_every_steps=7)
     assert len(outcome.evaluations) == 3
     assert outcome.losses == without.losses
+
+
+class Restarting(nn.Module):
+    """In one of its calls it does to its layer what `do` does."""
+
+    def __init__(self, do, call):
+        super().__init__()
+        self.layer, self.do, self.calls = nn.Linear(64, 10), do, call
+
+    def forward(self, x):
+        self.calls -= 1
+        if self.calls == 0:
+            self.do(self.layer)
+        return self.layer(x.flatten(1))
+
+
+def clamp(layer):
+    layer.weight.data = layer.weight.data.clamp(-1, 1)
+
+
+def renew(layer):
+    layer.weight = nn.Parameter(layer.weight.detach().clone())
+
+
+@pytest.mark.parametrize("call", [1, train.WARM_UP_STEPS + 15], ids=["warm-up", "later"])
+@pytest.mark.parametrize("do", [clamp, renew, nn.Linear.zero_grad, lambda layer: layer.weight.requires_grad_(False)])
+def test_a_model_whose_weights_would_no_longer_be_trained_is_refused(comm, monkeypatch, do, call):
+    """Its loss would stand still, or fall less, with no word of why."""
+    give(monkeypatch, lambda: Restarting(do, call))
+    with pytest.raises(RuntimeError, match=r"its parameter layer\.weight|has dropped 1 of the parameters"):
+        run(MPI.COMM_SELF)
 
 
 def normalised():

@@ -41,15 +41,18 @@ OPTIONS = [
 
 
 class Noisy(nn.Sequential):
-    """Draws random numbers, keeps running means, and puts a new buffer in the place of an old one."""
+    """Draws random numbers, keeps running means, puts a new buffer in the place of an old one, and changes a parameter
+    that is not trained."""
 
     def __init__(self):
         super().__init__(nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.25), nn.Linear(16, 10))
         self.register_buffer("seen", torch.zeros(1))
+        self.mean = nn.Parameter(torch.zeros(10), requires_grad=False)
 
     def forward(self, x):
         self.seen = self.seen + 1
-        return super().forward(x) * (1 + 0.01 * random.random() + 0.01 * np.random.rand() + self.seen / 1000)  # noqa: NPY002
+        self.mean.data.lerp_(self[4].bias.data, 0.01)
+        return (super().forward(x) + self.mean) * (1 + 0.01 * random.random() + 0.01 * np.random.rand() + self.seen / 1000)  # noqa: NPY002
 
 
 @pytest.mark.parametrize("rule", RULES)
