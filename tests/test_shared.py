@@ -2,10 +2,12 @@
 
 import os
 import re
+import subprocess
+import sys
 
 import pytest
 
-from ddp_hpc import placement, spec
+from ddp_hpc import placement, spec, supervise
 from ddp_hpc.exchange import _shared, hierarchical
 
 POINT = {"model": "mlp", "dataset": "digits", "batch_size": 8, "learning_rate": 0.1, "budget": {"steps": 1}}
@@ -59,3 +61,12 @@ def test_a_rank_that_dies_leaves_no_window_behind(mpiexec):
     windows = [name for name in mapped[1].split() if "sm_segment" not in name]  # those are Open MPI's, for messages
     assert windows, mapped[1]
     assert not [name for name in windows if os.path.exists(name)]
+
+
+def test_a_rank_alone_takes_no_file_that_nobody_would_remove(monkeypatch):
+    """Without a launcher Open MPI leaves in /dev/shm, for each run of one rank, what it would send to others through."""
+    monkeypatch.delenv("OMPI_MCA_btl", raising=False)
+    look = "from mpi4py import MPI\nprint('maps', *(line for line in open('/proc/self/maps') if '/dev/shm/' in line))"
+    environment = supervise.launch_environment(1)
+    done = subprocess.run([sys.executable, "-c", look], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["maps"]

@@ -202,7 +202,9 @@ def launch_environment(ranks: int, threads: int | None = None) -> dict[str, str]
     environment = dict(os.environ)
     defaults = {
         "OMPI_MCA_osc": "^ucx",
-        "OMPI_MCA_btl": "^ofi",  # serves one-sided calls only, which we do not make; probing for it takes a second
+        # ofi serves one-sided calls only, which we do not make, and probing for it takes a second; a rank alone on its
+        # node sends nothing through shared memory, of which Open MPI leaves a file behind where it has no launcher
+        "OMPI_MCA_btl": "^ofi" if ranks > 1 else "^ofi,sm,vader",
         "DDP_HPC_TERMINAL": str(int(sys.stdout.isatty())),
     }
     if os.geteuid() == 0:  # containers; refusing helps nobody there

@@ -154,6 +154,13 @@ def test_too_little_shared_memory_is_told_before_the_first_step(comm, name, opti
         make(name, replica_of(8_000_000 // 8 // (1 if name == "hogwild" else comm.size)), comm, **options)
 
 
+def test_shared_memory_that_mpi_does_not_give_is_told_too(monkeypatch):
+    """What is free is not all that MPI asks of it; or it has no shared windows at all."""
+    monkeypatch.setattr(_shared, "_free_bytes", lambda: None)
+    with pytest.raises(placement.LaunchError, match=r"no window of 140737488 MB in shared memory .*osc.* ring"):
+        _shared.share(MPI.COMM_SELF, 1 << 44, torch.float64)
+
+
 def test_groups_of_a_node_count_together(comm, monkeypatch):
     if comm.size < 2:
         pytest.skip("one group")

@@ -52,8 +52,8 @@ def share(
         node: all ranks that call at the same time on this node, if there are more than those of `comm`.
 
     Raises:
-        LaunchError: the node has not so much shared memory. It is looked up before any is taken: memory that turns out
-            to be missing when it is written to is a bus error, in the middle of a step.
+        LaunchError: the node has not so much shared memory, or MPI gives none. It is looked up before any is taken:
+            memory that turns out to be missing when it is written to is a bus error, in the middle of a step.
     """
     node = node or comm
     count = comm.size if ranks is None else ranks
@@ -70,7 +70,14 @@ def share(
             "messages, such as ring"
         )
     own = (stride * dtype.itemsize if comm.rank < count else 0) + (ALIGNMENT_BYTES if comm.rank == 0 else 0)
-    window = MPI.Win.Allocate_shared(own, dtype.itemsize, comm=comm)
+    try:
+        window = MPI.Win.Allocate_shared(own, dtype.itemsize, comm=comm)
+    except MPI.Exception as error:
+        raise LaunchError(
+            f"MPI gives the ranks of {socket.gethostname()} no window of {wanted / 1e6:.0f} MB in shared memory "
+            f"({error}): {_WHERE} is as good as full, or this MPI has no such windows (Open MPI: its component osc sm, "
+            "which OMPI_MCA_osc may leave out); see to that, or take an exchange that sends messages, such as ring"
+        ) from None
     first, _ = window.Shared_query(0)
     aligned_address = first.address + -first.address % ALIGNMENT_BYTES  # MPI promises less; the same place on all ranks
     whole = MPI.memory.fromaddress(aligned_address, wanted)
