@@ -15,7 +15,14 @@ LENGTH = 240_000  # float32: several pieces, and every part of 2, 3 and 4 is who
 STEPS = 4
 EXCHANGES = {
     "ring": "ring",
+    "ring_overlapped": "ring_overlapped",
     "mpi_allreduce": "mpi_allreduce",
+    "mpi_allreduce float16": {"name": "mpi_allreduce", "compression": "float16"},
+    "mpi_allreduce top_k": {"name": "mpi_allreduce", "compression": "top_k", "kept": 0.01},
+    "shared_memory": "shared_memory",
+    "hogwild": "hogwild",
+    "hierarchical 1": {"name": "hierarchical", "ranks_per_group": 1},
+    "hierarchical 2": {"name": "hierarchical", "ranks_per_group": 2},
     "parameter_server": "parameter_server",
     "parameter_server float16": {"name": "parameter_server", "compression": "float16"},
     "parameter_server top_k": {"name": "parameter_server", "compression": "top_k", "kept": 0.01},
@@ -32,7 +39,8 @@ EXCHANGES = {
 def all_sent(mpiexec, ranks):
     """Per exchange: bytes and messages of each rank and step, and the bytes of the buffer."""
     arguments = Path(__file__).parent / "mpi" / "traffic.py", json.dumps(EXCHANGES), LENGTH, STEPS
-    done = mpiexec(ranks, *arguments, OMPI_MCA_pml_monitoring_enable="1")
+    # what would count one-sided calls, of which there are none, gives no shared windows
+    done = mpiexec(ranks, *arguments, OMPI_MCA_pml_monitoring_enable="1", OMPI_MCA_osc="^ucx,monitoring")
     assert done.returncode == 0, done.stdout
     found = json.loads(done.stdout.strip().splitlines()[-1])
     if "no monitoring" in found:
@@ -44,10 +52,11 @@ def all_sent(mpiexec, ranks):
 
 
 @pytest.mark.parametrize("ranks", RANKS)
-def test_each_rank_of_a_ring_sends_two_buffers_less_two_nths(mpiexec, ranks):
-    sent, messages, buffer = all_sent(mpiexec, ranks)["ring"]
+@pytest.mark.parametrize("name", ["ring", "ring_overlapped"])
+def test_each_rank_of_a_ring_sends_two_buffers_less_two_nths(mpiexec, ranks, name):
+    sent, messages, buffer = all_sent(mpiexec, ranks)[name]
     assert sent == [2 * (ranks - 1) / ranks * buffer] * ranks
-    assert sent[0] == perfmodel.bytes_sent("ring", buffer, ranks)
+    assert sent[0] == perfmodel.bytes_sent(name, buffer, ranks)
     rounds = 2 * (ranks - 1)
     assert all(count >= rounds and count % rounds == 0 for count in messages)  # a chunk may go in several pieces
 
@@ -66,6 +75,33 @@ def test_everything_of_a_parameter_server_goes_through_rank_0(mpiexec, ranks):
 def test_compression_makes_gradients_smaller_and_leaves_weights_whole(mpiexec, ranks, compression, part):
     sent, _, buffer = all_sent(mpiexec, ranks)[f"parameter_server {compression}"]
     assert sum(sent) == (ranks - 1) * (part * buffer + buffer)
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize(("compression", "part"), [("float16", 1 / 2), ("top_k", 2 * 0.01)])
+def test_without_a_server_each_rank_sends_its_compressed_gradients_to_all_others(mpiexec, ranks, compression, part):
+    sent, _, buffer = all_sent(mpiexec, ranks)[f"mpi_allreduce {compression}"]
+    assert sent == [(ranks - 1) * part * buffer] * ranks
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("name", ["shared_memory", "hogwild"])
+def test_ranks_that_share_memory_send_no_byte(mpiexec, ranks, name):
+    sent, _, buffer = all_sent(mpiexec, ranks)[name]
+    assert sent == [perfmodel.bytes_sent(name, buffer, ranks)] * ranks == [0] * ranks
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("group", [1, 2])
+def test_only_the_leaders_of_groups_send_and_they_as_in_a_ring_of_their_own(mpiexec, ranks, group):
+    sent, _, buffer = all_sent(mpiexec, ranks)[f"hierarchical {group}"]
+    groups = ceil(ranks / group)
+    for rank in range(ranks):
+        leads = rank % group == 0
+        assert sent[rank] == (2 * (groups - 1) / groups * buffer if leads else 0)
+        if leads or group > 1:
+            known = perfmodel.bytes_sent("hierarchical", buffer, ranks, busiest=leads, ranks_per_group=group)
+            assert sent[rank] == known
 
 
 @pytest.mark.parametrize("ranks", RANKS)

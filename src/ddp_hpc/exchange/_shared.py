@@ -72,13 +72,13 @@ def share(
     own = (stride * dtype.itemsize if comm.rank < count else 0) + (ALIGNMENT_BYTES if comm.rank == 0 else 0)
     try:
         window = MPI.Win.Allocate_shared(own, dtype.itemsize, comm=comm)
+        first, _ = window.Shared_query(0)
     except MPI.Exception as error:
         raise LaunchError(
             f"MPI gives the ranks of {socket.gethostname()} no window of {wanted / 1e6:.0f} MB in shared memory "
             f"({error}): {_WHERE} is as good as full, or this MPI has no such windows (Open MPI: its component osc sm, "
             "which OMPI_MCA_osc may leave out); see to that, or take an exchange that sends messages, such as ring"
         ) from None
-    first, _ = window.Shared_query(0)
     aligned_address = first.address + -first.address % ALIGNMENT_BYTES  # MPI promises less; the same place on all ranks
     whole = MPI.memory.fromaddress(aligned_address, wanted)
     rows = torch.frombuffer(whole, dtype=dtype).view(count, stride)[:, :length]
