@@ -64,7 +64,7 @@ def test_a_rank_that_dies_leaves_no_window_behind(mpiexec):
 
 
 def test_a_rank_alone_takes_no_file_that_nobody_would_remove(monkeypatch):
-    """Without a launcher Open MPI leaves in /dev/shm, for each run of one rank, what it would send to others through."""
+    """Without a launcher Open MPI leaves in /dev/shm what a rank would send to others through, of each run."""
     monkeypatch.delenv("OMPI_MCA_btl", raising=False)
     look = "from mpi4py import MPI\nprint('maps', *(line for line in open('/proc/self/maps') if '/dev/shm/' in line))"
     environment = supervise.launch_environment(1)

@@ -138,10 +138,10 @@ class Replica:
             span = spans.pop(id(parameter), None)
             if (span is None and parameter.requires_grad) or (span and not self._in_place(span)):
                 raise RuntimeError(
-                    f"the model has put another tensor in the place of its parameter {name}, of that one's gradient, or "
-                    "has begun to train it: what is exchanged and stepped along is that of the start. Change "
-                    "parameters in place (`parameter.data.clamp_(-1, 1)`), leave their gradients alone, and decide "
-                    "when the model is built which are trained"
+                    f"the model has put another tensor in the place of its parameter {name} or of its gradient, or has "
+                    "begun to train it: what is exchanged and stepped along is that of the start. Change parameters in "
+                    "place (`parameter.data.clamp_(-1, 1)`), leave their gradients alone, and decide when the model is "
+                    "built which are trained"
                 )
         if spans:
             raise RuntimeError(
@@ -151,7 +151,7 @@ class Replica:
 
     def _in_place(self, span: Span) -> bool:
         """Return whether a parameter, and its gradient unless it was handed over, are still views of the flat ones."""
-        pairs = [(span.parameter.data, self.weights)]
+        pairs: list[tuple[Tensor | None, Tensor]] = [(span.parameter.data, self.weights)]
         if self._flat:
             pairs.append((span.parameter.grad, self.gradients))
         return span.parameter.requires_grad and all(

@@ -52,7 +52,8 @@ class Noisy(nn.Sequential):
     def forward(self, x):
         self.seen = self.seen + 1
         self.mean.data.lerp_(self[4].bias.data, 0.01)
-        return (super().forward(x) + self.mean) * (1 + 0.01 * random.random() + 0.01 * np.random.rand() + self.seen / 1000)  # noqa: NPY002
+        y = super().forward(x) + self.mean
+        return y * (1 + 0.01 * random.random() + 0.01 * np.random.rand() + self.seen / 1000)  # noqa: NPY002
 
 
 @pytest.mark.parametrize("rule", RULES)
