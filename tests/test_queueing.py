@@ -12,8 +12,7 @@ import pytest
 from fake_slurm import line, says
 
 from ddp_hpc import queueing, slurm
-from ddp_hpc.engine import Engine, Signals
-from ddp_hpc.lock import DriverLock
+from ddp_hpc.engine import Signals
 from ddp_hpc.passes import Passes
 from ddp_hpc.progress import Progress
 from ddp_hpc.project import Project
@@ -125,6 +124,16 @@ def test_a_workflow_that_fetches_a_dataset_is_left_alone(cluster, watch, workflo
         time.sleep(0.5)
         assert watch(1, 2 * queueing.STUCK_S)(fetching.pid) is False
     assert watch(1, 2 * queueing.STUCK_S)(workflow) is True
+
+
+def test_a_workflow_that_waits_for_accounting_that_hangs_does_not_work(cluster, watch, monkeypatch, tmp_path):
+    """With slurmdbd stopped, one sacct took 45 s, and the plugin asks twenty times."""
+    cluster(squeue="exit 0")
+    monkeypatch.setattr(queueing, "LOOK_S", 0.2)
+    (tmp_path / "sacct").symlink_to("/bin/sleep")
+    with subprocess.Popen(["/bin/sh", "-c", f"{tmp_path}/sacct 2; echo"], stdout=subprocess.PIPE) as asking:
+        time.sleep(0.5)
+        assert watch(0, 2 * queueing.QUIET_S)(asking.pid) is True
 
 
 def test_all_jobs_are_cancelled_once_and_named(tmp_path, ledger, jobs, cluster, capsys):
@@ -270,29 +279,3 @@ def test_what_is_refused_though_no_other_job_is_there_is_not_submitted_for_ever(
     Passes(ledger, workflow, jobs, {}, Signals()).train(ledger.planned)
     assert {state_of(ledger.store, one.run).status for one in ledger.planned} == {"rejected"}
     assert all(state_of(ledger.store, one.run).attempts == 1 for one in ledger.planned)
-
-
-def refusal(run: str, words: str) -> str:
-    """How Snakemake 9.27 and its plugin tell of it, with no blank line behind."""
-    return (
-        f"Error in rule train:\n    message: SLURM sbatch failed. The error message was '{words}'.\n    sbatch call:\n"
-        f"        sbatch --parsable -p cpu\n    jobid: 3\n    output: results/runs/{run}/run.parquet\n    shell:\n"
-        f"        exec ddp-hpc train {run}\n        (command exited with non-zero exit code)\n"
-    )
-
-
-def test_every_refusal_is_read_once_also_those_in_a_row_and_those_half_written(tmp_path):
-    (tmp_path / "profile.yaml").write_text("jobs: 1")
-    engine = Engine(Project(tmp_path), "one", DriverLock(tmp_path), ".", None, [], Signals())
-    file = tmp_path / engine.log
-    file.parent.mkdir(parents=True)
-    failed = "Error in rule train:\n    message: SLURM-job '5' failed\n    output: results/runs/z/run.parquet\n"
-    text = "Job 1 has been submitted\n" + failed + refusal("a", "sbatch: error: no\nsbatch: no user's limit")
-    text += refusal("b", "x") + failed + "Job 2 has been submitted\n" + refusal("c", "y") + failed
-    found = []
-    for size in range(0, len(text) + 1, 7):
-        file.write_text(text[:size])
-        found += engine.refusals().items()
-    file.write_text(text)
-    found += engine.refusals().items()
-    assert found == [("a", "sbatch: error: no sbatch: no user's limit"), ("b", "x"), ("c", "y")]

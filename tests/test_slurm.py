@@ -119,6 +119,15 @@ def test_every_end_is_told_with_the_words_of_slurm(cluster, state):
     assert state.lower() in reason.lower() or state == "REVOKED"
 
 
+def test_a_job_that_left_before_its_time_to_make_room_was_over_was_preempted(cluster):
+    """Slurm then says FAILED, as a run that has left its checkpoint ends with 1."""
+    cluster(scontrol=says(shown(7, "FAILED", "ExitCode=1:0 PreemptEligibleTime=2026-01-31 PreemptTime=2026-01-31")))
+    status, reason = endings.ending(slurm.record("7"))
+    assert (status, reason) == ("preempted", "Slurm job 7 had to make room for another: told to at 2026-01-31 on node1")
+    cluster(scontrol=says(shown(8, "FAILED", "ExitCode=1:0 PreemptEligibleTime=2026-01-31 PreemptTime=None")))
+    assert endings.ending(slurm.record("8"))[0] == "crashed"
+
+
 ACCOUNTED = "CANCELLED by 1234|0:15|1||node1|00:01:00\nCANCELLED|0:15|1|900000K|node1|"
 
 
@@ -143,6 +152,13 @@ def test_without_accounting_a_forgotten_job_is_unknown(cluster, monkeypatch, sac
     monkeypatch.setattr(slurm, "TIMEOUT_S", 0.5)
     cluster(scontrol="exit 1", **({"sacct": sacct} if sacct else {}))
     assert slurm.record("7") is None
+
+
+def test_accounting_that_hangs_is_asked_once_and_not_for_every_job(cluster, tmp_path, monkeypatch):
+    monkeypatch.setattr(slurm, "TIMEOUT_S", 0.5)
+    cluster(scontrol=says(shown(7, "FAILED")), sacct=f"echo x >> {tmp_path}/asked; while :; do /bin/sleep 0.1; done")
+    assert {slurm.record(number).state for number in "789"} == {"FAILED"}
+    assert (tmp_path / "asked").read_text() == "x\n"
 
 
 def test_a_job_that_still_runs_is_not_looked_up_in_accounting(cluster, tmp_path):

@@ -42,6 +42,8 @@ def ending(job: Record, seen_bytes: int | None = None) -> tuple[str, str]:
         return "timeout", f"{name} reached its time limit{limit}: {job.state}{where}"
     if job.state == "PREEMPTED":
         return "preempted", f"{name} had to make room for another: PREEMPTED{where}"
+    if job.state == "FAILED" and job.preempted_at:  # it was given time, and left before that was over
+        return "preempted", f"{name} had to make room for another: told to at {job.preempted_at}{where}"
     if job.state in ("NODE_FAIL", "BOOT_FAIL"):
         return "node_fail", f"{name} lost a node: {job.state}{where}"
     if job.state in ("CANCELLED", "REVOKED"):

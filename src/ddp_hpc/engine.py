@@ -20,9 +20,14 @@ from ddp_hpc.workflow import DRIVER
 GRACE_S = 40.0  # how long the workflow may take to cancel its jobs before it is killed
 POLL_S = 0.5
 _TAIL = 12
-_REFUSAL = b"Error in rule train:\n    message: SLURM sbatch failed. The error message was '"
+# how a refusal begins: sbatch's, or that of the plugin, which asks beforehand whether an account is valid
+_BEGUN = re.compile(rb"Error in rule train:\n    message: (?:SLURM sbatch|Job submission) failed")
+_LONGEST = 100  # bytes of such a beginning, at least
 _REFUSED = re.compile(
-    re.escape(_REFUSAL) + rb"(.*?)'\.\n.*?\n    output: results/runs/([^/\s]+)/run\.parquet", re.DOTALL
+    rb"Error in rule train:\n    message: (?:SLURM sbatch failed\. The error message was '(?P<sbatch>.*?)'\.\n"
+    rb"|Job submission failed with exception: (?P<plugin>.*?)For further error details)"
+    rb".*?\n    output: results/runs/(?P<run>[^/\s]+)/run\.parquet",
+    re.DOTALL,
 )
 
 
@@ -39,6 +44,8 @@ class Shows(Protocol):
 class Signals:
     """Takes note of signals that ask to end, instead of ending. A context manager.
 
+    With SIGHUP the terminal goes: what is still said to it is dropped, for the words would be an error.
+
     Attributes:
         asked: the signals that came, the first first.
     """
@@ -47,6 +54,7 @@ class Signals:
         self.asked: list[int] = []
 
     def __enter__(self) -> "Signals":
+        self._terminals = [descriptor for descriptor in (1, 2) if os.isatty(descriptor)]
         ending = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         self._previous = {number: signal.signal(number, self._note) for number in ending}
         return self
@@ -57,6 +65,11 @@ class Signals:
 
     def _note(self, number: int, frame: Any) -> None:
         self.asked.append(number)
+        if number == signal.SIGHUP and self._terminals:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            for descriptor in self._terminals:
+                os.dup2(nowhere, descriptor)
+            os.close(nowhere)
 
 
 class Engine:
@@ -134,7 +147,7 @@ class Engine:
             log.write(f"\n[{datetime.now():%a %b %d %H:%M:%S %Y}]\nddp-hpc: {text}\n")
 
     def refusals(self) -> dict[str, str]:
-        """Return, by run, the words in which sbatch has refused a job since this was last asked."""
+        """Return, by run, who has refused a job since this was last asked, and in what words: `sbatch: ...`."""
         if not (self.project.root / self.log).exists():  # nothing has been submitted yet
             return {}
         with open(self.project.root / self.log, "rb") as log:
@@ -142,10 +155,12 @@ class Engine:
             text = log.read()
         found, end = {}, 0
         for match in _REFUSED.finditer(text):
-            words, run = (part.decode(errors="replace") for part in match.groups())
-            found[run], end = " ".join(words.split()), match.end()
-        begun = text.find(_REFUSAL, end)  # its rest is still to be written, or that of its first line
-        self._read += begun if begun >= 0 else max(end, len(text) - len(_REFUSAL))
+            who = "sbatch" if match["sbatch"] is not None else "plugin"
+            words = match[who].decode(errors="replace")
+            found[match["run"].decode(errors="replace")] = f"{who}: {' '.join(words.split())}"
+            end = match.end()
+        begun = _BEGUN.search(text, end)  # its rest is still to be written, or that of its first line
+        self._read += begun.start() if begun else max(end, len(text) - _LONGEST)
         return found
 
     def complaints(self) -> list[str]:

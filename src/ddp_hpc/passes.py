@@ -21,8 +21,10 @@ LATE_S = 60.0
 PAUSING = ("node_fail", "launch_failed")  # what a second job may meet, too, if it starts at once
 MOST_STUCK = 3  # passes that Snakemake may spoil by hanging
 
-# words of sbatch: the controller does not answer; the user, or Slurm, may have no more jobs in the queue
-_AWAY = re.compile("contact slurm controller|socket timed out|connection refused", re.IGNORECASE)
+# words of a refusal: the controller, or accounting, does not answer; the user, or Slurm, may have no more jobs queued
+_AWAY = re.compile(
+    "contact slurm controller|socket timed out|connection refused|unable to test the validity", re.IGNORECASE
+)
 _FULL = re.compile("submit ?limit|MaxSubmit|MaxJobCount|temporarily unable to accept job", re.IGNORECASE)
 
 
@@ -158,7 +160,7 @@ class Passes:
         for planned in waiting:
             words = refused.get(planned.run)
             if words:
-                state = State("launch_failed" if _AWAY.search(words) else "rejected", f"sbatch: {words}")
+                state = State("launch_failed" if _AWAY.search(words) else "rejected", words)
                 keep(self.ledger.store, planned.run, state)
                 self.full |= {planned.run} if _FULL.search(words) else set()
 

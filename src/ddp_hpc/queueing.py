@@ -16,6 +16,7 @@ from ddp_hpc.project import Project
 STUCK_S = 420.0
 QUIET_S = 8.0  # with no job left and nothing to wait for, the pass is over after so long
 LOOK_S = 5.0
+QUESTIONS = ("sacct", "scontrol", "squeue")  # of the plugin about its jobs
 LEAVING_S = 60.0  # how long cancelled jobs may take to go: they leave checkpoints
 SAY_AGAIN_S = 300.0
 
@@ -125,10 +126,14 @@ class Watch:
 
 
 def _works(pid: int) -> bool:
-    """Return whether a process has children that are no quick questions: it fetches a dataset, or sbatch is slow."""
+    """Return whether a process has children that are no questions: it fetches a dataset, or sbatch is slow.
+
+    A question about jobs takes long where accounting hangs, and is asked over and over; that is no work.
+    """
     import psutil
 
     try:
-        return any(time.time() - child.create_time() > LOOK_S for child in psutil.Process(pid).children())
+        children = [child for child in psutil.Process(pid).children() if child.name() not in QUESTIONS]
+        return any(time.time() - child.create_time() > LOOK_S for child in children)
     except psutil.Error:
         return False

@@ -12,11 +12,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ddp_hpc._commands import Said, run
+from ddp_hpc._commands import run
 
 TIMEOUT_S = 20.0  # of one question; Slurm's own clients give up after 10 s without a controller
 KEPT_S = 5.0  # how long an answer of squeue is good enough
 KEPT_WITHOUT_ANSWER_S = 30.0  # a controller that is away is not asked all the time
+ACCOUNTING_LEFT_ALONE_S = 300.0  # nor is accounting: there may be none
 
 # the states after which a job does not run again; any other, also one that we do not know, is not the end
 ENDED = frozenset(
@@ -107,6 +108,7 @@ class Record:
     memory_bytes: int | None = None  # that it may use on a node
     peak_bytes: int | None = None  # of its largest task, where Slurm accounts for it
     log: str | None = None
+    preempted_at: str | None = None  # when it was told to make room; it may then have left by itself
 
 
 def queue(kept_s: float = KEPT_S) -> Queue:
@@ -133,10 +135,10 @@ def is_active(number: str) -> bool | None:
 
 def forget() -> None:
     """Forget what Slurm has said: the next question is asked anew."""
-    global _kept
+    global _kept, _accounting_away_until
     _kept = (float("-inf"), Queue())
     _ended.clear()
-    _accounts.cache_clear()
+    _accounting_away_until = float("-inf")
     is_here.cache_clear()
 
 
@@ -218,12 +220,17 @@ def _shown(number: str) -> Record | None:
         limit=_told(facts.get("TimeLimit")),
         memory_bytes=memory and memory // (nodes or 1),
         log=_told(facts.get("StdOut")),
+        preempted_at=_told(facts.get("PreemptTime")),
     )
 
 
 def _accounted(number: str) -> Record | None:
-    """Ask accounting, where there is any: it remembers, knows who cancelled a job and how much memory it took."""
-    if not _accounts():
+    """Ask accounting, where there is any: it remembers, knows who cancelled a job and how much memory it took.
+
+    Where it does not answer it is left alone for a while: one that hangs takes its time for each of many jobs.
+    """
+    global _accounting_away_until
+    if time.monotonic() < _accounting_away_until:
         return None
     columns = "State,ExitCode,NNodes,MaxRSS,NodeList,Timelimit"
     said = run(
@@ -231,9 +238,12 @@ def _accounted(number: str) -> Record | None:
         TIMEOUT_S,
         _environment(),
     )
+    if said.code != 0:
+        _accounting_away_until = time.monotonic() + ACCOUNTING_LEFT_ALONE_S
+        return None
     rows = [line.split("|") for line in said.out.splitlines()]
     rows = [row for row in rows if len(row) == columns.count(",") + 1]
-    if said.code != 0 or not rows:
+    if not rows:
         return None
     state, code, nodes, _, hosts, limit = rows[0]
     word, _, by = state.partition(" by ")
@@ -251,13 +261,7 @@ def _accounted(number: str) -> Record | None:
     )
 
 
-@functools.cache
-def _accounts() -> bool:
-    """Return whether accounting answers; where it is off, sacct says so at once."""
-    if shutil.which("sacct") is None:
-        return False
-    said: Said = run(["sacct", "-X", "--noheader", "-S", "now-1minutes"], TIMEOUT_S, _environment())
-    return said.code == 0
+_accounting_away_until = float("-inf")
 
 
 def cancel(numbers: Sequence[str]) -> str | None:

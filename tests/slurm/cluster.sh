@@ -11,17 +11,19 @@
 #   cluster.sh run COMMAND...        on the login node
 #   cluster.sh on NODE COMMAND...    on a compute node: node1, node2, ...
 #   cluster.sh kill-node NODE        all its processes at once, as when its power fails; start-node NODE: on again
-#   cluster.sh stop-controller, start-controller
+#   cluster.sh stop-controller, start-controller, and stop-accounting, start-accounting where it is on
 #
-# Needs root, and of Debian: munge slurmctld slurmd slurm-client libpmix2 iproute2. Settings, by the environment:
+# Needs root, and of Debian: munge slurmctld slurmd slurm-client libpmix2 iproute2; for accounting also slurmdbd
+# slurm-wlm-mysql-plugin mariadb-server. Settings, by the environment:
 set -euo pipefail
 ROOT=${CLUSTER_ROOT:?a folder for configuration, state and logs of the cluster; short, sockets lie in it}
 NODES=${CLUSTER_NODES:-2}
 CPUS=${CLUSTER_CPUS:-8}           # that each node claims; they need not exist
 MEMORY=${CLUSTER_MEMORY:-8000}    # MB, likewise
 GPUS=${CLUSTER_GPUS:-4}           # likewise: a GPU is a copy of /dev/null, good for scheduling
-PARTITIONS=${CLUSTER_PARTITIONS:-main:60 short:5}   # name:minutes; the first is the default
+PARTITIONS=${CLUSTER_PARTITIONS:-main:60 short:5}   # name:minutes[:more settings, by commas]; the first is the default
 MORE=${CLUSTER_MORE:-}            # further lines of slurm.conf
+ACCOUNTING=${CLUSTER_ACCOUNTING:-} # not empty: slurmdbd keeps accounts, here `lab`, root's default; jobs need a valid one
 NET=10.77.0
 export PATH=$PATH:/usr/sbin:/sbin
 unset SLURM_CONF                  # every namespace sees $ROOT/etc as /etc/slurm: job steps lose SLURM_CONF
@@ -29,7 +31,7 @@ unset SLURM_CONF                  # every namespace sees $ROOT/etc as /etc/slurm
 configure() {
   mkdir -p "$ROOT"/{etc,state,log,run,gpu,munge}
   chmod a+rx "$ROOT" # munge insists on it
-  local i partition default=YES
+  local i partition name minutes more default=YES
   for ((i = 1; i <= NODES; i++)); do mkdir -p "$ROOT"/{spool,tmp}/"node$i"; done
   for ((i = 0; i < GPUS; i++)); do [ -e "$ROOT/gpu/$i" ] || mknod "$ROOT/gpu/$i" c 1 3; done
   {
@@ -75,9 +77,16 @@ NodeName=node[1-$NODES] NodeAddr=$NET.[1-$NODES] CPUs=$CPUS Sockets=1 CoresPerSo
   RealMemory=$MEMORY Gres=gpu:$GPUS
 END
     for partition in $PARTITIONS; do
-      echo "PartitionName=${partition%:*} Nodes=ALL Default=$default MaxTime=${partition#*:} State=UP"
+      IFS=: read -r name minutes more <<< "$partition"
+      echo "PartitionName=$name Nodes=ALL Default=$default MaxTime=$minutes State=UP ${more//,/ }"
       default=NO
     done
+    [ -z "$ACCOUNTING" ] || cat << END
+AccountingStorageType=accounting_storage/slurmdbd
+AccountingStorageHost=login
+AccountingStoragePass=$ROOT/munge/socket
+AccountingStorageEnforce=associations,limits,qos
+END
     printf '%b\n' "$MORE"
   } > "$ROOT/etc/slurm.conf"
   echo "NodeName=node[1-$NODES] Name=gpu File=$ROOT/gpu/[0-$((GPUS - 1))]" > "$ROOT/etc/gres.conf"
@@ -116,6 +125,51 @@ within() { # NAME COMMAND...
 
 start_controller() { (within login slurmctld "$@"); }
 
+# A database of its own, which only the login node can reach; its data is kept nowhere else.
+make_database() {
+  mariadb-install-db --no-defaults --user=root --datadir="$ROOT/database" --skip-test-db --skip-name-resolve \
+    --auth-root-authentication-method=socket > "$ROOT/log/database.log" 2>&1
+  cat > "$ROOT/etc/slurmdbd.conf" << END
+DbdHost=login
+SlurmUser=root
+AuthType=auth/munge
+AuthInfo=socket=$ROOT/munge/socket
+StorageType=accounting_storage/mysql
+StorageHost=127.0.0.1
+StorageUser=slurm
+StoragePass=slurm
+StorageLoc=slurm
+LogFile=$ROOT/log/slurmdbd.log
+PidFile=$ROOT/run/slurmdbd.pid
+CommitDelay=0
+END
+  chmod 600 "$ROOT/etc/slurmdbd.conf" # slurmdbd insists on it
+}
+
+start_database() {
+  local sql=(mariadb --no-defaults "--socket=$ROOT/database/socket")
+  (within login setsid mariadbd --no-defaults --user=root --datadir="$ROOT/database" --socket="$ROOT/database/socket" \
+    --bind-address=127.0.0.1 --skip-log-bin --performance-schema=off --innodb-flush-log-at-trx-commit=0 \
+    < /dev/null >> "$ROOT/log/database.log" 2>&1) &
+  until_works 20 "${sql[@]}" --execute="CREATE DATABASE IF NOT EXISTS slurm;
+    CREATE OR REPLACE USER slurm@127.0.0.1 IDENTIFIED BY 'slurm'; GRANT ALL ON slurm.* TO slurm@127.0.0.1"
+}
+
+start_accounting() {
+  (within login slurmdbd)
+  until_works 20 sacctmgr --noheader show cluster
+}
+
+until_works() { # SECONDS COMMAND... on the login node
+  local t tries=$(($1 * 10))
+  shift
+  for ((t = 1; t < tries; t++)); do
+    (within login "$@") > /dev/null 2>&1 && return 0
+    sleep 0.1
+  done
+  (within login "$@") >&2
+}
+
 start_node() { # NAME
   local i=${1#node} login pid
   make_namespace "$1"
@@ -135,6 +189,15 @@ up() {
     mungekey --create --keyfile $ROOT/munge/key
     munged --key-file $ROOT/munge/key --socket $ROOT/munge/socket --log-file $ROOT/munge/log \
       --pid-file $ROOT/munge/pid --seed-file $ROOT/munge/seed")
+  if [ -n "$ACCOUNTING" ]; then
+    make_database
+    start_database
+    start_accounting
+    (within login bash -ec "
+      sacctmgr --immediate add cluster test
+      sacctmgr --immediate add account lab Description=test Organization=test
+      sacctmgr --immediate add user root Account=lab") > "$ROOT/log/accounts.log"
+  fi
   start_controller -c
   for ((i = 1; i <= NODES; i++)); do start_node "node$i"; done
   for ((t = 0; t < 200; t++)); do
@@ -175,6 +238,8 @@ case $command in
   on) within "$@" ;;
   kill-node) kill -9 "$(< "$ROOT/run/$1.pid")" ;;
   start-node) start_node "$1" ;;
+  stop-accounting) kill "$(pgrep --ns "$(< "$ROOT/run/login.pid")" --nslist pid slurmdbd)" ;;
+  start-accounting) start_accounting ;;
   stop-controller) kill "$(pgrep --ns "$(< "$ROOT/run/login.pid")" --nslist pid slurmctld)" ;;
   start-controller) start_controller ;;
   *) sed -n '/^# *cluster.sh/s/^# *//p' "$0" >&2; exit 2 ;;

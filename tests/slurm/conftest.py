@@ -12,16 +12,22 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from cluster import MACHINE, PACE, Cluster, lacking, refused
 from sandbox import Sandbox
 
+PARTITIONS = "main:60:GraceTime=30 short:5 urgent:5:PriorityTier=10"
+PREEMPTION = r"PreemptType=preempt/partition_prio\nPreemptMode=REQUEUE"
+
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    """Two nodes of 8 cores and 4 GPUs; partitions `main`, the default, and `short`, of at most 5 minutes."""
+    """Two nodes of 8 cores and 4 GPUs; partitions `main`, the default, and `short`, of at most 5 minutes.
+
+    Jobs of a third, `urgent`, take the place of others: those have 30 s to leave, and are queued again if they may be.
+    """
     if (missing := lacking()) and os.environ.get("CI") and os.geteuid() == 0:
         pytest.fail(missing)  # where they can be installed nothing is left out in silence
     if reason := missing or refused():
         pytest.skip(reason)
     with tempfile.TemporaryDirectory(prefix="slurm-", ignore_cleanup_errors=True) as folder:
-        started = Cluster(Path(folder))
+        started = Cluster(Path(folder), PARTITIONS=PARTITIONS, MORE=PREEMPTION)
         yield started
         started.stop()
 

@@ -1,5 +1,8 @@
 """Runs on a real Slurm go on from where they were interrupted, with the same losses."""
 
+import json
+import re
+
 import pytest
 from faulty import FAULTY
 from sandbox import Sandbox, wait_for
@@ -51,7 +54,12 @@ def progressing(project: Sandbox, run: str, attempt: int) -> bool:
     return (project.root / "results" / "runs" / run / "attempts" / str(attempt) / "progress.json").exists()
 
 
-def test_a_run_that_loses_a_node_and_is_told_to_make_room_goes_on_each_time_with_the_same_losses(study, cluster):
+def ended(project: Sandbox, run: str, attempt: int) -> dict:
+    """How an attempt ended."""
+    return json.loads((project.root / "results" / "runs" / run / "attempts" / str(attempt) / "ended.json").read_text())
+
+
+def test_a_run_that_loses_a_node_and_has_to_make_room_goes_on_each_time_with_the_same_losses(study, cluster):
     project, run, expected = study
     project.append("config/machines/test.yaml", "checkpoint_every_s: 1\n")
     driver = project.start(*RUN)
@@ -61,10 +69,16 @@ def test_a_run_that_loses_a_node_and_is_told_to_make_room_goes_on_each_time_with
     wait_for(lambda: project.status("resumed")[run]["status"] != "running", 90)
     cluster.start_node("node2")
     wait_for(lambda: progressing(project, run, 3), 150)
-    job = max(number for number, job in cluster.jobs().items() if run in job["Comment"])
-    cluster.run("scancel", "--signal=USR1", str(job))  # as `--signal=USR1@60` has it sent: to all steps
+    cluster.run("sbatch", "--partition=urgent", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap=sleep 1")
 
     assert driver.wait(240) == 0
+    assert ended(project, run, 2)["status"] == "node_fail"
+    preempted = ended(project, run, 3)
+    assert preempted["status"] == "preempted"
+    assert re.search(
+        r"Slurm job \d+ had to make room for another.*the next attempt goes on after step", preempted["reason"]
+    )
+    assert cluster.jobs("pending,running") == {}  # Slurm has queued none again
     assert (row(project, run)["resumes"], row(project, run)["hosts"]) == (2, 2)
     assert steps(project, run) == expected
     assert not (project.root / "results" / "runs" / run / "checkpoint").exists()

@@ -82,6 +82,14 @@ def kill(project: Sandbox, driver: subprocess.Popen) -> None:
     wait_for(lambda: not any("--workflow-profile" in command for command in project.processes().values()))
 
 
+def hang_up(project: Sandbox, driver: subprocess.Popen) -> str:
+    """Close the terminal of a driver, and return what it says to that."""
+    os.kill(driver_of(project), signal.SIGHUP)
+    code, said = end(driver)
+    assert code == 130
+    return said
+
+
 def test_each_end_is_told_apart_and_stops_no_other(study, cluster):
     study.study(
         "ends",
@@ -152,7 +160,7 @@ def test_a_controller_that_starts_anew_costs_no_run_and_no_second_attempt(study,
     assert len(jobs()) == 1
 
 
-def test_after_a_kill_the_same_command_waits_for_the_jobs_that_are_queued_or_running(study, cluster, jobs):
+def test_after_a_kill_or_a_hangup_the_same_command_waits_for_the_jobs_that_are_queued_or_running(study, cluster, jobs):
     """A9."""
     study.study("ends", HEAD + f"budget: {{steps: 400}}\ngrid: {{model: {SLOW}, seed: [1, 2]}}\n")
     cluster.run("scontrol", "update", "nodename=node1,node2", "state=drain", "reason=test")
@@ -165,7 +173,8 @@ def test_after_a_kill_the_same_command_waits_for_the_jobs_that_are_queued_or_run
     time.sleep(3)
     cluster.run("scontrol", "update", "nodename=node1,node2", "state=resume")
     wait_for(lambda: statuses(study) == ["running", "running"] and supervisors(study) == 2)
-    kill(study, second)
+    assert "cancelled" not in hang_up(study, second)
+    assert statuses(study) == ["running", "running"]
     run = state(study, "-s1-")["run"]
     by_hand = study.call("ddp-hpc", "train", run)
     assert by_hand.returncode == 2

@@ -98,7 +98,8 @@ def test_the_doctor_proposes_a_machine_file_that_says_what_the_cluster_has(proje
     proposed = read(file)
 
     assert proposed.partition(None)[0] == "main"
-    assert {name: one.max_minutes for name, one in proposed.partitions.items()} == {"main": 60, "short": 5}
+    limits = {name: one.max_minutes for name, one in proposed.partitions.items()}
+    assert limits == {"main": 60, "short": 5, "urgent": 5}
     nodes = proposed.partitions["main"]
     assert (nodes.nodes, nodes.cores_per_node, nodes.gpus_per_node, nodes.memory_mb_per_node) == (2, 8, 4, 8000)
     assert proposed.launcher.endswith("srun --kill-on-bad-exit=1 --mpi=pmix")
