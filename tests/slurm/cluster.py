@@ -35,6 +35,13 @@ def lacking() -> str | None:
     return f"needs a Slurm, without {', '.join(missing)}: `make slurm`, as root, on Debian" if missing else None
 
 
+def lacking_accounting() -> str | None:
+    """Return which programs lack for a cluster that accounts for its jobs; None if none does."""
+    missing = [program for program in ("slurmdbd", "mariadbd", "sacctmgr") if not shutil.which(program, path=PATH)]
+    missing += [] if list(Path("/usr/lib").glob("*/slurm*/accounting_storage_mysql.so")) else ["slurm-wlm-mysql-plugin"]
+    return f"needs a slurmdbd, without {', '.join(missing)}: `make slurm`, as root, on Debian" if missing else None
+
+
 def refused() -> str | None:
     """Return why no cluster may be started here; None if one may."""
     if os.geteuid() != 0:
@@ -110,6 +117,10 @@ class Cluster:
     def start_controller(self) -> None:
         """Start slurmctld from its saved state."""
         self._call("start-controller")
+
+    def stop_accounting(self) -> None:
+        """End slurmdbd; jobs are not accounted for until it is back."""
+        self._call("stop-accounting")
 
     def jobs(self, states: str = "all") -> dict[int, dict[str, str]]:
         """Return the jobs that Slurm remembers, by number: state, reason, name, comment, nodes, tasks."""
