@@ -198,6 +198,12 @@ def test_our_own_mpiexec_comes_before_that_of_the_path(monkeypatch, tmp_path):
         (slurm.slurm(SLURM | {"pmi": ["none", "pmi2"]}, "MPICH"), "ok", ""),
         (slurm.slurm(SLURM | {"pmi": []}, None), "warning", "srun --mpi: unknown"),
         (slurm.slurm(SLURM | {"squeue": "Unable to contact"}, "MPICH"), "warning", "squeue: Unable to contact"),
+        (
+            slurm.slurm(SLURM | {"accounts_needed": True, "accounts": []}, "MPICH"),
+            "warning",
+            "ask your site for an account",
+        ),
+        (slurm.slurm(SLURM | {"accounts_needed": True, "accounts": ["lab"]}, "MPICH"), "ok", "doctor --machine"),
         (slurm.slurm(SLURM | {"sacct": "disabled"}, "MPICH"), "warning", "status_command: squeue"),
         (slurm.slurm(SLURM | {"accounting": "(null)"}, "MPICH"), "warning", "status_command: squeue"),
         (slurm.slurm(SLURM | {"sacct_s": 8.2}, "MPICH"), "warning", "accounting is late: sacct took 8 s"),
@@ -246,6 +252,8 @@ def test_a_slurm_is_asked_by_its_own_commands(tmp_path, monkeypatch):
         "sacct": "Slurm accounting storage is disabled",
         "accounting": "accounting_storage/none",
         "sacct_s": 0,
+        "accounts": None,
+        "accounts_needed": False,
         "min_job_age_s": 300,
         "plugin": None,
     }

@@ -69,6 +69,12 @@ def test_time_limits_are_read_as_sinfo_writes_them(limit, minutes):
         ({"pmi": ["none"]}, "Open MPI", "launcher: mpiexec # srun has no pmix"),
         ({"min_job_age_s": 30}, "Open MPI", "status_command: sacct # squeue forgets a job 30 s after its end"),
         ({"min_job_age_s": 30, "sacct": "disabled"}, "Open MPI", "status_command: squeue"),
+        (
+            {"accounts": ["lab", "shared"]},
+            "MPICH",
+            "# account: lab # who pays, if not Slurm's default; yours: lab, shared",
+        ),
+        ({"accounts": None}, "MPICH", "# account: NAME # who pays, if your site wants it named"),
     ],
 )
 def test_launcher_and_status_command_are_those_that_work_there(answer, vendor, line):

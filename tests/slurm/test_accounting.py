@@ -43,6 +43,7 @@ def test_who_cancelled_a_run_is_told_and_accounting_that_goes_away_holds_up_noth
         "  threads_per_rank: 1, model: {name: faulty, fault: slow}}\n"
         "budget: {steps: 160}\ntables: [runs]\nfigures: []\ngrid: {seed: [1, 2]}\n",
     )
+    assert "# account: lab # who pays" in project.call("ddp-hpc", "doctor", "--machine").stdout
     driver = project.start(*RUN)
 
     def rows() -> list[dict]:

@@ -116,7 +116,7 @@ def proposal(found: Sequence[Nodes], answer: Mapping[str, Any], vendor: str | No
         "partitions:",
         *(line for block in blocks for line in block),
         *([f"default_partition: {_text(default)}"] if default else []),
-        "# account: NAME # who pays, if your site wants it named",
+        f"# account: {_account(answer.get('accounts') or [])}",
         *_launcher(answer, vendor),
         "memory: share # exclusive: whole nodes, for timings that no neighbour disturbs",
         f"status_command: {_status_command(answer)}",
@@ -157,6 +157,12 @@ def _gpu_type(name: str) -> str:
 def _described(one: Nodes) -> str:
     gpus = f", {one.gpus} GPUs{f' {one.gpu_type}' if one.gpu_type else ''}" if one.gpus else ""
     return f"{one.nodes} nodes of {one.cores} cores{gpus}, {one.memory_mb} MB"
+
+
+def _account(yours: Sequence[str]) -> str:
+    if not yours:
+        return "NAME # who pays, if your site wants it named"
+    return f"{_text(yours[0])} # who pays, if not Slurm's default; yours: {', '.join(yours)}"
 
 
 def _launcher(answer: Mapping[str, Any], vendor: str | None) -> list[str]:

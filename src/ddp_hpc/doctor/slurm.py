@@ -1,5 +1,7 @@
 """What this machine's Slurm offers, as far as its own commands tell."""
 
+import os
+import pwd
 import re
 import shutil
 import time
@@ -22,7 +24,8 @@ def ask() -> dict[str, Any]:
     """Return what Slurm says; empty where it has no client commands here.
 
     Keys: version, pmi (types of `srun --mpi`), squeue and sacct (None: works; else the last words, or `not installed`),
-    sacct_s (how long it took), accounting (as configured, None if unknown), min_job_age_s, plugin (its version here).
+    sacct_s (how long it took), accounting (as configured, None if unknown), accounts (of the user; None if unknown),
+    accounts_needed (a job must be of one of them), min_job_age_s, plugin (its version here).
     """
     if shutil.which("sbatch") is None:
         return {}
@@ -38,6 +41,8 @@ def ask() -> dict[str, Any]:
         "sacct": sacct,
         "sacct_s": time.monotonic() - began,
         "accounting": _setting(config.out, "AccountingStorageType"),
+        "accounts": None if sacct else _accounts(),
+        "accounts_needed": "associations" in (_setting(config.out, "AccountingStorageEnforce") or ""),
         "min_job_age_s": _seconds(_setting(config.out, "MinJobAge")),
         "plugin": _plugin(),
     }
@@ -48,6 +53,17 @@ def _plugin() -> str | None:
         return version(PLUGIN)
     except PackageNotFoundError:
         return None
+
+
+def _accounts() -> list[str] | None:
+    """Return the accounts that may pay for the user's jobs."""
+    try:
+        name = pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:  # a container that does not know its user
+        return None
+    asked = ["sacctmgr", "--noheader", "--parsable2", "show", "associations", "where", f"user={name}", "format=account"]
+    said = run(asked, _TIMEOUT_S)
+    return sorted(set(said.out.split())) if said.code == 0 else None
 
 
 def _works(command: str, *arguments: str) -> str | None:
@@ -82,7 +98,7 @@ def slurm(answer: Mapping[str, Any], vendor: str | None) -> Finding:
     if "error" in answer:
         return Finding("slurm", "warning", answer["error"], "Slurm is here but does not answer", "ask your site")
     found = f"{answer['version']}; srun --mpi: {', '.join(answer['pmi']) or 'unknown'}"
-    problems = [*_of_ranks(answer, vendor), *_of_watching(answer), *_of_plugin(answer["plugin"])]
+    problems = [*_of_ranks(answer, vendor), *_of_watching(answer), *_of_accounts(answer), *_of_plugin(answer["plugin"])]
     if problems:
         means, do = ("; ".join(part) for part in zip(*problems, strict=True))
         return Finding("slurm", "warning", found, means, do)
@@ -121,6 +137,12 @@ def _of_watching(answer: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             f"in the profile: slurm-init-seconds-before-status-checks: {max(1, age_s // 3)}, or ask your site for a "
             f"MinJobAge of {LEAST_JOB_AGE_S} or more",
         )
+
+
+def _of_accounts(answer: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield what hinders jobs from being paid for, and what to do."""
+    if answer.get("accounts_needed") and answer.get("accounts") == []:
+        yield "no account of yours is known: Slurm refuses jobs without one", "ask your site for an account"
 
 
 def _of_plugin(found: str | None) -> Iterator[tuple[str, str]]:
