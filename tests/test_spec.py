@@ -51,6 +51,7 @@ def specs(draw) -> dict:
         "threads_per_rank": st.none() | st.integers(1, 64),
         "precision": st.just("full") if dtype == "float64" else st.sampled_from(["full", "tf32", "bfloat16"]),
         "data_placement": st.sampled_from(["device", "host"]),
+        "compile": st.booleans(),
         "capture": st.sampled_from(["auto", "off"]),
         "share_gpu": st.booleans(),
     }
@@ -131,6 +132,7 @@ def test_each_field_counts():
         "threads_per_rank": 1,
         "precision": "bfloat16",
         "data_placement": "host",
+        "compile": True,
         "capture": "off",
         "share_gpu": True,
         "placement": "spread",

@@ -30,6 +30,7 @@ MANIFEST = "checkpoint.json"
 _PIECE_BYTES = 1 << 22
 _KEPT = (
     "evaluations",
+    "compile_s",
     "warm_up_s",
     "startup_s",
     "trained_s",

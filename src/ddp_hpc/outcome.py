@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ddp_hpc._process import boot_id
 from ddp_hpc.capture import Mode
+from ddp_hpc.compilation import Compiled
 from ddp_hpc.profiling import contention
 from ddp_hpc.profiling.timers import Timers, Timings
 
@@ -47,6 +48,8 @@ class Outcome:
     train_samples: int = 0  # of the dataset: an epoch
     example: Tensor | None = None  # the inputs of one sample, where the dataset lies
     device: str = ""
+    compiled: Compiled = "off"
+    compile_s: float | None = None  # None: nothing was compiled
     captured: Mode = "off"
     warm_up_s: float = 0.0
     startup_s: float | None = None  # from the first launch to time zero; None: this is the first

@@ -59,7 +59,8 @@ def gather(
         placement=placement,
         peak_memory_bytes=provenance.peak_memory_bytes(device),
         startup=startup,
-        facts=provenance.of_rank(device) | {"captured": outcome.captured, "core_wait_share": outcome.core_wait_share},
+        facts=provenance.of_rank(device)
+        | {name: getattr(outcome, name) for name in ("compiled", "captured", "core_wait_share")},
         reported=outcome.reported,
         starts=timings.starts,
         metered=metered or Metered(),
@@ -198,6 +199,7 @@ def run_columns(
         "wall_s": outcome.passed_s(launch, outcome.ended_ns),
         "startup_s": since_launch_s(launch, outcome.time_zero_ns) if outcome.startup_s is None else outcome.startup_s,
         "import_s": max(part.startup["import_s"] for part in parts),
+        "compile_s": outcome.compile_s,
         "warm_up_s": outcome.warm_up_s,
         "evaluation_s": outcome.evaluation_s,
         "checkpoint_s": outcome.checkpoint_s,
@@ -248,6 +250,8 @@ def provenance_of(
     null_columns = nulls | {"forward_backward_s": "forward and backward were told apart"}
     if run["core_wait_share"] is None:
         null_columns["core_wait_share"] = "Linux does not count here how long threads wait for cores"
+    if run["compile_s"] is None:
+        null_columns["compile_s"] = "nothing was compiled"
     if not catalog.constants("exchange", run["exchange"])["SYNCHRONOUS"]:
         null_columns |= dict.fromkeys(("step_s", "wait_s", "move_s"), "each rank takes its steps by itself")
     elif not parts[0].common_clock:

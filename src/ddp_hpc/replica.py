@@ -106,6 +106,11 @@ class Replica:
         """
         self._forward, self._flat = module, False
 
+    @property
+    def wrapper(self) -> nn.Module | None:
+        """What wraps the model and computes; None: the model computes by itself."""
+        return None if self._forward is self.model else self._forward
+
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the model's outputs in training."""
         outputs: Tensor = self._forward(inputs)

@@ -20,6 +20,8 @@ from ddp_hpc.profiling import timers as clocks
 from ddp_hpc.replica import Replica, Snapshot
 from ddp_hpc.spec import RunSpec
 
+Compute = Callable[[Tensor, Tensor], Tensor]  # from inputs and targets to the mean loss over the samples
+
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
@@ -38,6 +40,13 @@ class Setup:
     optimizers: list[optimizers.Optimizer]
     synchronous: bool  # all ranks take their steps together
     last_of_backward: str  # the phase in which the backward pass ends
+    compiled: Compute | None = None  # what `compute` does, in fused kernels
+
+    def compute(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss of samples that are trained on: the mean over them."""
+        if self.compiled is not None:
+            return self.compiled(inputs, targets)
+        return self.loss(self.replica.forward(inputs), targets)
 
     def snapshot(self, to: torch.device | None = None) -> Snapshot:
         """Return a copy of all that a step changes; `to` this device, None: beside it."""

@@ -70,6 +70,11 @@ class RunSpec(BaseModel):
         description="where the dataset lies; host: in host memory, each batch is copied to the GPU beside the step "
         "before; on a CPU both are the same",
     )
+    compile: bool = Field(
+        False,
+        description="forward pass, loss and backward pass compiled into fused kernels (torch.compile with Inductor, "
+        "static shapes), before the warm-up; needs a C++ compiler on a CPU, Triton on a GPU",
+    )
     capture: Literal["auto", "off"] = Field(
         "auto",
         description="auto: on a GPU, steps are CUDA graphs, as far as the exchange allows; off: every kernel is "

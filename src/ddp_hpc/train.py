@@ -15,7 +15,7 @@ import torch
 from mpi4py import MPI
 from torch import Tensor
 
-from ddp_hpc import capture
+from ddp_hpc import capture, compilation
 from ddp_hpc.checkpoint import Checkpoints
 from ddp_hpc.exchange._helpers import Reports, Settles
 from ddp_hpc.outcome import WARM_UP_STEPS, Outcome
@@ -87,6 +87,8 @@ def train(
 
     outcome.captured = capture.mode(spec, device)
     done = step = checkpoints.resume(setup, outcome, comm)
+    if spec.compile:
+        setup = compile_step(spec, setup, outcome, comm, done)
     take_step = warm_up(setup, outcome, comm, done)
     comm.Barrier()
     began = outcome.begin()
@@ -164,7 +166,7 @@ def forward_backward(setup: Setup) -> Tensor:
     """Make the gradients of this rank's batch; return its loss."""
     replica, batch = setup.replica, setup.batches.batch()
     with setup.arithmetic():
-        loss = setup.loss(replica.forward(batch.inputs), batch.targets)
+        loss = setup.compute(batch.inputs, batch.targets)
     setup.marks.mark("forward_s")
     replica.zero_gradients()
     loss.backward()  # type: ignore[no-untyped-call]
@@ -184,6 +186,15 @@ def settle(setup: Setup) -> None:
     if isinstance(setup.exchange, Settles):
         setup.exchange.settle()
         setup.timers.mark("exchange_exposed_s")
+
+
+def compile_step(spec: RunSpec, setup: Setup, outcome: Outcome, comm: MPI.Intracomm, done: int) -> Setup:
+    """Compile what computes gradients, before time zero, by the batch after the steps that are `done`."""
+    began = time.perf_counter()
+    setup, outcome.compiled = compilation.compile_step(spec, setup, comm, done)
+    if not outcome.resumes:  # else it is the first one's, before time zero
+        outcome.compile_s = time.perf_counter() - began
+    return setup
 
 
 def warm_up(setup: Setup, outcome: Outcome, comm: MPI.Intracomm, done: int) -> Step:
