@@ -21,7 +21,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -44,6 +44,7 @@ FOLDER = "TORCHINDUCTOR_CACHE_DIR"
 # of Inductor's and Triton's errors: what they are about is missing on this machine, the model is not to blame
 _MISSING = re.compile(r"InvalidCxxCompiler|CppCompileError|TritonMissing|C compiler|Python\.h")
 _POLL_S = 0.02
+_DAY_S = 86_400  # nothing takes so long to compile
 
 
 def compile_step(spec: RunSpec, setup: Setup, comm: MPI.Intracomm, step: int) -> tuple[Setup, Compiled]:
@@ -145,6 +146,10 @@ def _never_again(compute: Compute) -> Compute:
 def _build(folder: Path, rehearse: Callable[[], None]) -> None:
     """Compile into a folder that gets its name when it is whole; whoever was faster wins."""
     folder.parent.mkdir(parents=True, exist_ok=True)
+    for old in folder.parent.glob(".*"):  # of processes that were killed
+        with suppress(OSError):
+            if time.time() - old.stat().st_mtime > _DAY_S:
+                shutil.rmtree(old)
     building = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         with _kept_in(building):
@@ -219,7 +224,7 @@ def _explained(error: Exception, spec: RunSpec, setup: Setup) -> Exception:
     """Return an error that says what was given, what is allowed and what to do."""
     if isinstance(error, LaunchError):
         return error
-    text = str(error).strip()
+    text, _, _ = str(error).strip().partition("\n\nSet TORCHDYNAMO_VERBOSE")
     words = f"{type(error).__name__}: {text}"
     if "out of memory" in text.lower():
         return torch.OutOfMemoryError(words)
