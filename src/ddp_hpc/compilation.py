@@ -154,6 +154,8 @@ def _build(folder: Path, rehearse: Callable[[], None]) -> None:
     try:
         with _kept_in(building):
             rehearse()
+        # Triton's files name each other by their paths; Inductor's hold the kernels too, and write them anew
+        shutil.rmtree(building / "triton", ignore_errors=True)
         try:
             building.rename(folder)
         except OSError:
