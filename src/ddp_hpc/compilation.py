@@ -65,7 +65,7 @@ def compile_step(spec: RunSpec, setup: Setup, comm: MPI.Intracomm, step: int) ->
     """
     torch.compiler.reset()
     torch.compiler.set_stance("default")
-    before = Snapshot([], setup.replica.model, setup.device)
+    before = Snapshot(setup.replica.frozen(), setup.replica.model, setup.device)
     setup.marks.tell(NoTimers())
     setup.batches.load(step)
     compute, rehearse = _of_wrapper(setup) if setup.replica.wrapper else _of_all(setup)
