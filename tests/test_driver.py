@@ -32,8 +32,11 @@ def trained_in(project: Sandbox) -> int:
     return len(list((project.root / "results" / "runs").glob("*/attempts/*")))
 
 
-def test_one_failed_run_blocks_neither_the_others_nor_the_page(project):
-    """A20."""
+def test_one_failed_run_blocks_neither_the_others_nor_the_page(project, tmp_path, monkeypatch):
+    """A20. The profile that this user has for other workflows would only look."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "config.yaml").write_text("dry-run: true\n")
+    monkeypatch.setenv("SNAKEMAKE_PROFILE", str(tmp_path / "mine"))
     project.study(
         "some",
         HEAD + "budget: {steps: 20}\ngrid: {model: [mlp, {name: faulty, fault: exception}], seed: [1, 2]}\n"

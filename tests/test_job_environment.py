@@ -1,12 +1,15 @@
 """What the shell of a user or a site has set changes neither what a job is given nor how its ranks are started."""
 
 import json
+import os
+import subprocess
+import sys
 
 import factory
 import pytest
 from sandbox import Sandbox
 
-from ddp_hpc import allocation, driver, plan
+from ddp_hpc import allocation, driver, plan, threads
 from ddp_hpc.machine import MachineError
 from ddp_hpc.project import Project
 from ddp_hpc.sbatch import without_shapes
@@ -88,3 +91,39 @@ def test_a_shared_job_has_to_be_a_job(tmp_path, monkeypatch):
     with pytest.raises(MachineError, match=r"profiles/allocation is for a driver within a Slurm job"):
         driver.run(Project(tmp_path), "one", "profiles/allocation")
     assert not (tmp_path / "results" / "runs").exists()
+
+
+LOADED = """
+import os, sys
+from ddp_hpc import threads
+cores = os.sched_getaffinity(0)
+if sys.argv[1] == "arranged":
+    threads.arrange(os.environ, 1, cores)
+import torch
+torch.ones(1_000_000).exp().sum()
+print(len(cores), len(os.sched_getaffinity(0)))
+"""
+
+
+def test_ranks_that_share_cores_are_not_all_bound_to_the_first_of_them():
+    """GNU's OpenMP, as torch loads it, would do that to every rank where the shell has OMP_PROC_BIND."""
+
+    def cores_after_loading(how: str) -> list[int]:
+        environment = os.environ | {"OMP_PROC_BIND": "true", "OMP_NUM_THREADS": "1"}
+        said = subprocess.run([sys.executable, "-c", LOADED, how], env=environment, capture_output=True, check=True)
+        return [int(word) for word in said.stdout.split()]
+
+    before, after = cores_after_loading("arranged")
+    assert after == before
+    if before > 1:
+        assert cores_after_loading("as it is") == [before, 1]
+
+
+def test_threads_are_as_many_as_the_rank_is_given_and_its_own_cores_stay_bound():
+    shell = {"OMP_NUM_THREADS": "64", "OMP_THREAD_LIMIT": "1", "OMP_PROC_BIND": "close", "PATH": "/bin"}
+    note = threads.arrange(shell, 4, range(4))
+    numbers = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "4")
+    assert shell == numbers | {"OMP_PROC_BIND": "close", "PATH": "/bin"}
+    assert note.startswith("OMP_THREAD_LIMIT of the environment left out")
+    assert threads.arrange(shell, 4, range(8)).startswith("OMP_PROC_BIND of the environment left out")
+    assert threads.arrange(shell, 4, range(8)) is None

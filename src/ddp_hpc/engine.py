@@ -23,6 +23,8 @@ _TAIL = 12
 # how a refusal begins: sbatch's, or that of the plugin, which asks beforehand whether an account is valid
 _BEGUN = re.compile(rb"Error in rule train:\n    message: (?:SLURM sbatch|Job submission) failed")
 _LONGEST = 100  # bytes of such a beginning, at least
+# a profile that a user has for all workflows would choose another executor, retries, partitions; `-- --profile X` does
+_OF_OTHER_WORKFLOWS = ("SNAKEMAKE_PROFILE", "SNAKEMAKE_SLURM_PARTITIONS")
 _REFUSED = re.compile(
     rb"Error in rule train:\n    message: (?:SLURM sbatch failed\. The error message was '(?P<sbatch>.*?)'\.\n"
     rb"|Job submission failed with exception: (?P<plugin>.*?)For further error details)"
@@ -125,7 +127,8 @@ class Engine:
         command += ["--config", *self.config, *config]
         file = self.project.root / self.log
         file.parent.mkdir(parents=True, exist_ok=True)
-        environment = os.environ | {"PATH": path_with_own_scripts(), DRIVER: str(os.getpid())}
+        ours = {name: value for name, value in os.environ.items() if name not in _OF_OTHER_WORKFLOWS}
+        environment = ours | {"PATH": path_with_own_scripts(), DRIVER: str(os.getpid())}
         with open(file, "ab") as log:
             process = subprocess.Popen(
                 command,

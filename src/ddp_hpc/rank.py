@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from ddp_hpc import threads
 from ddp_hpc._process import DONE_FD, INTERRUPTED, rank_from_environment, read_json, remember, write_json
 
 if TYPE_CHECKING:
@@ -80,8 +81,9 @@ def _work(folder: Path, known: dict[str, Any], asked: list[int]) -> None:
         raise placement.LaunchError(
             f"code changed since planning: planned {launch['code_hash']}, on {place.host} it is {found}; plan again"
         )
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):  # read when the libraries are loaded
-        os.environ[name] = str(place.threads)
+    note = threads.arrange(os.environ, place.threads, place.core_set)
+    if note and place.rank == 0:
+        print(note, file=sys.stderr)
     with _timed(startup, "import_s"):
         from ddp_hpc import metering
         from ddp_hpc.checkpoint import Checkpoints
