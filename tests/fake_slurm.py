@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 SEPARATOR = "\x1f"
+HEADER = SEPARATOR.join(["JOBID", "STATE", "NODES", "REASON", "NAME", "WORK_DIR", "COMMENT"])
 
 
 def line(number: int, state: str, run: str = "one", folder: object = "/project", reason: str = "None") -> str:
@@ -24,12 +25,13 @@ def shown(number: int, state: str, more: str = "") -> str:
 
 
 def install(folder: Path, monkeypatch, commands: Mapping[str, str]) -> None:
-    """Put only these commands on the PATH: name and shell text."""
+    """Put only these commands on the PATH: name and shell text. Before that squeue prints the names of its columns."""
     folder.mkdir(exist_ok=True)
     for file in folder.iterdir():
         file.unlink()
     for name, body in commands.items():
-        (folder / name).write_text(f"#!/bin/sh\n{body}\n")
+        head = f"printf '%s\\n' '{HEADER}'\n" if name == "squeue" else ""
+        (folder / name).write_text(f"#!/bin/sh\n{head}{body}\n")
         (folder / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}/usr/bin-without-slurm")
 

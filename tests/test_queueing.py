@@ -137,8 +137,9 @@ def test_a_workflow_that_waits_for_accounting_that_hangs_does_not_work(cluster, 
 
 
 def test_all_jobs_are_cancelled_once_and_named(tmp_path, ledger, jobs, cluster, capsys):
-    cancel = f"echo $* >> {tmp_path}/cancelled; printf '#!/bin/sh\\n' > {tmp_path}/bin/squeue"
-    cluster(squeue=listed(ledger, tmp_path, "RUNNING", "PENDING", "COMPLETED"), scancel=cancel)
+    cancel = f"echo $* >> {tmp_path}/cancelled; echo exit 0 > {tmp_path}/gone"
+    squeue = f"test -e {tmp_path}/gone && exit 0\n{listed(ledger, tmp_path, 'RUNNING', 'PENDING', 'COMPLETED')}"
+    cluster(squeue=squeue, scancel=cancel)
     jobs.cancel()
     assert (tmp_path / "cancelled").read_text() == "17 18\n"
     assert capsys.readouterr().err == "cancelled 2 Slurm jobs: 17, 18\n"

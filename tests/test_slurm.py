@@ -58,7 +58,7 @@ def test_only_a_known_end_is_an_end(cluster, state, active, waits):
 @pytest.mark.parametrize(
     ("squeue", "said"),
     [
-        (says("", 1), "squeue: it ended with 1 and said nothing"),
+        ("echo; exit 1", "squeue: "),
         ("echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1", "Unable to contact"),
         (says("Welcome to this cluster!"), "strange answer: 'Welcome to this cluster!'"),
         (says(f"{line(1, 'RUNNING')}\nhalf a line"), "strange answer: 'half a line'"),
@@ -77,6 +77,18 @@ def test_a_query_that_fails_knows_of_no_job_and_says_why(cluster, monkeypatch, s
     assert found.jobs == ()
     assert said in found.problem
     assert slurm.record("1") is None
+
+
+def test_an_answer_without_the_names_of_its_columns_is_none_and_a_greeting_before_them_is_no_job(cluster, tmp_path):
+    cluster(squeue=says(line(1, "RUNNING")))
+    script = tmp_path / "bin" / "squeue"
+    whole = script.read_text()
+    script.write_text("#!/bin/sh\nexit 0\n")
+    slurm.forget()
+    assert (slurm.queue().jobs, slurm.queue().problem) == ((), "squeue: an empty answer")
+    script.write_text(whole.replace("#!/bin/sh\n", "#!/bin/sh\necho 'Maintenance on Monday'\n"))
+    slurm.forget()
+    assert [job.number for job in slurm.queue().jobs] == ["1"]
 
 
 def test_no_jobs_is_an_answer(cluster):

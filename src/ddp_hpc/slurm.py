@@ -152,17 +152,22 @@ def is_here() -> bool:
 
 
 def _ask_for_all() -> Queue:
+    """Ask squeue. An answer without the names of its columns is none: an empty one may be a failure that nobody told."""
     said = run(
-        ["squeue", "--me", "--states=all", "--noheader", f"--format={_SEPARATOR.join(_COLUMNS)}"],
+        ["squeue", "--me", "--states=all", f"--format={_SEPARATOR.join(_COLUMNS)}"],
         TIMEOUT_S,
         _environment(),
     )
     if said.code != 0:
         return Queue(problem=f"squeue: {said.last_words}")
     lines = [line for line in said.out.splitlines() if line.strip()]
-    jobs = [_listed(line) for line in lines]
+    heads = [number for number, line in enumerate(lines) if line.split(_SEPARATOR)[0].strip() == "JOBID"]
+    if not heads:
+        return Queue(problem=f"squeue: strange answer: {lines[0][:80]!r}" if lines else "squeue: an empty answer")
+    rows = lines[heads[0] + 1 :]  # before it a site may greet
+    jobs = [_listed(line) for line in rows]
     if None in jobs:
-        return Queue(problem=f"squeue: strange answer: {lines[jobs.index(None)][:80]!r}")
+        return Queue(problem=f"squeue: strange answer: {rows[jobs.index(None)][:80]!r}")
     return Queue(tuple(one for one in jobs if one))
 
 
