@@ -18,6 +18,7 @@ QUIET_S = 8.0  # with no job left and nothing to wait for, the pass is over afte
 LOOK_S = 5.0
 QUESTIONS = ("sacct", "scontrol", "squeue")  # of the plugin about its jobs
 LEAVING_S = 60.0  # how long cancelled jobs may take to go: they leave checkpoints
+PATIENCE = 3  # so many questions without an answer, and Slurm is taken to be away
 SAY_AGAIN_S = 300.0
 
 
@@ -67,15 +68,16 @@ class Jobs:
 
     def cancel(self) -> None:
         """Cancel all, say so, and wait until they have gone."""
-        began, cancelled = time.monotonic(), set[str]()
+        began, cancelled, unanswered = time.monotonic(), set[str](), 0
         while (waited := time.monotonic() - began) < LEAVING_S:
             slurm.forget()
             jobs, problem = self.active(), slurm.queue().problem
-            if problem:
+            unanswered = unanswered + 1 if problem else 0
+            if unanswered == PATIENCE:
                 print(f"{problem}: jobs may go on, and the same command finds them", file=sys.stderr)
                 return
             cancelled |= self._cancel([job.number for job in jobs if job.number not in cancelled])
-            if not jobs and waited > 2:  # one may just have been submitted
+            if not jobs and not problem and waited > 2:  # one may just have been submitted
                 return
             time.sleep(1)
         print(f"{counted(len(self.active()), 'Slurm job')} still on the way out", file=sys.stderr)

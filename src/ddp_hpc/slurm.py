@@ -152,7 +152,7 @@ def is_here() -> bool:
 
 
 def _ask_for_all() -> Queue:
-    """Ask squeue. An answer without the names of its columns is none: an empty one may be a failure that nobody told."""
+    """Ask squeue. An answer without the names of its columns is none: it may be a failure that was not told."""
     said = run(
         ["squeue", "--me", "--states=all", f"--format={_SEPARATOR.join(_COLUMNS)}"],
         TIMEOUT_S,
