@@ -12,6 +12,7 @@ from ddp_hpc import cli, progress
 from ddp_hpc._process import process_created
 from ddp_hpc.durations import duration, rank_time
 from ddp_hpc.project import Project
+from ddp_hpc.study import StudyError
 
 BASE = "base: {dataset: digits, model: mlp, exchange: none, world_size: 1, batch_size: 16}\nbudget: {steps: 5}\n"
 
@@ -191,6 +192,31 @@ def test_the_example_of_a_machine_is_not_taken_for_one(project):
     assert refused.returncode == 2
     assert "names the machine 'example'" in refused.stderr
     assert "doctor --machine" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        (
+            "slurm",
+            None,
+            ["slurm has no profile.yaml (did you mean 'profiles/slurm'?)", "profiles/allocation"],
+        ),
+        ("profiles/nothing", "", ["profiles/nothing/profile.yaml: is empty"]),
+        (
+            "profiles/list",
+            "cores: 1\nconfig: [machine]\n",
+            [":2: config: given the list [machine]", "a mapping"],
+        ),
+    ],
+)
+def test_a_wrong_profile_is_told(project, name, text, said):
+    if text is not None:
+        (project.root / name).mkdir()
+        (project.root / name / "profile.yaml").write_text(text)
+    with pytest.raises(StudyError) as error:
+        Project(project.root).profile_config(name)
+    assert all(part in str(error.value) for part in said)
 
 
 def test_the_words_for_what_was_not_run_are_the_same_everywhere(project):

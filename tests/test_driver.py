@@ -59,7 +59,9 @@ def test_one_failed_run_blocks_neither_the_others_nor_the_page(project, tmp_path
 
     table = project.root / "results" / "studies" / "some" / "tables" / "runs.parquet"
     before, tried = table.stat().st_mtime_ns, trained_in(project)
-    again = project.call("ddp-hpc", "run", "some")
+    (project.root / "profiles" / "bare").mkdir()  # has lost the lines that a profile must keep
+    (project.root / "profiles" / "bare" / "profile.yaml").write_text("cores: 1\n")
+    again = project.call("ddp-hpc", "run", "some", "--profile", "profiles/bare")
     assert again.returncode == 1
     assert trained_in(project) == tried + 2  # asked again: the failed ones only
     assert table.stat().st_mtime_ns == before  # and nothing new to show

@@ -20,6 +20,8 @@ from ddp_hpc.workflow import DRIVER
 GRACE_S = 40.0  # how long the workflow may take to cancel its jobs before it is killed
 POLL_S = 0.5
 _TAIL = 12
+# what profiles/README.md says that every profile must keep; a copy may have lost a line
+_ALWAYS = ("--rerun-triggers", "mtime", "--keep-going", "--nolock", "--rerun-incomplete", "--scheduler", "greedy")
 # how a refusal begins: sbatch's, or that of the plugin, which asks beforehand whether an account is valid
 _BEGUN = re.compile(rb"Error in rule train:\n    message: (?:SLURM sbatch|Job submission) failed")
 _LONGEST = 100  # bytes of such a beginning, at least
@@ -123,7 +125,7 @@ class Engine:
             over: is given its process and says whether there is no need to wait any longer, as Snakemake hangs or has
                 not noticed.
         """
-        command = [sys.executable, "-m", "snakemake", target, "--workflow-profile", self.profile, *self.more]
+        command = [sys.executable, "-m", "snakemake", target, "--workflow-profile", self.profile, *_ALWAYS, *self.more]
         command += ["--config", *self.config, *config]
         file = self.project.root / self.log
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ddp_hpc import identity
+from ddp_hpc._errors import given
 from ddp_hpc._yaml import read_mapping
 from ddp_hpc.catalog import PACKAGE, did_you_mean
 from ddp_hpc.grid import Expansion, expand
@@ -70,10 +71,22 @@ class Project:
         """Return the content of a workflow profile, a folder relative to the project or an absolute one.
 
         Raises:
-            StudyError: its file is missing or no YAML.
+            StudyError: its file is missing or no YAML, or its `config` is no mapping.
         """
         files = [file for file in (self.root / profile).glob("*.yaml") if file.name.startswith(("profile.", "config."))]
-        return read_mapping(files[0] if files else self.root / profile / "profile.yaml", StudyError).values
+        if not files:
+            known = sorted(
+                str(file.parent.relative_to(self.root)) for file in self.root.glob("profiles/*/profile.yaml")
+            )
+            hint = did_you_mean(profile, known) or did_you_mean(f"profiles/{profile}", known)
+            raise StudyError(
+                f"{self.root / profile} has no profile.yaml{hint}; allowed: a folder with one, as {', '.join(known)}"
+            )
+        document = read_mapping(files[0], StudyError)
+        config = document.values.get("config") or {}
+        if not isinstance(config, Mapping):
+            raise StudyError(f"{document.where(('config',))}: config: given {given(config)}, allowed: a mapping")
+        return document.values
 
     def profile_config(self, profile: str) -> Mapping[str, Any]:
         """Return the `config:` of a profile; empty without any.
