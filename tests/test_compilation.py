@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from ddp_hpc import catalog
+from ddp_hpc.doctor import software
 
 
 def test_compiled_steps_are_those_of_one_operation_at_a_time(on_ranks, monkeypatch, tmp_path):
@@ -14,6 +15,10 @@ def test_compiled_steps_are_those_of_one_operation_at_a_time(on_ranks, monkeypat
     monkeypatch.setenv("TORCHINDUCTOR_VEC_ISA_OK", "1")  # the processor's word is taken: seconds less
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
     on_ranks(2, "compiled.py")
+    if software.find_compiler() is None:
+        pytest.skip(
+            "only refusals were tested: Inductor needs a C++ compiler, install g++ or name one in CXX"
+        )
 
 
 @pytest.mark.parametrize("name", catalog.names("model"))

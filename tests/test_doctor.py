@@ -38,7 +38,7 @@ def test_on_this_machine_the_quickstart_can_run(capsys, tmp_path):
     found = {finding["part"]: finding for finding in json.loads(capsys.readouterr().out)}
     assert found.keys() == {
         *("cores", "memory", "python", "snakemake", "mpi", "launcher"),
-        *("torch", "gpus", "nccl", "slurm", "results"),
+        *("torch", "gpus", "nccl", "compiler", "slurm", "results"),
     }
     assert "started 2 ranks that see each other" in found["launcher"]["found"]
     assert found["torch"]["found"].startswith("2.13.0")
@@ -178,6 +178,8 @@ def test_our_own_mpiexec_comes_before_that_of_the_path(monkeypatch, tmp_path):
         (software.torch(CPU_TORCH, {"gpus": [H100]}), "warning", "torch is built without CUDA"),
         (software.torch(GPU_TORCH | {"gpus": 0}, {"gpus": [H100]}), "warning", "cannot use them with CUDA 13.0"),
         (software.torch({"error": "bad libtorch"}, {}), "missing", "bad libtorch"),
+        (software.compiler("/usr/bin/g++"), "ok", "/usr/bin/g++"),
+        (software.compiler(None), "missing", "compile: true cannot be trained on CPUs"),
         (software.gpus({"off": "NVML Shared Library Not Found"}), "missing", "monitoring is off: NVML"),
         (software.gpus({"error": "crashed"}), "missing", "crashed"),
         (software.gpus({"driver": "580.1", "gpus": []}), "missing", "none"),

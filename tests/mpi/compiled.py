@@ -1,7 +1,5 @@
 """A compiled step computes what the eager one does, on several ranks; all in one launch."""
 
-import os
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +11,10 @@ from mpi4py import MPI
 from torch import nn
 
 from ddp_hpc import catalog, compilation, placement, setup, spec
+from ddp_hpc.doctor import software
 from ddp_hpc.models import mlp
 
-COMPILER = os.environ.get("CXX", "g++")
-compiling = pytest.mark.skipif(not shutil.which(COMPILER), reason=f"Inductor needs a C++ compiler, and no {COMPILER}")
+compiling = pytest.mark.skipif(not software.find_compiler(), reason="no C++ compiler for Inductor")
 EAGER = {"model": {"name": "mlp", "widths": []}, "dtype": "float64"}  # one for all, so that it is compiled once
 STEP = EAGER | {"compile": True}
 

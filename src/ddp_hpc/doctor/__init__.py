@@ -54,6 +54,7 @@ def examine(results: Path) -> list[Finding]:
         software.torch(answers["torch"], answers["gpus"]),
         software.gpus(answers["gpus"]),
         software.nccl(answers["torch"]),
+        software.compiler(software.find_compiler()),
         slurm.slurm(answers["slurm"], answers["mpi"].get("vendor")),
         machine.results(results),
     ]

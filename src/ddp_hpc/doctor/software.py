@@ -135,6 +135,19 @@ def nccl(answer: Mapping[str, Any]) -> Finding:
     return Finding("nccl", "missing", "none", "comes with torch's CUDA build; without GPUs it is not needed")
 
 
+def compiler(path: str | None) -> Finding:
+    """Judge the C++ compiler, by the path of it."""
+    if path is None:
+        do = "load your site's module of one, install g++, or name it in CXX"
+        return Finding("compiler", "missing", "no C++ compiler", "compile: true cannot be trained on CPUs", do)
+    return Finding("compiler", "ok", f"{path}, for compile: true")
+
+
+def find_compiler() -> str | None:
+    """Return the C++ compiler that torch.compile would take."""
+    return shutil.which(os.environ.get("CXX", "g++"))
+
+
 def version_of(package: str) -> str | None:
     """Return the version of an installed package; None if it is not installed."""
     try:
