@@ -16,9 +16,7 @@ def test_compiled_steps_are_those_of_one_operation_at_a_time(on_ranks, monkeypat
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
     on_ranks(2, "compiled.py")
     if software.find_compiler() is None:
-        pytest.skip(
-            "only refusals were tested: Inductor needs a C++ compiler, install g++ or name one in CXX"
-        )
+        pytest.skip("only refusals were tested: Inductor needs a C++ compiler, install g++ or name one in CXX")
 
 
 @pytest.mark.parametrize("name", catalog.names("model"))
