@@ -1,5 +1,7 @@
 """Exchanges through shared memory on any number of ranks."""
 
+import itertools
+import json
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +11,12 @@ from exchange import make, replica_of, step
 from mpi4py import MPI
 
 from ddp_hpc import placement, spec, train
+from ddp_hpc.bench import exchange as sweep_of
+from ddp_hpc.bench import sweep
+from ddp_hpc.choice import Choice
 from ddp_hpc.exchange import _shared
 
+ONE_EACH = {"ranks_per_group": 1}
 SHARING = [("shared_memory", {}), ("hierarchical", {}), ("hogwild", {})]
 DIGITS = {
     "model": {"name": "mlp", "widths": [16]},
@@ -159,6 +165,37 @@ def test_shared_memory_that_mpi_does_not_give_is_told_too(monkeypatch):
     monkeypatch.setattr(_shared, "_free_bytes", lambda: None)
     with pytest.raises(placement.LaunchError, match=r"no window of 140737488 MB in shared memory .*osc.* ring"):
         _shared.share(MPI.COMM_SELF, 1 << 44, torch.float64)
+
+
+def windows():
+    return {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "/dev/shm/osc" in line}
+
+
+@pytest.mark.parametrize(("enough", "name", "options"), [(1, "shared_memory", {}), (2, "hierarchical", ONE_EACH)])
+def test_what_was_taken_is_given_back_if_more_is_not_there(comm, monkeypatch, enough, name, options):
+    if comm.size == 1 and name == "hierarchical":
+        pytest.skip("one group needs no third window")
+    before, calls = windows(), itertools.count()
+    monkeypatch.setattr(_shared, "_free_bytes", lambda: 1 << 40 if next(calls) < enough else 0)
+    with pytest.raises(_shared.NoRoomError):
+        make(name, replica_of(1000), comm, **options)
+    assert windows() == before
+
+
+def test_a_sweep_goes_on_without_what_has_too_little_shared_memory(comm, monkeypatch, folder, capsys):
+    folder.mkdir(exist_ok=True)
+    specs = [sweep_of._spec(Choice(name=name), comm.size).canonical for name in ("shared_memory", "ring")]
+    asked = {"sizes": [4096, 262_144], "rounds": 2, "least_s": 1e-4, "specs": specs}
+    if comm.rank == 0:
+        (folder / "sweep.json").write_text(json.dumps(asked))
+    comm.Barrier()
+    monkeypatch.setattr(_shared, "_free_bytes", lambda: 100_000)
+    sweep.main(folder)
+    if comm.rank == 0:
+        samples = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
+        of = {name: [one["bytes"] for one in samples if one["exchange"] == name] for name in ("shared_memory", "ring")}
+        assert of == {"shared_memory": [4096, 4096], "ring": [4096, 4096, 262_144, 262_144]}
+        assert "without shared_memory from 262144 B on: " in capsys.readouterr().out
 
 
 def test_groups_of_a_node_count_together(comm, monkeypatch):

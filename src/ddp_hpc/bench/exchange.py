@@ -131,15 +131,16 @@ def measure(sweep: Sweep, folder: Path, say: Callable[[str], None]) -> tuple[lis
     try:
         for world_size in sweep.ranks:
             specs, out = runnable(sweep.exchanges, world_size)
+            ranks = f"{world_size} rank{'s' if world_size > 1 else ''}"
             for name, why in out.items():
-                say(f"{world_size} ranks: without {name}: {why}")
+                say(f"{ranks}: without {name}: {why}")
             sizes = that_fit(sweep.sizes, world_size, memory_bytes()[1])
             if left := sorted(set(sweep.sizes) - set(sizes)):
-                say(f"{world_size} ranks: without {', '.join(map(in_words, left))}: there is not enough memory")
+                say(f"{ranks}: without {', '.join(map(in_words, left))}: there is not enough memory")
             if not specs or not sizes:
                 continue
             if world_size > usable_cores():
-                say(f"{world_size} ranks on {usable_cores()} cores: their times mean nothing, and are marked")
+                say(f"{ranks} on {usable_cores()} cores: their times mean nothing, and are marked")
             with tempfile.TemporaryDirectory(prefix="ddp-hpc-bench-") as scratch:
                 try:
                     _launch(sweep, specs, sizes, Path(scratch), say)
@@ -184,6 +185,8 @@ def _launch(
         for line in process.stdout:
             if progress := _progress(line, sizes, sweep.rounds):
                 say(progress)
+            elif line.startswith(results.LEFT_OUT):
+                say(line.removeprefix(results.LEFT_OUT).rstrip())
             else:
                 last.append(line.rstrip())
         process.wait()

@@ -15,6 +15,7 @@ SCHEMA_VERSION = 1
 YARDSTICK = "mpi_allreduce"  # what the library does by itself
 COPY_ALONE, COPY_TOGETHER = "memory copy, one rank", "memory copy, all ranks at once"
 COPIES = (COPY_ALONE, COPY_TOGETHER)
+LEFT_OUT = "left out: "  # so begins the line in which rank 0 says what it measures no more
 
 _TEXT, _INT, _FLOAT, _BOOL = pa.string(), pa.int64(), pa.float64(), pa.bool_()
 

@@ -1,7 +1,7 @@
 """One rank of a sweep over message sizes: `python -m ddp_hpc.bench.sweep FOLDER`, started by the launcher of runs.
 
 It reads FOLDER/sweep.json and rank 0 adds a line per sample to FOLDER/samples.jsonl, so that what was measured before
-something went wrong is kept.
+something went wrong is kept. An exchange for which the node has too little shared memory is left out from then on.
 
 A sample is the mean of some exchanges of a flat buffer after one another, as `update()` does them with an optimiser
 that does nothing, by the clock of the slowest rank. An exchange that goes on beside the backward pass cannot be called
@@ -31,8 +31,9 @@ from torch import Tensor, nn
 from ddp_hpc import placement
 from ddp_hpc import spec as specs
 from ddp_hpc._process import read_json, write_json
-from ddp_hpc.bench.results import COPIES, COPY_ALONE
+from ddp_hpc.bench.results import COPIES, COPY_ALONE, LEFT_OUT
 from ddp_hpc.exchange._helpers import NoTimers, Wrap
+from ddp_hpc.exchange._shared import NoRoomError
 from ddp_hpc.profiling import provenance
 from ddp_hpc.replica import Replica
 from ddp_hpc.spec import RunSpec
@@ -200,8 +201,19 @@ def main(folder: Path) -> None:
                     print(f"{comm.size} {size} {turn}", flush=True)
                 shift = turn * len(items) // asked["rounds"]
                 for item in items[shift:] + items[:shift]:
-                    _take(item, size, turn, where, comm, asked["least_s"], file)
+                    try:
+                        _take(item, size, turn, where, comm, asked["least_s"], file)
+                    except NoRoomError as error:  # on all ranks
+                        items.remove(item)
+                        _leave_out(item, size, error, comm)
     comm.Barrier()
+
+
+def _leave_out(item: RunSpec | str, size: int, why: Exception, comm: MPI.Intracomm) -> None:
+    """Tell who reads the output of rank 0."""
+    if comm.rank == 0 and not isinstance(item, str):
+        ranks = f"{comm.size} rank{'s' if comm.size > 1 else ''}"
+        print(f"{LEFT_OUT}{ranks}: without {item.exchange} from {size} B on: {why}", flush=True)
 
 
 def _take(
@@ -215,6 +227,8 @@ def _take(
         name, options = item.exchange.name, item.exchange.options_json
         try:
             taken = time_exchange(item, size, comm, least_s)
+        except NoRoomError:
+            raise
         except Exception as error:
             raise RuntimeError(f"exchange {name} with {size} bytes: {error}") from error
     what = {"world_size": comm.size, "exchange": name, "exchange_options": options, "bytes": size, "round": turn}

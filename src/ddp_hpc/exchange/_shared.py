@@ -19,6 +19,10 @@ _WHERE = "/dev/shm"  # where Linux keeps it
 _BLOCK_BYTES = 1 << 20  # averaged, then stepped along, while it is in the cache
 
 
+class NoRoomError(LaunchError):
+    """A node has too little shared memory; all ranks that asked for it hear of it, and none was taken."""
+
+
 @dataclass(frozen=True)
 class SharedRows:
     """Rows of equal length, one per rank, that all ranks of a node read and write.
@@ -52,8 +56,9 @@ def share(
         node: all ranks that call at the same time on this node, if there are more than those of `comm`.
 
     Raises:
-        LaunchError: the node has not so much shared memory, or MPI gives none. It is looked up before any is taken:
-            memory that turns out to be missing when it is written to is a bus error, in the middle of a step.
+        NoRoomError: the node has not so much shared memory. It is looked up before any is taken: memory that turns out
+            to be missing when it is written to is a bus error, in the middle of a step.
+        LaunchError: MPI gives none.
     """
     node = node or comm
     count = comm.size if ranks is None else ranks
@@ -63,7 +68,7 @@ def share(
     wanted_by_all = node.allreduce(wanted if comm.rank == 0 else 0)
     free = _free_bytes()
     if node.allreduce(int(free is not None and wanted_by_all > free), MPI.MAX):
-        raise LaunchError(
+        raise NoRoomError(
             f"{wanted_by_all / 1e6:.0f} MB of shared memory wanted on {socket.gethostname()}, {count} x {length} "
             f"{dtype} for each group of {comm.size} ranks, but {_WHERE} has {(free or 0) / 1e6:.0f} MB left: enlarge "
             "it (containers: --shm-size), use fewer ranks per node or a smaller model, or an exchange that sends "
@@ -134,13 +139,18 @@ class SharedModel:
         mine: this rank's part of the model, in blocks that fit into a cache; those of all ranks adjoin.
 
     Raises:
-        LaunchError: the node has too little shared memory.
+        NoRoomError: the node has too little shared memory; all is given back.
     """
 
     def __init__(self, replica: Replica, comm: MPI.Intracomm, node: MPI.Intracomm | None = None) -> None:
         self._replica, self._comm = replica, comm
         length, dtype = len(replica.weights), replica.weights.dtype
-        self._rows, self._weights = share(comm, length, dtype, node=node), share(comm, length, dtype, 1, node)
+        self._rows = share(comm, length, dtype, node=node)
+        try:
+            self._weights = share(comm, length, dtype, 1, node)
+        except NoRoomError:
+            self._rows.free()
+            raise
         self.gradients: NDArray[Any] = self._rows.rows.numpy()
         replica.move(weights=self._weights.rows[0], gradients=self._rows.rows[comm.rank])
         comm.Barrier()  # everybody has written the same weights there

@@ -9,7 +9,7 @@ from ddp_hpc.catalog import PositiveInt
 from ddp_hpc.exchange import _torch_distributed
 from ddp_hpc.exchange._helpers import MakeOptimizer, NoTimers, Timers
 from ddp_hpc.exchange._host import HostGradients
-from ddp_hpc.exchange._shared import SharedModel, mean_of, share
+from ddp_hpc.exchange._shared import NoRoomError, SharedModel, mean_of, share
 from ddp_hpc.exchange.ring import make_inbox, ring_allreduce
 from ddp_hpc.exchange.shared_memory import SharedMemory
 from ddp_hpc.placement import LaunchError
@@ -55,7 +55,11 @@ class ThroughSharedMemory:
         self._group, self._leaders, self._node = group, leaders, node
         self._world_size, self._timers = world_size, timers
         self._model = SharedModel(replica, group, node)
-        self._sums = share(group, len(replica.weights), replica.weights.dtype, ranks=1, node=node)
+        try:
+            self._sums = share(group, len(replica.weights), replica.weights.dtype, ranks=1, node=node)
+        except NoRoomError:
+            self._model.close()
+            raise
         sums = self._sums.rows[0]
         self._inbox = make_inbox(sums.numpy(), leaders.size) if group.rank == 0 else None
         self._work = [
