@@ -25,6 +25,7 @@ BROKEN = 70  # exit code where the rank's own would be 0
 # A rank that crashes so early did not come to our code. Open MPI 5.0 does now and then under srun, on several nodes: a
 # message of a peer that is through MPI_Init is too early for one that is not (github.com/open-mpi/ompi/issues/12495).
 _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT)
+_FULL = ", which comes of memory with nothing behind it: most often /dev/shm is full (df /dev/shm), or a file has shrunk"
 
 
 def main(attempt: Path) -> NoReturn:
@@ -57,7 +58,8 @@ def main(attempt: Path) -> NoReturn:
     code = os.waitstatus_to_exitcode(status)
     if not done:
         early = -code in _CRASHES and not (attempt / f"rank-{rank_from_environment()}.pid").exists()
-        _report(attempt, None, _how(code) + " before MPI was up" * early, "launch" if early else "error")
+        why = _how(code) + " before MPI was up" * early + _FULL * (code == -signal.SIGBUS)
+        _report(attempt, None, why, "launch" if early else "error")
     sys.exit(code if code > 0 else 128 - code if code < 0 else 0 if done else BROKEN)
 
 
