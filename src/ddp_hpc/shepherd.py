@@ -25,7 +25,7 @@ BROKEN = 70  # exit code where the rank's own would be 0
 # A rank that crashes so early did not come to our code. Open MPI 5.0 does now and then under srun, on several nodes: a
 # message of a peer that is through MPI_Init is too early for one that is not (github.com/open-mpi/ompi/issues/12495).
 _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT)
-_FULL = ", which comes of memory with nothing behind it: most often /dev/shm is full (df /dev/shm), or a file has shrunk"
+_FULL = ", which comes of memory with nothing behind it: most often /dev/shm is full (see `df /dev/shm`)"
 
 
 def main(attempt: Path) -> NoReturn:
