@@ -106,3 +106,13 @@ def test_where_there_is_no_compiler_it_says_what_to_do(comm, monkeypatch):
     given, parts = assembled(comm, batch_size=13)  # not in the cache
     with pytest.raises(placement.LaunchError, match=r"C\+\+ compiler(.|\n)*/not/there/g\+\+(.|\n)*`compile: false`"):
         compilation.compile_step(given, parts, MPI.COMM_SELF, 0)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("exchange", ["none", "mpi_allreduce", "torch_ddp"])  # captured whole, in part, and not
+def test_on_a_gpu_compiled_and_captured_steps_are_the_eager_ones(comm, exchange):
+    fields = {"device": "cuda", "exchange": exchange, "world_size": 1}
+    eager, *_ = run(MPI.COMM_SELF, capture="off", **fields)
+    for _ in range(2):  # compiled anew, then from the cache
+        compiled, *_ = run(MPI.COMM_SELF, compile=True, **fields)
+        assert compiled.losses == pytest.approx(eager.losses, rel=1e-4)
