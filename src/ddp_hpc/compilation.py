@@ -20,8 +20,8 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -43,6 +43,12 @@ Compiled = Literal["off", "anew", "from the cache"]
 FOLDER = "TORCHINDUCTOR_CACHE_DIR"
 # of Inductor's and Triton's errors: what they are about is missing on this machine, the model is not to blame
 _MISSING = re.compile(r"InvalidCxxCompiler|CppCompileError|TritonMissing|C compiler|Python\.h")
+# torch 2.13 precompiles its headers, 150 MB, into /tmp, whatever its cache folder is
+_WHOLE: dict[str, Any] = {
+    "fullgraph": True,
+    "dynamic": False,
+    "options": {"cpp_cache_precompile_headers": False},
+}
 _POLL_S = 0.02
 _DAY_S = 86_400  # nothing takes so long to compile
 
@@ -78,8 +84,8 @@ def compile_step(spec: RunSpec, setup: Setup, comm: MPI.Intracomm, step: int) ->
             _build(folder, rehearse)
         _wait_for_all(node)
         if origin != "anew":
-            with _kept_in(folder):
-                rehearse()
+            os.environ[FOLDER] = str(folder)
+            rehearse()
         _wait_for_all(comm)
     except torch.OutOfMemoryError:
         raise
@@ -100,15 +106,15 @@ def _of_all(setup: Setup) -> tuple[Compute, Callable[[], None]]:
     def compute(inputs: Tensor, targets: Tensor) -> Tensor:
         return loss(replica.forward(inputs), targets)
 
-    compiled: Compute = torch.compile(compute, fullgraph=True, dynamic=False)
+    compiled: Compute = torch.compile(compute, **_WHOLE)
     return compiled, lambda: _rehearse(setup, compiled)
 
 
 def _of_wrapper(setup: Setup) -> tuple[Compute, Callable[[], None]]:
     """Compile the model in what an exchange has wrapped it in, which goes on to run around it; the loss apart."""
     wrapper: Any = setup.replica.wrapper
-    wrapper.module = torch.compile(wrapper.module, fullgraph=True, dynamic=False)
-    loss = torch.compile(setup.loss, fullgraph=True, dynamic=False)
+    wrapper.module = torch.compile(wrapper.module, **_WHOLE)
+    loss = torch.compile(setup.loss, **_WHOLE)
     # DDP's own: the model as in its forward pass, but without the collectives around it
     inside = getattr(wrapper, "_inside_ddp_forward", nullcontext)
 
@@ -152,8 +158,8 @@ def _build(folder: Path, rehearse: Callable[[], None]) -> None:
                 shutil.rmtree(old)
     building = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
-        with _kept_in(building):
-            rehearse()
+        os.environ[FOLDER] = str(building)
+        rehearse()
         # Triton's files name each other by their paths; Inductor's hold the kernels too, and write them anew
         shutil.rmtree(building / "triton", ignore_errors=True)
         try:
@@ -164,22 +170,6 @@ def _build(folder: Path, rehearse: Callable[[], None]) -> None:
         os.environ[FOLDER] = str(folder)
     finally:
         shutil.rmtree(building, ignore_errors=True)
-
-
-@contextmanager
-def _kept_in(folder: Path) -> Iterator[None]:
-    """Let Inductor write into this folder alone.
-
-    Torch 2.13 precompiles its headers, 150 MB, into /tmp, whatever its cache folder is; here they go when all else is
-    compiled.
-    """
-    from torch._inductor import codecache
-
-    os.environ[FOLDER] = str(folder)
-    with tempfile.TemporaryDirectory(prefix=".headers.", dir=folder.parent) as headers:
-        codecache._HEADER_DIR, codecache._HEADER_LOCK_DIR = headers, os.path.join(headers, "locks")
-        codecache._precompile_header.cache_clear()
-        yield
 
 
 _given_root = os.environ.get(FOLDER)  # before this process changes it

@@ -82,7 +82,6 @@ def test_nothing_that_is_half_made_stays_in_the_cache(comm):
     comm.Barrier()
     for folder in compilation._root().iterdir():
         assert not folder.name.startswith("."), folder
-        assert not list(folder.rglob("*.gch"))
 
 
 class Talking(nn.Linear):
