@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slurm
 STUDY = (
     "base: {dataset: digits, model: {name: faulty, fault: slow}, exchange: ring, batch_size: 16, learning_rate: 0.1,\n"
     "       threads_per_rank: 1, momentum: 0.9, world_size: 2, placement: spread}\n"
-    "budget: {steps: 500}\ntables: [runs]\nfigures: []\n"  # 25 s, unless the model is quick
+    "budget: {steps: 300}\ntables: [runs]\nfigures: []\n"  # 15 s, unless the model is quick
 )
 RUN = ("ddp-hpc", "run", "resumed", "--profile", "profiles/slurm")
 
