@@ -29,7 +29,7 @@ def test_many_short_runs_of_one_gpu_pay_in_one_job_that_fills_its_node():
     assert found.own_node_s == pytest.approx(216 * (10 + JOB_S) / 4)
     assert found.shared_node_s == pytest.approx(216 * (10 + STEP_S) / 4)
     assert found.line == (
-        "sbatch --partition=gpu --nodes=1 --ntasks-per-node=4 --gpus-per-node=4 --cpus-per-task=16 --time=21 "
+        "sbatch --partition=gpu --nodes=1 --ntasks-per-node=4 --gpus-per-node=4 --cpus-per-task=16 --time=20 "
         "--wrap 'ddp-hpc run study --profile profiles/allocation'"
     )
 
