@@ -225,7 +225,7 @@ def test_options_are_compared_as_a_grid_spells_them(judged):
 )
 def test_a_disturbed_run_tells_nothing_where_quiet_is_asked_for(judged, slow, waited, verdict):
     def train(spec):
-        own = dict(steady(spec).columns) | {"core_wait_share": waited}
+        own = dict(steady(spec).columns) | {"core_wait_share": waited, "others_core_share": 0.1}
         return replace(steady(spec), columns=own | {"step_s": (1 - slow) * own["train_s"] / 100})
 
     quiet, any_ = (judged({"value": at(2)}, {"at_least": 0}, train, applies_when=needs) for needs in (["quiet"], []))

@@ -102,16 +102,19 @@ def test_time_lost_in_slow_steps_is_a_column_and_a_warning(tmp_path):
     assert warning.startswith("In 2 of 3 runs more than a third of the training time went to steps slower")
 
 
-def test_threads_that_wait_for_cores_are_a_warning_unless_the_ranks_take_them_from_each_other(tmp_path):
-    def train(spec):
-        share = {16: 0.02, 32: 0.3, 64: 0.7}[spec.batch_size]
-        result = constant(5.0, 400)
-        return dataclasses.replace(result, columns={"core_wait_share": share, "oversubscribed": spec.batch_size == 64})
+def test_cores_that_others_use_are_a_warning_where_threads_waited_and_not_of_ranks_that_are_too_many(tmp_path):
+    shares = {16: (0.3, 0.01), 32: (0.02, 0.4), 64: (0.3, 0.25), 128: (0.6, 0.5)}  # waited; used by others
 
-    ledger = made_up(tmp_path, train, grid=ONE_GROUP)
+    def train(spec):
+        waited, taken = shares[spec.batch_size]
+        columns = {"core_wait_share": waited, "others_core_share": taken, "oversubscribed": spec.batch_size == 128}
+        return dataclasses.replace(constant(5.0, 400), columns=columns)
+
+    ledger = made_up(tmp_path, train, grid=[ONE_GROUP[0] | {"batch_size": list(shares)}])
 
     (warning,) = [text for text in flags(ledger, {}, of_runs(ledger)) if "core_wait_share" in text]
-    assert warning.startswith("In 1 of 3 runs threads were ready and had no core in over 5% of the time, in up to 30%")
+    assert warning.startswith("In 1 of 4 runs threads were ready and had no core in over 5% of the time")
+    assert "used up to 25% of their cores" in warning
 
 
 def test_all_diverged_is_no_winner(tmp_path):

@@ -111,7 +111,7 @@ def standing(runs: pd.DataFrame) -> "pd.Series[str]":
     return runs["status"].mask((runs["status"] == "ok") & misplaced, MISPLACED)
 
 
-CROWDED = 0.05  # of the training time: from this `core_wait_share` on, others had the cores all the time
+CROWDED = 0.05  # from this `core_wait_share` and `others_core_share` on, others are taken to have slowed the steps
 DISTURBED = 1 / 3  # of the training time: from this `slow_steps_share` on, times are not to be trusted
 # fields that change no step's work
 SAME_WORK = frozenset(
@@ -135,6 +135,15 @@ def slow_steps_share(runs: pd.DataFrame) -> "pd.Series[float]":
     steady_s = runs["steps"].astype("Float64") * runs["step_s"].astype("Float64")
     share = 1 - steady_s / runs["train_s"].astype("Float64")
     return share.clip(lower=0).astype("float64")
+
+
+def crowded(runs: pd.DataFrame) -> "pd.Series[bool]":
+    """Return for each run whether threads had to wait for cores while others used them; not where it is not known.
+
+    Either alone is no reason: threads of a library wait for the ranks', and others may use cores that are free.
+    """
+    waited, taken = (runs[name].astype("float64") for name in ("core_wait_share", "others_core_share"))
+    return (waited > CROWDED) & (taken > CROWDED)
 
 
 def with_standing(runs: pd.DataFrame) -> pd.DataFrame:

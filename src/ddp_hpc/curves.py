@@ -11,6 +11,7 @@ from ddp_hpc.metering import Metered
 from ddp_hpc.outcome import WARM_UP_STEPS, Outcome
 from ddp_hpc.phases import PHASES
 from ddp_hpc.placement import Placement
+from ddp_hpc.profiling.contention import Contention
 from ddp_hpc.sampling import weighted_mean
 
 Floats = NDArray[np.float64]
@@ -34,6 +35,7 @@ class RankPart:
     reported: dict[str, float | None]  # what the exchange says of itself
     starts: NDArray[np.int64] = field(default_factory=lambda: np.empty((0, 2), np.int64))  # as of `timers.Timings`
     metered: Metered = field(default_factory=Metered)
+    crowding: Contention | None = None  # from time zero to the last step
     clock_error_s: float | None = None  # of arrivals on rank 0's clock; None: they are on the host's
 
     @property

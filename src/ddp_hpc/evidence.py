@@ -12,6 +12,7 @@ from ddp_hpc.columns import (
     CROWDED,
     DISTURBED,
     MISPLACED,
+    crowded,
     rows_of,
     search_columns,
     show,
@@ -154,13 +155,13 @@ def _disturbed(runs: pd.DataFrame) -> Iterator[str]:
             "median step (slow_steps_share in the table of runs): something else used the cores. Their times and areas "
             "are not to be trusted; run them again on a quiet machine, or with repeats."
         )
-    waits = counted["core_wait_share"].astype("float64")
-    count = int((waits > CROWDED).sum())
-    if count:
+    slowed = counted[crowded(counted)]
+    if len(slowed):
         yield (
-            f"In {count} of {len(runs)} runs threads were ready and had no core in over {CROWDED:.0%} of the time, "
-            f"in up to {waits.max():.0%} (core_wait_share in the table of runs): others used the cores. Where they "
-            "do so evenly no step stands out, and all are slow. Run them again on a quiet machine."
+            f"In {len(slowed)} of {len(runs)} runs threads were ready and had no core in over {CROWDED:.0%} of the "
+            f"time, and others used up to {slowed['others_core_share'].max():.0%} of their cores (core_wait_share and "
+            "others_core_share in the table of runs). Where they do so evenly no step stands out, and all are slow: "
+            "run again on a quiet machine."
         )
 
 

@@ -55,8 +55,8 @@ class Outcome:
     startup_s: float | None = None  # from the first launch to time zero; None: this is the first
     time_zero_ns: int = 0  # when this process began or went on, on the host's monotonic clock, which nobody sets back
     ended_ns: int = 0  # on the same; evaluation at the end comes later
-    core_waits_s: Mapping[int, float] | None = None  # of each thread, before this process began or went on
-    core_wait_share: float | None = None  # of the time since then that a thread waited for a core; None: not known
+    cores_before: contention.Reading | None = None  # when this process began or went on
+    crowding: contention.Contention | None = None  # since then, pauses included
     trained_s: float = 0.0  # since time zero, as of the last step at which ranks agreed
     evaluation_s: float = 0.0
     traced_s: float = 0.0  # spent on tracing
@@ -83,7 +83,7 @@ class Outcome:
 
         On the clock of `time.perf_counter`, so that what `since` makes of it is the time spent in steps.
         """
-        self.core_waits_s = contention.waited_s()
+        self.cores_before = contention.read()
         self.time_zero_ns = time.perf_counter_ns()
         if self.resumes:
             lost_s = max(0.0, time.time() - self.left_at)
@@ -93,9 +93,9 @@ class Outcome:
     def end(self) -> None:
         """Note that the last step has been taken."""
         self.ended_ns = time.perf_counter_ns()
-        waited_s = contention.longest_wait_s(self.core_waits_s, contention.waited_s())
-        if waited_s is not None:
-            self.core_wait_share = waited_s * 1e9 / (self.ended_ns - self.time_zero_ns)
+        if self.cores_before is not None:
+            wall_s = (self.ended_ns - self.time_zero_ns) / 1e9
+            self.crowding = contention.between(self.cores_before, contention.read(), wall_s)
 
     def since(self, began: float) -> float:
         """Return the seconds spent in steps, from what `begin` returned."""

@@ -17,7 +17,7 @@ from ddp_hpc.metering import Metered
 from ddp_hpc.outcome import WARM_UP_STEPS, Outcome, since_launch_s
 from ddp_hpc.phases import PARTS, PHASES
 from ddp_hpc.placement import Placement
-from ddp_hpc.profiling import provenance
+from ddp_hpc.profiling import contention, provenance
 from ddp_hpc.schedule import scaled_learning_rate
 from ddp_hpc.spec import RunSpec
 
@@ -59,8 +59,8 @@ def gather(
         placement=placement,
         peak_memory_bytes=provenance.peak_memory_bytes(device),
         startup=startup,
-        facts=provenance.of_rank(device)
-        | {name: getattr(outcome, name) for name in ("compiled", "captured", "core_wait_share")},
+        facts=provenance.of_rank(device) | {"compiled": outcome.compiled, "captured": outcome.captured},
+        crowding=outcome.crowding,
         reported=outcome.reported,
         starts=timings.starts,
         metered=metered or Metered(),
@@ -182,7 +182,6 @@ def run_columns(
     medians = np.median(curve.phases_s[phased].mean(axis=1), axis=0)
     wait_s = float(np.median(curve.wait_s[phased].mean(axis=1)))
     moved_s = float(np.median((curve.phases_s[phased][:, :, EXCHANGE] - curve.wait_s[phased]).mean(axis=1)))
-    known = [share for part in parts if (share := part.facts.get("core_wait_share")) is not None]
     return {
         "run": launch["run"],
         "spec_hash": launch["spec_hash"],
@@ -226,7 +225,10 @@ def run_columns(
         "threads_used": place.threads,
         "cores": place.cores,
         "hosts": place.hosts,
-        "core_wait_share": max(known, default=None),
+        "core_wait_share": contention.wait_share(part.crowding for part in parts),
+        "others_core_share": contention.others_share(
+            (part.placement.host, part.placement.core_set, part.crowding) for part in parts
+        ),
         "oversubscribed": place.oversubscribed,
         "placement_verified": place.verified,
         "ended_at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -248,8 +250,9 @@ def provenance_of(
 ) -> dict[str, Any]:
     """Return on what the run was made, and why columns are null; `nulls` says it of some."""
     null_columns = nulls | {"forward_backward_s": "forward and backward were told apart"}
-    if run["core_wait_share"] is None:
-        null_columns["core_wait_share"] = "Linux does not count here how long threads wait for cores"
+    for name, what in (("core_wait_share", "threads wait for cores"), ("others_core_share", "cores are busy")):
+        if run[name] is None:
+            null_columns[name] = f"Linux does not count here how long {what}"
     if run["compile_s"] is None:
         null_columns["compile_s"] = "nothing was compiled"
     if not catalog.constants("exchange", run["exchange"])["SYNCHRONOUS"]:

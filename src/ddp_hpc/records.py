@@ -132,8 +132,9 @@ RUN = pa.schema(
             "core_wait_share",
             _FLOAT,
             "",
-            "share of the training time, in which a thread was ready and had no core, since others used it; worst rank",
+            "share of the time of the steps in which a thread was ready and had no core; worst rank",
         ),
+        _field("others_core_share", _FLOAT, "", "share of the ranks' cores that other processes used; worst host"),
         _field("oversubscribed", _BOOL, "", "more ranks x threads than cores on a node: its times mean nothing"),
         _field(
             "placement_verified",

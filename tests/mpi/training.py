@@ -1,6 +1,7 @@
 """Trainings on several ranks against one rank with the whole batch; all in one launch."""
 
 import itertools
+import os
 import time
 from pathlib import Path
 
@@ -183,7 +184,10 @@ def test_a_budget_in_seconds_ends_all_ranks_after_the_same_step(comm):
     outcome, _, curves = run(comm, budget={"seconds": 0.2})
     assert len(set(comm.allgather(outcome.steps))) == 1
     assert outcome.steps % train.AGREE_EVERY_STEPS == 0
-    assert 0 <= outcome.core_wait_share <= 1  # threads cannot wait for longer than there is time
+    counted = outcome.crowding
+    assert 0 <= counted.wait_s <= counted.wall_s  # threads cannot wait for longer than there is time
+    assert counted.own_s > 0
+    assert set(counted.busy_s) >= os.sched_getaffinity(0)
     if comm.rank == 0:
         assert curves.t_s[-1] >= 0.2
 

@@ -17,7 +17,7 @@ import pandas as pd
 
 from ddp_hpc.agreement import NOT_TESTABLE, SIGNS, summary, verdict
 from ddp_hpc.claims import AtLeast, Claim
-from ddp_hpc.columns import CROWDED, DISTURBED, rows_of, slow_steps_share, standing
+from ddp_hpc.columns import CROWDED, DISTURBED, crowded, rows_of, slow_steps_share, standing
 from ddp_hpc.ledger import Ledger
 from ddp_hpc.printing import counted
 from ddp_hpc.readable import cell
@@ -123,8 +123,8 @@ def _lacking(claim: Claim, found: Found | None, frames: Frames, ledger: Ledger) 
             known = [share for share in shares if pd.notna(share)]
             if any(share > DISTURBED for share in known):
                 yield "disturbed: more than a third of a training went to steps slower than its median step"
-            elif (read["core_wait_share"].astype("float64") > CROWDED).any():
-                yield f"disturbed: threads waited for a core in more than {CROWDED:.0%} of a training"
+            elif crowded(read).any():
+                yield f"disturbed: threads waited for cores that others used, in over {CROWDED:.0%} of a training"
             elif rows and not known:
                 yield "it is not known whether the machine was quiet: no run has a median step"
         elif condition == "gpu":
