@@ -147,3 +147,19 @@ def test_intervals_stand_on_bars_and_markers_where_the_tables_have_them(tmp_path
     assert "4 runs" in words(phases)
     assert "4 runs" in words(speedup)
     assert words(phases).count("95 % interval") == 1
+
+
+def test_a_bar_that_is_cut_has_no_interval(tmp_path):
+    def train(spec):
+        crowded = spec.world_size == 4
+        factor = (30 if crowded else 1) * np.exp(0.2 * np.random.default_rng([spec.seed, spec.world_size]).normal())
+        result = realistic(spec)
+        return replace(result, t_s=tuple(factor * np.array(result.t_s)), columns={"oversubscribed": crowded})
+
+    grids = [grid(1, "none", [16], [0.1]), grid([2, 4], "ring", [16], [0.1])]
+    ledger = made_up(tmp_path, train, grid=grids, budget={"samples_seen": 3200}, repeats=4)
+    frames = tables_of(ledger)
+    phases = draw((ledger, frames), "phases", "")
+
+    assert len(uprights(phases.axes[0])) == len(frames["phases"]) - 1 == 2
+    assert "\u2191" in words(phases)

@@ -108,7 +108,7 @@ def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Fig
 def _interval_note(known: pd.DataFrame) -> str:
     """Say from what the intervals are; those of few runs are wide, and cut at the axes."""
     bases = sorted(known["interval_from"].dropna().unique())
-    return f"Intervals of the median step, cut at the axes: {'; '.join(bases)}."
+    return f"Intervals of the median step, cut at the axes (none of cut bars): {'; '.join(bases)}."
 
 
 def stack(row: Mapping[str, Any]) -> list[tuple[str, float]]:
@@ -137,7 +137,10 @@ def _bars(axes: Axes, rows: list[dict[str, Any]], words: list[str], unit_s: floa
             height = min(seconds / unit_s, highest - bottom)
             axes.bar(place, height, 0.7, bottom, edgecolor="#404040", linewidth=0.3, **looks[name])  # type: ignore[arg-type]
             bottom += height
-        if pd.notna(row["step_low_s"]) and pd.notna(row["step_high_s"]):
+        cut = (
+            sum(seconds for _, seconds in stack(row)) > highest * unit_s
+        )  # an interval there would be of what is not seen
+        if not cut and pd.notna(row["step_low_s"]) and pd.notna(row["step_high_s"]):
             low, high = (min(row[name] / unit_s, ROOM * highest) for name in ("step_low_s", "step_high_s"))
             axes.errorbar(place + ASIDE, low, [[0], [high - low]], **INTERVAL)
         step = row["mean_step_s"] / unit_s
