@@ -127,12 +127,11 @@ def _run(project: Project, ledger: Ledger, engine: Engine, passes: Passes, share
 
 def _of_this_partition(missing: Sequence[Planned]) -> list[Planned]:
     """Return the runs that the job which we are in may train; say so if there are others."""
-    here = [planned for planned in missing if not allocation.elsewhere(planned.spec.partition)]
-    others = [planned for planned in missing if allocation.elsewhere(planned.spec.partition)]
+    others = {planned.run: why for planned in missing if (why := allocation.elsewhere(planned.spec.partition))}
     if others:
-        why = allocation.elsewhere(others[0].spec.partition)
-        print(f"{counted(len(others), 'run')} left for another job, e.g. {others[0].run}: {why}", file=sys.stderr)
-    return here
+        run, why = next(iter(others.items()))
+        print(f"{counted(len(others), 'run')} left for another job, e.g. {run}: {why}", file=sys.stderr)
+    return [planned for planned in missing if planned.run not in others]
 
 
 def _edited_meanwhile(project: Project, ledger: Ledger) -> int:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-import torch
 from mpi4py import MPI
 from torch import Tensor
 
@@ -10,7 +9,7 @@ from ddp_hpc.exchange._helpers import MakeOptimizer, Timers
 from ddp_hpc.exchange._host import when_ready
 from ddp_hpc.replica import Replica
 
-Average = Callable[[Tensor, MPI.Intracomm, Tensor], None]
+Average = Callable[[Tensor, MPI.Intracomm], None]
 
 
 class Direct:
@@ -19,7 +18,7 @@ class Direct:
     Args:
         replica, timers, make_optimizer: as of every exchange.
         comm: whose ranks exchange; its MPI must be able to read the memory of `replica.gradients`.
-        average: averages a flat tensor over the ranks, in place, by means of room as of `make_inbox`.
+        average: averages a flat tensor over the ranks, in place.
     """
 
     def __init__(
@@ -31,22 +30,16 @@ class Direct:
         average: Average,
     ) -> None:
         self._gradients, self._comm, self._timers, self._average = replica.gradients, comm, timers, average
-        self._inbox = make_inbox(replica.gradients, comm.size)
         self._optimizer = make_optimizer(replica.weights, replica.gradients)
 
     def update(self) -> None:
         """Go from fresh gradients to the next weights."""
         when_ready(self._gradients)
         self._timers.arrived()
-        self._average(self._gradients, self._comm, self._inbox)
+        self._average(self._gradients, self._comm)
         self._timers.mark("exchange_exposed_s")
         self._optimizer.step()
         self._timers.mark("update_s")
 
     def close(self) -> None:
         """Nothing is held."""
-
-
-def make_inbox(buffer: Tensor, n: int) -> Tensor:
-    """Return room, where `buffer` lies, for what arrives in one step of its ring of n ranks."""
-    return torch.empty(-(-len(buffer) // n), dtype=buffer.dtype, device=buffer.device)

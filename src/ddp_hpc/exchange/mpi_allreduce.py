@@ -31,8 +31,8 @@ ONLY_WITH = {
 }
 
 
-def mpi_average(buffer: torch.Tensor, comm: MPI.Intracomm, inbox: torch.Tensor) -> None:
-    """Average a flat tensor over the ranks of `comm`, in place, where it lies; `inbox` is not used."""
+def mpi_average(buffer: torch.Tensor, comm: MPI.Intracomm) -> None:
+    """Average a flat tensor over the ranks of `comm`, in place, where it lies."""
     comm.Allreduce(MPI.IN_PLACE, buffer)
     buffer /= comm.size
 

@@ -1,6 +1,7 @@
 """Gradients averaged by a hand-written ring: reduce-scatter, then allgather, in place."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -106,12 +107,18 @@ def ring_allreduce(
         comm.Sendrecv(outgoing, right, 0, incoming, left, 0)
 
 
-def ring_average(buffer: Tensor, comm: MPI.Intracomm, inbox: Tensor) -> None:
-    """Average a flat tensor over the ranks of `comm`, in place, where it lies; `inbox`: of `_direct.make_inbox`."""
+def ring_average(buffer: Tensor, comm: MPI.Intracomm, inbox: Tensor | None = None) -> None:
+    """Average a flat tensor over the ranks of `comm`, in place, where it lies; `inbox`: see `make_device_inbox`."""
+    inbox = make_device_inbox(buffer, comm.size) if inbox is None else inbox
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     for outgoing, incoming in ring(buffer, comm.rank, comm.size, inbox, divisor=comm.size):
         when_ready(outgoing)  # what it was added to has only been queued, as have the readers of `incoming`
         comm.Sendrecv(outgoing, right, 0, incoming, left, 0)
+
+
+def make_device_inbox(buffer: Tensor, n: int) -> Tensor:
+    """Return room, where `buffer` lies, for what arrives in a step of its ring of n ranks; it goes round as a whole."""
+    return buffer.new_empty(-(-len(buffer) // n))
 
 
 class Ring:
@@ -150,5 +157,6 @@ def make(
             CUDA-aware; that is tried before the training starts.
     """
     if gpu_path == "direct":
-        return Direct(replica, comm, timers, make_optimizer, ring_average)
+        average = partial(ring_average, inbox=make_device_inbox(replica.gradients, comm.size))
+        return Direct(replica, comm, timers, make_optimizer, average)
     return Ring(replica, comm, timers, make_optimizer)
