@@ -5,6 +5,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from ddp_hpc import cgroups
 from ddp_hpc.doctor import machine
 
 
@@ -42,7 +43,7 @@ CPU_TREES = {
 
 @pytest.mark.parametrize(("own", "files", "expected"), CPU_TREES.values(), ids=CPU_TREES.keys())
 def test_the_quota_of_control_groups(tmp_path, own, files, expected):
-    assert machine.cgroup_cores(*tree(tmp_path, own, files)) == expected
+    assert cgroups.cores(*tree(tmp_path, own, files)) == expected
 
 
 def tree(folder: Path, own: str, files: dict[str, str]) -> tuple[Path, Path]:
@@ -55,10 +56,10 @@ def tree(folder: Path, own: str, files: dict[str, str]) -> tuple[Path, Path]:
 
 
 def test_the_memory_of_a_control_group_counts(tmp_path):
-    assert machine.memory_bytes(*tree(tmp_path, "0::/job", {"job/memory.max": "1000000000"}))[0] == 10**9
+    assert cgroups.memory_bytes(*tree(tmp_path, "0::/job", {"job/memory.max": "1000000000"}))[0] == 10**9
     whole = psutil.virtual_memory().total
-    assert machine.memory_bytes(*tree(tmp_path / "b", "0::/job", {"job/memory.max": "max"}))[0] == whole
-    assert machine.cgroup_cores(tmp_path / "gone", tmp_path / "gone") is None
+    assert cgroups.memory_bytes(*tree(tmp_path / "b", "0::/job", {"job/memory.max": "max"}))[0] == whole
+    assert cgroups.cores(tmp_path / "gone", tmp_path / "gone") is None
 
 
 def test_little_memory_is_a_warning():

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from ddp_hpc import verdict
+from ddp_hpc import cgroups, verdict
 
 
 @pytest.mark.parametrize(
@@ -36,11 +36,11 @@ def test_kills_for_memory_are_counted_in_our_group_and_in_that_of_the_job(tmp_pa
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     (tmp_path / "own").write_text(own)
-    assert verdict.oom_kills(tmp_path, tmp_path / "own") == kills
+    assert cgroups.oom_kills(tmp_path, tmp_path / "own") == kills
 
 
 def test_where_the_kernel_does_not_say_nothing_was_killed(tmp_path):
-    assert verdict.oom_kills(tmp_path, tmp_path / "nowhere") == 0
+    assert cgroups.oom_kills(tmp_path, tmp_path / "nowhere") == 0
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,10 @@ class StudyError(ValueError):
     """What is wrong with a study file: file, line or key, what was given, what is allowed."""
 
 
+class LaunchError(RuntimeError):
+    """The ranks were not started as the spec asks; the training itself is not to blame."""
+
+
 def unknown(what: str, word: str, allowed: Iterable[str], homes: Homes | None = None) -> str:
     """Return `unknown key 'lr' (did you mean 'learning_rate'?); allowed: ...`.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-BENCH_POINTS = [100, 1000, 5000]
 # messages of the test of github.com/baidu-research/baidu-allreduce, in float32; it begins with an empty one
 BAIDU_FLOATS = (32, 256, 1024, 4096, 16_384, 65_536, 262_144, 1_048_576, 8_388_608, 67_108_864, 536_870_912)
 
@@ -151,10 +150,7 @@ def bench(parser: argparse.ArgumentParser) -> None:
     """Of `bench`."""
     parts = parser.add_subparsers(dest="part", metavar="PART", title="parts", help="what to time")
     planning = parts.add_parser("planning", help="planning, and what the workflow adds to each run (the default)")
-    sizes = " ".join(map(str, BENCH_POINTS))
-    planning.add_argument(
-        "--points", type=int, nargs="+", default=BENCH_POINTS, help=f"sizes of the studies (default: {sizes})"
-    )
+    planning.add_argument("--points", type=int, nargs="+", help="sizes of the studies (default: 100 1000 5000)")
     exchange = parts.add_parser("exchange", help="every exchange at message sizes from 4 bytes to 256 MB")
     exchange.add_argument(
         "--ranks", type=int, nargs="+", help="numbers of ranks (default: 2, 4, 8, ... as far as there are cores)"

@@ -31,8 +31,8 @@ from mpi4py import MPI
 from torch import Tensor
 
 from ddp_hpc import catalog, identity
+from ddp_hpc._errors import LaunchError
 from ddp_hpc.exchange._helpers import NoTimers
-from ddp_hpc.placement import LaunchError
 from ddp_hpc.replica import Snapshot
 from ddp_hpc.scalars import canonical_json
 from ddp_hpc.setup import Compute, Setup

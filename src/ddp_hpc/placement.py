@@ -1,25 +1,20 @@
 """Where the ranks of a run sit: nodes, cores, threads and GPUs."""
 
 import itertools
-import math
 import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
-from ddp_hpc import catalog
+from ddp_hpc import catalog, cgroups
+from ddp_hpc._errors import LaunchError
 from ddp_hpc.spec import RunSpec
 
 if TYPE_CHECKING:
     import torch
-
-
-class LaunchError(RuntimeError):
-    """The ranks were not started as the spec asks; the training itself is not to blame."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +58,7 @@ def survey(spec: RunSpec, comm: MPI.Intracomm, asked: Mapping[str, Any] | None =
         )
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
     own = frozenset(os.sched_getaffinity(0))
-    cores = _usable_cores(len(frozenset.union(*node.allgather(own))))
+    cores = cgroups.whole_cores(len(frozenset.union(*node.allgather(own))))
     share = min(len(own), cores // node.size, asked["cores_per_rank"] if asked else cores)
     threads = spec.threads_per_rank or max(1, share)
     wanted = node.allreduce(threads)
@@ -110,15 +105,6 @@ def _verified(spec: RunSpec, hosts: int, blocks: tuple[int, ...], full: int | No
     if full is None:
         return True if hosts == 1 else None
     return len(blocks) == hosts and set(blocks[:-1]) <= {full} and blocks[-1] <= full
-
-
-def _usable_cores(listed: int) -> int:
-    """The cores that the ranks of this node may be scheduled on, less where a container's quota is smaller."""
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        return min(listed, max(1, math.floor(int(quota) / int(period))))
-    except (OSError, ValueError):  # no cgroup v2, or the quota reads "max"
-        return listed
 
 
 def choose_device(spec: RunSpec, placement: Placement, comm: MPI.Intracomm) -> "torch.device":

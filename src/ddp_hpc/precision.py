@@ -6,7 +6,7 @@ from functools import partial
 
 import torch
 
-from ddp_hpc.placement import LaunchError
+from ddp_hpc._errors import LaunchError
 
 Arithmetic = Callable[[], AbstractContextManager[object]]
 

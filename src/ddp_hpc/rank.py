@@ -63,22 +63,23 @@ def _work(folder: Path, known: dict[str, Any], asked: list[int]) -> None:
 
         from ddp_hpc import catalog, identity, placement
         from ddp_hpc import spec as specs
+        from ddp_hpc._errors import LaunchError
     spec = specs.load(launch["spec"])
     level = catalog.constants("exchange", spec.exchange.name).get("THREADS", "funneled")
     with _timed(startup, "mpi_init_s"):
         MPI.Init_thread({"funneled": MPI.THREAD_FUNNELED, "multiple": MPI.THREAD_MULTIPLE}[level])
         comm = MPI.COMM_WORLD
     place = placement.survey(spec, comm, launch.get("request"))
-    _claim(folder / f"rank-{place.rank}.pid", placement.LaunchError)
+    _claim(folder / f"rank-{place.rank}.pid", LaunchError)
     if spec.hash != launch["spec_hash"]:
-        raise placement.LaunchError(
+        raise LaunchError(
             f"spec.json holds another spec (hash {spec.hash}) than its run was planned with ({launch['spec_hash']}): "
             "delete that file and plan again"
         )
     with _timed(startup, "code_hash_s"):
         found = identity.code_hash(spec)
     if found != launch["code_hash"]:
-        raise placement.LaunchError(
+        raise LaunchError(
             f"code changed since planning: planned {launch['code_hash']}, on {place.host} it is {found}; plan again"
         )
     note = threads.arrange(os.environ, place.threads, place.core_set)

@@ -17,7 +17,7 @@ import time
 from collections import deque
 from pathlib import Path
 
-from ddp_hpc import allocation, gpu_direct, lease, verdict
+from ddp_hpc import allocation, cgroups, gpu_direct, lease, verdict
 from ddp_hpc._process import Fork, boot_id, die_with_parent, process_created, read_json, usable_cores, write_json
 from ddp_hpc.interruption import Interruption
 from ddp_hpc.statuses import FINISHED
@@ -81,9 +81,9 @@ def supervise(
     others = {"data_dir": str(data_dir), "command": command, "request": request}
     launch = planned | launched | checkpoint | others
     write_json(attempt / "launch.json", launch)
-    kills_before = verdict.oom_kills()
+    kills_before = cgroups.oom_kills()
     outcome = _launch(launcher, command, attempt, launch, Interruption(time_limit_s))
-    if outcome.status == "crashed" and verdict.oom_kills() > kills_before:
+    if outcome.status == "crashed" and cgroups.oom_kills() > kills_before:
         outcome = Outcome("oom_host", f"{outcome.reason}; the kernel killed a process for memory meanwhile")
     if outcome.status == "oom_gpu":
         from ddp_hpc import findings

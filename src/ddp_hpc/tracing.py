@@ -13,8 +13,9 @@ from typing import Any
 
 from mpi4py import MPI
 
+from ddp_hpc._errors import LaunchError
 from ddp_hpc.clock_offsets import clock_offset
-from ddp_hpc.placement import LaunchError, Placement
+from ddp_hpc.placement import Placement
 from ddp_hpc.setup import Setup
 from ddp_hpc.spec import RunSpec
 from ddp_hpc.traceable import why_not

@@ -97,31 +97,3 @@ def first_report(attempt: Path) -> dict[str, Any]:
     reports = sorted((read_json(file) for file in attempt.glob("rank-*.json")), key=lambda report: report.get("at", 0))
     causes = [report for report in reports if report.get("kind") != "lost"] or reports
     return next((report for report in causes if report.get("error")), causes[0] if causes else {})
-
-
-def oom_kills(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int:
-    """Return how many processes the kernel has killed for memory in our control group; 0 where it does not say.
-
-    In a Slurm job it is the job's group that counts: ranks that srun has started are in another step than we are.
-    """
-    counts = [0]
-    for folder in _groups(root, own):
-        for name in ("memory.events", "memory.oom_control"):  # of version 2, and of version 1
-            try:
-                lines = (folder / name).read_text().splitlines()
-            except OSError:
-                continue
-            counts += [int(line.split()[1]) for line in lines if line.startswith("oom_kill ")]
-    return max(counts)
-
-
-def _groups(root: Path, own: Path) -> list[Path]:
-    """Return our control group and the one of our Slurm job, if it is another."""
-    try:
-        lines = [line.split(":", 2) for line in own.read_text().splitlines()]
-    except OSError:
-        return []
-    found = [
-        root / ("memory" if kinds else "") / path.strip("/") for _, kinds, path in lines if kinds in ("", "memory")
-    ]
-    return [*found, *(parent for folder in found for parent in folder.parents if parent.name.startswith("job_"))]

@@ -48,12 +48,11 @@ def _realign(options: Namespace) -> int:
 
 
 def _planning(options: Namespace) -> int:
-    from ddp_hpc.arguments import BENCH_POINTS
     from ddp_hpc.bench import planning
     from ddp_hpc.project import Project
 
     project = Project.here()
-    write_rows(planning.planning(project, getattr(options, "points", BENCH_POINTS), _say), False)
+    write_rows(planning.planning(project, getattr(options, "points", None) or planning.POINTS, _say), False)
     write_rows(planning.running(project, _say), False)
     return 0
 

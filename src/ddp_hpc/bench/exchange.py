@@ -27,8 +27,8 @@ from ddp_hpc.bench import results
 from ddp_hpc.bench.fit import fits
 from ddp_hpc.bench.results import Row
 from ddp_hpc.bench.screen import in_words
+from ddp_hpc.cgroups import memory_bytes
 from ddp_hpc.choice import Choice, choice_of
-from ddp_hpc.doctor.machine import memory_bytes
 from ddp_hpc.figures import _exchange_sweep
 from ddp_hpc.spec import RunSpec
 from ddp_hpc.supervise import launch_environment

@@ -22,6 +22,7 @@ from ddp_hpc.targets import StudyTargets
 
 REPEATS = 3
 RUNS = 200
+POINTS = (100, 1000, 5000)  # of the studies that planning is timed on
 
 _STUDY = """name: bench
 base: {{dataset: digits, model: mlp, exchange: none, world_size: 1, batch_size: 16, threads_per_rank: 1}}

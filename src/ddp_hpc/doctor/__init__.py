@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ddp_hpc import _probes
+from ddp_hpc import _probes, cgroups
 from ddp_hpc.doctor import machine, slurm, software
 from ddp_hpc.doctor.finding import Finding
 
@@ -46,7 +46,7 @@ def examine(results: Path) -> list[Finding]:
         answers = {name: future.result() for name, future in asked.items()}
     return [
         machine.cores(*machine.count_cores()),
-        machine.memory(*machine.memory_bytes()),
+        machine.memory(*cgroups.memory_bytes()),
         software.python(sys.version_info[:3], sys.executable),
         software.snakemake(software.version_of("snakemake"), software.version_of("packaging")),
         software.mpi(answers["mpi"]),

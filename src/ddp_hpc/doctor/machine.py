@@ -8,10 +8,10 @@ from pathlib import Path
 
 import psutil
 
+from ddp_hpc import cgroups
 from ddp_hpc._process import usable_cores
 from ddp_hpc.doctor.finding import GB, Finding
 
-CGROUPS, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 RANK_BYTES = 0.5e9  # what one CPU rank with torch and a small model takes
 
 
@@ -83,51 +83,4 @@ def _try(folder: Path) -> bool:
 
 def count_cores() -> tuple[int, float | None, int, int | None]:
     """Return the cores usable, of our control group's quota, logical and physical, as `cores` takes them."""
-    return usable_cores(), cgroup_cores(), os.cpu_count() or 1, psutil.cpu_count(logical=False)
-
-
-def cgroup_cores(root: Path = CGROUPS, own: Path = OWN_CGROUPS) -> float | None:
-    """Return the cores of CPU time that our control group and those above it give (cgroup v2, v1); None: no limit."""
-    limits = [_quota(folder) for folder in _cgroup_folders(root, own, "cpu")]
-    return min((limit for limit in limits if limit is not None), default=None)
-
-
-def _quota(folder: Path) -> float | None:
-    try:
-        if (folder / "cpu.max").is_file():
-            quota, period = (folder / "cpu.max").read_text().split()
-        else:
-            quota, period = ((folder / f"cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period"))
-        return float(quota) / float(period) if quota not in ("max", "-1") else None
-    except (OSError, ValueError):
-        return None
-
-
-def _cgroup_folders(root: Path, own: Path, controller: str) -> list[Path]:
-    try:
-        lines = [line.split(":", 2) for line in own.read_text().splitlines()]
-    except OSError:
-        return []
-    bases = {
-        root / (controller if kinds else "") / name.strip("/")  # version 2 has one tree, version 1 one per controller
-        for _, kinds, name in lines
-        if not kinds or controller in kinds.split(",")
-    }
-    return [folder for base in bases for folder in (base, *base.parents) if folder.is_relative_to(root)]
-
-
-def memory_bytes(root: Path = CGROUPS, own: Path = OWN_CGROUPS) -> tuple[int, int]:
-    """Return total and free memory of the machine, or of our control group where that has less."""
-    whole = psutil.virtual_memory()
-    limits = [_limit(folder) for folder in _cgroup_folders(root, own, "memory")]
-    total = min([whole.total, *(limit for limit in limits if limit is not None)])
-    return total, min(total, whole.available)
-
-
-def _limit(folder: Path) -> int | None:
-    for name in ("memory.max", "memory.limit_in_bytes"):
-        try:
-            return int((folder / name).read_text())
-        except (OSError, ValueError):  # not there, or `max`
-            continue
-    return None
+    return usable_cores(), cgroups.cores(), os.cpu_count() or 1, psutil.cpu_count(logical=False)

@@ -12,7 +12,7 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ddp_hpc.placement import LaunchError
+from ddp_hpc._errors import LaunchError
 from ddp_hpc.replica import ALIGNMENT_BYTES, Replica
 
 _WHERE = "/dev/shm"  # where Linux keeps it

@@ -11,8 +11,8 @@ import torch.distributed as dist
 from mpi4py import MPI
 from torch._C._distributed_c10d import TCPStore
 
+from ddp_hpc._errors import LaunchError
 from ddp_hpc.exchange._helpers import MakeOptimizer, Timers
-from ddp_hpc.placement import LaunchError
 from ddp_hpc.replica import Replica
 
 CONNECT_S = 60  # in which all ranks must have found rank 0

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from mpi4py import MPI
 
+from ddp_hpc._errors import LaunchError
 from ddp_hpc.exchange._helpers import MakeOptimizer, Timers
-from ddp_hpc.placement import LaunchError
 from ddp_hpc.replica import Replica
 
 SCHEME = "all-reduce"
