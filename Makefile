@@ -42,7 +42,7 @@ check: .venv/installed-dev ## check style, types, layers and workflow files
 
 .PHONY: keys
 keys: .venv/installed ## write the tables of config/README.md and the JSON Schema of studies anew
-	@$(BIN)/python -m ddp_hpc._keys
+	@$(BIN)/python -m ddp_hpc.config.reference
 
 .PHONY: bench
 bench: .venv/installed ## time planning, the workflow, the exchanges and whole steps on this machine: half an hour
@@ -54,7 +54,7 @@ bench: .venv/installed ## time planning, the workflow, the exchanges and whole s
 
 .PHONY: bench-slurm
 bench-slurm: .venv/installed-dev slurm ## time 216 very short runs on a Slurm that it starts: a quarter of an hour
-	@PYTHONPATH=tests $(BIN)/python tests/slurm/overhead.py
+	@PYTHONPATH=tests $(BIN)/python tests/cluster/overhead.py
 
 .PHONY: clean
 clean: ## remove .venv and all caches; results/ stays

@@ -7,8 +7,8 @@ from functools import cache
 from factory import Result, made_up, realistic
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from ddp_hpc import catalog
-from ddp_hpc.figures._style import style
+from ddp_hpc.analysis.figures._style import style
+from ddp_hpc.config import catalog
 
 NAN = float("nan")
 
@@ -70,7 +70,7 @@ SITUATIONS = {
 
 def tables_of(ledger):
     """Return all tables of a study."""
-    modules = {table: importlib.import_module(f"ddp_hpc.tables.{table}") for table in catalog.names("table")}
+    modules = {table: importlib.import_module(f"ddp_hpc.analysis.tables.{table}") for table in catalog.names("table")}
     return {table: module.build(ledger) for table, module in modules.items()}
 
 
@@ -90,7 +90,7 @@ def draw(situation, name, figure):
     ledger, frames = situation
     inputs = catalog.constants("figure", name)["INPUTS"]
     with style():
-        drawn = importlib.import_module(f"ddp_hpc.figures.{name}").draw(
+        drawn = importlib.import_module(f"ddp_hpc.analysis.figures.{name}").draw(
             {table: frames[table] for table in inputs}, ledger.study, ledger.coverage()
         )
         FigureCanvasAgg(drawn)

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from ruamel.yaml import YAML
 
-from ddp_hpc import identity, records
-from ddp_hpc.grid import expand
-from ddp_hpc.ledger import Ledger, Planned
-from ddp_hpc.spec import RunSpec
-from ddp_hpc.store import Store
+from ddp_hpc.config.grid import expand
+from ddp_hpc.config.spec import RunSpec
+from ddp_hpc.runs import identity, records
+from ddp_hpc.runs.store import Store
+from ddp_hpc.runs.study_runs import Ledger, Planned
 
 CORES = 8
 PARAMETERS = 10_000

@@ -5,9 +5,9 @@ import time
 
 from sandbox import Sandbox
 
-from ddp_hpc import records
-from ddp_hpc.states import state_of
-from ddp_hpc.store import Store
+from ddp_hpc.runs import records
+from ddp_hpc.runs.state import state_of
+from ddp_hpc.runs.store import Store
 
 FAULTY = '''"""A model that fails as it is told to, at its eighth step, on one rank."""
 
@@ -20,7 +20,7 @@ import time
 import torch
 from torch import nn
 
-from ddp_hpc._process import rank_from_environment
+from ddp_hpc.system.process import rank_from_environment
 from ddp_hpc.models import mlp
 
 

@@ -5,14 +5,15 @@ from pathlib import Path
 
 import numpy as np
 
-from ddp_hpc import consumption, spec
-from ddp_hpc.curves import RankPart
-from ddp_hpc.metering import Metered
-from ddp_hpc.outcome import WARM_UP_STEPS
-from ddp_hpc.phases import PARTS, PHASES
-from ddp_hpc.placement import Placement
-from ddp_hpc.profiling import nvml, sampler
-from ddp_hpc.profiling.meter import Samples, Series
+from ddp_hpc.config import spec
+from ddp_hpc.execution import energy_columns
+from ddp_hpc.execution.node_meter import Metered
+from ddp_hpc.execution.rank_series import RankPart
+from ddp_hpc.profiling import nvml, sampler_process
+from ddp_hpc.profiling.node_sampler import Samples, Series
+from ddp_hpc.profiling.phases import PARTS, PHASES
+from ddp_hpc.training.placement import Placement
+from ddp_hpc.training.result import WARM_UP_STEPS
 
 STAND_INS = Path(__file__).parent / "stand_ins"
 ZERO_S, STEP_S, PAUSE_S = 1.0, 0.25, 0.5  # of the training: 4 steps, a pause, 4 steps
@@ -47,7 +48,7 @@ def sample(monkeypatch, mode, uuids, every_s=0.1, until_s=4.0) -> list[Series]:
         for device, rows in devices:
             if values := device.read():
                 rows.append((round(1e9 * now[0]), values))
-    return [Series(**sampler._series(device, rows, "")) for device, rows in devices]
+    return [Series(**sampler_process._series(device, rows, "")) for device, rows in devices]
 
 
 def ranks(uuids, samples: Samples, name="Tesla T4", **metered) -> list[RankPart]:
@@ -92,4 +93,4 @@ def consumed(parts, **fields):
     """Return the columns of the run, of its samples, and the reasons of nulls."""
     one = spec.load(FIELDS | {"world_size": len(parts)} | fields)
     seen = 8 * one.global_batch_size
-    return consumption.columns(parts, one, {"steps": 8, "samples_seen": seen, "samples_per_s": seen / 2.0})
+    return energy_columns.columns(parts, one, {"steps": 8, "samples_seen": seen, "samples_per_s": seen / 2.0})

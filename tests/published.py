@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from ddp_hpc.figures import _style, heat_map, loss_areas
-from ddp_hpc.figures._make import save
-from ddp_hpc.study import Study
-from ddp_hpc.tables._judge import exclusions, pick_winners, points
+from ddp_hpc.analysis.figures import _style, heat_map, loss_areas
+from ddp_hpc.analysis.figures._save import save
+from ddp_hpc.analysis.tables._selection import exclusions, pick_winners, points
+from ddp_hpc.config.study import Study
 
 FOLDER = Path(__file__).parents[1] / "results" / "published" / "shm_learn_dist"
 SEARCH = ["batch_size", "learning_rate"]

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from ddp_hpc import records, spec
+from ddp_hpc.config import spec
+from ddp_hpc.runs import records
 
 PROJECT = Path(__file__).parents[1]
 

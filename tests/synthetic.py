@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 from scipy.signal import lfilter
 
-from ddp_hpc import records
-from ddp_hpc.columns import SPEC_COLUMNS
-from ddp_hpc.compare.sets import ResultSet
+from ddp_hpc.analysis.columns import SPEC_COLUMNS
+from ddp_hpc.analysis.compare.sets import ResultSet
+from ddp_hpc.runs import records
 
 SPEC = {
     "model": "mlp", "model_options": "{}", "dataset": "digits", "dataset_options": "{}", "exchange": "ring",

@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from ddp_hpc import catalog, perfmodel
+from ddp_hpc import perfmodel
+from ddp_hpc.config import catalog
 from ddp_hpc.perfmodel import (
     Link,
     allreduce_time,

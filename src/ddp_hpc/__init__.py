@@ -7,6 +7,10 @@ __version__: str
 if not TYPE_CHECKING:
 
     def __getattr__(name):
+        from importlib import import_module
+
+        if name == "realign":  # where docs/schemes.md has it
+            return import_module("ddp_hpc.bench.shifts")
         if name != "__version__":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from importlib.metadata import version  # slow to import, and every run starts us several times

@@ -13,7 +13,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from factory import Result, made_up, realistic
 
-from ddp_hpc import figures, report, tables
+from ddp_hpc.analysis import figures, tables
+from ddp_hpc.analysis.report import page as report
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")

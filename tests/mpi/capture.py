@@ -10,10 +10,11 @@ import torch
 from mpi4py import MPI
 from torch import nn
 
-from ddp_hpc import capture, catalog, setup, spec, train
+from ddp_hpc.config import catalog, spec
 from ddp_hpc.models import mlp
-from ddp_hpc.phases import PHASES
-from ddp_hpc.placement import survey
+from ddp_hpc.profiling.phases import PHASES
+from ddp_hpc.training import components, cuda_graphs, loop
+from ddp_hpc.training.placement import survey
 
 pytestmark = pytest.mark.usefixtures("comm")
 
@@ -43,11 +44,11 @@ class Graphs(fake_graphs.Graphs):
 
 def run(monkeypatch, mode, comm=MPI.COMM_SELF, **fields):
     """Train on the ranks of `comm`; return outcome and replica."""
-    monkeypatch.setattr(capture, "mode", lambda spec, device: mode)
-    monkeypatch.setattr(capture, "CudaGraphs", Graphs)
+    monkeypatch.setattr(cuda_graphs, "mode", lambda spec, device: mode)
+    monkeypatch.setattr(cuda_graphs, "CudaGraphs", Graphs)
     given = spec.load(BASE | fields)
-    outcome = train.Outcome()
-    return outcome, train.train(given, comm, survey(given, comm), Path("unused"), outcome)
+    outcome = loop.Outcome()
+    return outcome, loop.train(given, comm, survey(given, comm), Path("unused"), outcome)
 
 
 RULES = [
@@ -105,9 +106,9 @@ def test_dropout_and_running_means_go_on_from_step_to_step(monkeypatch):
 def test_phases_are_known_of_every_fiftieth_step_and_fill_it(monkeypatch):
     outcome, _ = run(monkeypatch, "whole step")
     timings = outcome.timers.timings()
-    fused = timings.fused[train.WARM_UP_STEPS :]
+    fused = timings.fused[loop.WARM_UP_STEPS :]
     assert np.flatnonzero(~fused).tolist() == [0, 50, 100]
-    phases_s = timings.phases_s[train.WARM_UP_STEPS :]
+    phases_s = timings.phases_s[loop.WARM_UP_STEPS :]
     assert not phases_s[fused][:, :-1].any()
     assert (phases_s[fused][:, PHASES.index("rest_s")] > 0).all()
     for phase in ("data_s", "forward_s", "backward_s", "update_s"):
@@ -156,8 +157,8 @@ def test_a_model_that_a_graph_would_get_wrong_is_refused(monkeypatch, model, tol
 
 def test_a_batch_of_another_size_is_refused_by_name(monkeypatch):
     given = spec.load(BASE)
-    parts = setup.assemble(given, MPI.COMM_SELF, Path("unused"), torch.device("cpu"))
-    step = capture.Captured(parts, Graphs(None), train.whole_step, whole=True)
+    parts = components.assemble(given, MPI.COMM_SELF, Path("unused"), torch.device("cpu"))
+    step = cuda_graphs.Captured(parts, Graphs(None), loop.whole_step, whole=True)
     step(0)
     parts.batches._numbers = lambda number: torch.arange(11)
     with pytest.raises(ValueError, match="the batch of step 4 has 11 samples, there is room for 12"):
@@ -181,8 +182,8 @@ FLAGS = {"CAPTURABLE": False, "OVERLAPS": False}
 def test_what_is_captured_follows_from_the_exchange(monkeypatch, flags, fields, expected):
     given = spec.load(BASE | {"device": "cuda"} | fields)
     monkeypatch.setattr(catalog, "constants", lambda kind, name: FLAGS | flags)
-    assert capture.mode(given, torch.device("cuda", 0)) == expected
-    assert capture.mode(given, torch.device("cpu")) == "off"
+    assert cuda_graphs.mode(given, torch.device("cuda", 0)) == expected
+    assert cuda_graphs.mode(given, torch.device("cpu")) == "off"
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -194,8 +195,8 @@ def test_on_a_gpu_too(rule, exchange, placement):
         given = spec.load(
             BASE | {"device": "cuda", "capture": how, "exchange": exchange, "data_placement": placement} | rule
         )
-        outcome = train.Outcome()
-        train.train(given, MPI.COMM_SELF, survey(given, MPI.COMM_SELF), Path("unused"), outcome)
+        outcome = loop.Outcome()
+        loop.train(given, MPI.COMM_SELF, survey(given, MPI.COMM_SELF), Path("unused"), outcome)
         assert (outcome.captured == "off") == (how == "off")
         return outcome.losses
 
@@ -204,7 +205,7 @@ def test_on_a_gpu_too(rule, exchange, placement):
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_graph_of_nothing_is_left_out():
-    graphs = capture.CudaGraphs(torch.device("cuda", 0))
+    graphs = cuda_graphs.CudaGraphs(torch.device("cuda", 0))
     graphs.begin()
     assert graphs.end() is None
     room = torch.zeros(3, device="cuda")

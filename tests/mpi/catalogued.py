@@ -2,7 +2,7 @@
 
 from importlib import import_module
 
-from ddp_hpc import catalog
+from ddp_hpc.config import catalog
 
 # peers that must be told of what ours do by themselves
 UNUSED = {"torch_ddp": {"find_unused_parameters": True}}

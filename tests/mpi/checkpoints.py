@@ -5,7 +5,7 @@ import json
 import pytest
 from interrupted import check_same, run
 
-from ddp_hpc import checkpoint
+from ddp_hpc.training import checkpoint
 
 
 def test_a_checkpoint_after_the_last_one_takes_its_place(comm, folder):

@@ -7,10 +7,12 @@ from pathlib import Path
 import numpy as np
 from mpi4py import MPI
 
-from ddp_hpc import placement, recording, setup, spec, train
-from ddp_hpc.clock_offsets import Reading, clock_offset, on_first_clock, reading
-from ddp_hpc.curves import curves
+from ddp_hpc.config import spec
+from ddp_hpc.execution import run_record
+from ddp_hpc.execution.clock_sync import Reading, clock_offset, on_first_clock, reading
+from ddp_hpc.execution.rank_series import curves
 from ddp_hpc.profiling import timers
+from ddp_hpc.training import components, loop, placement
 
 REAL = time.perf_counter_ns
 DELAY_S = 0.05
@@ -41,16 +43,16 @@ def test_waiting_is_found_though_every_rank_has_another_clock(comm, monkeypatch)
         now = REAL()
         return now + comm.rank * 10**12 + (now - zero) * comm.rank // 10_000
 
-    make_batches = setup.sampling.make_batches
+    make_batches = components.sampler.make_batches
 
     def slow(given, rank, samples, device):
         batch = make_batches(given, rank, samples, device)
         return lambda step: (time.sleep(DELAY_S), batch(step))[1]
 
     monkeypatch.setattr(timers, "perf_counter_ns", clock)
-    monkeypatch.setattr(recording, "reading", lambda comm: reading(comm, clock))
+    monkeypatch.setattr(run_record, "reading", lambda comm: reading(comm, clock))
     if comm.rank == 0:
-        monkeypatch.setattr(setup.sampling, "make_batches", slow)
+        monkeypatch.setattr(components.sampler, "make_batches", slow)
     given = spec.load(
         {
             "model": "mlp",
@@ -66,9 +68,9 @@ def test_waiting_is_found_though_every_rank_has_another_clock(comm, monkeypatch)
     )
     place = replace(placement.survey(given, comm), hosts=comm.size)
 
-    before, outcome = reading(comm, clock), train.Outcome()
-    train.train(given, comm, place, Path("unused"), outcome)
-    parts = recording.gather(outcome, place, {"import_s": 0.0}, comm, clock=before)
+    before, outcome = reading(comm, clock), loop.Outcome()
+    loop.train(given, comm, place, Path("unused"), outcome)
+    parts = run_record.gather(outcome, place, {"import_s": 0.0}, comm, clock=before)
 
     if comm.rank == 0:
         measured = curves(parts)

@@ -10,9 +10,10 @@ from interrupted import BASE, check_same, in_parts, run
 from mpi4py import MPI
 from torch import nn
 
-from ddp_hpc import catalog, compilation, placement, setup, spec
+from ddp_hpc.config import catalog, spec
 from ddp_hpc.doctor import software
 from ddp_hpc.models import mlp
+from ddp_hpc.training import components, placement, torch_compile
 
 compiling = pytest.mark.skipif(not software.find_compiler(), reason="no C++ compiler for Inductor")
 EAGER = {"model": {"name": "mlp", "widths": []}, "dtype": "float64"}  # one for all, so that it is compiled once
@@ -31,7 +32,7 @@ def one_of_each_kind(world_size):
 
 def assembled(comm, **fields):
     given = spec.load(BASE | {"world_size": comm.size} | STEP | fields)
-    return given, setup.assemble(given, comm, Path("unused"), torch.device("cpu"))
+    return given, components.assemble(given, comm, Path("unused"), torch.device("cpu"))
 
 
 @compiling
@@ -59,7 +60,7 @@ def test_it_goes_on_from_checkpoints_with_the_same_bits(comm, folder):
 def test_gradients_stay_in_the_flat_tensor_and_another_shape_is_an_error(comm):
     given, parts = assembled(comm)
     weights, random = parts.replica.weights.clone(), torch.get_rng_state()
-    parts, _ = compilation.compile_step(given, parts, comm, 0)
+    parts, _ = torch_compile.compile_step(given, parts, comm, 0)
     assert torch.equal(parts.replica.weights, weights)
     assert torch.equal(torch.get_rng_state(), random)
     batch = parts.batches.batch()
@@ -80,7 +81,7 @@ def test_gradients_stay_in_the_flat_tensor_and_another_shape_is_an_error(comm):
 @compiling
 def test_nothing_that_is_half_made_stays_in_the_cache(comm):
     comm.Barrier()
-    for folder in compilation._root().iterdir():
+    for folder in torch_compile._root().iterdir():
         assert not folder.name.startswith("."), folder
 
 
@@ -94,7 +95,7 @@ def test_a_model_that_breaks_the_graph_is_refused(comm, monkeypatch):
     monkeypatch.setattr(mlp, "build", lambda shape, outputs, **options: Talking(64, outputs))
     given, parts = assembled(comm)
     with pytest.raises(RuntimeError, match=r"'mlp' cannot be compiled as a whole(.|\n)*print(.|\n)*compile: false"):
-        compilation.compile_step(given, parts, MPI.COMM_SELF, 0)
+        torch_compile.compile_step(given, parts, MPI.COMM_SELF, 0)
     assert isinstance(parts.replica.model, Talking)
 
 
@@ -104,7 +105,7 @@ def test_where_there_is_no_compiler_it_says_what_to_do(comm, monkeypatch):
     monkeypatch.setattr(config.cpp, "cxx", (None, "/not/there/g++"))
     given, parts = assembled(comm, batch_size=13)  # not in the cache
     with pytest.raises(placement.LaunchError, match=r"C\+\+ compiler(.|\n)*/not/there/g\+\+(.|\n)*`compile: false`"):
-        compilation.compile_step(given, parts, MPI.COMM_SELF, 0)
+        torch_compile.compile_step(given, parts, MPI.COMM_SELF, 0)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -8,7 +8,7 @@ import pytest
 from catalogued import installed
 from mpi4py import MPI
 
-from ddp_hpc import catalog
+from ddp_hpc.config import catalog
 
 
 @pytest.fixture(scope="session")

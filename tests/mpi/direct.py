@@ -5,8 +5,8 @@ import pytest
 import torch
 from exchange import make, replica_of, step
 
-from ddp_hpc import gpu_direct
 from ddp_hpc.exchange import ring
+from ddp_hpc.execution import cuda_aware_check
 
 CPU = torch.device("cpu")
 
@@ -27,10 +27,10 @@ def test_a_step_is_that_of_the_path_through_host_memory(comm, name, shapes):
 
 
 def test_what_the_trial_finds_on_memory_that_mpi_reads(comm):
-    assert gpu_direct.wrong_averages(comm, CPU) is None
+    assert cuda_aware_check.wrong_averages(comm, CPU) is None
 
 
 def test_the_trial_finds_what_was_not_moved(comm, monkeypatch):
     monkeypatch.setattr(ring, "ring_average", lambda buffer, comm: None)
-    found = gpu_direct.wrong_averages(comm, CPU)
+    found = cuda_aware_check.wrong_averages(comm, CPU)
     assert found is None if comm.size == 1 else found.startswith("<lambda> of ")  # on every rank

@@ -9,12 +9,12 @@ import torch
 from catalogued import UNUSED, usable
 from torch import nn
 
-from ddp_hpc import optimizers
-from ddp_hpc.arguments import BAIDU_FLOATS
+from ddp_hpc.cli.arguments import BAIDU_FLOATS
 from ddp_hpc.exchange import ring
-from ddp_hpc.exchange._helpers import NoTimers
-from ddp_hpc.replica import Replica
-from ddp_hpc.setup import broadcast
+from ddp_hpc.exchange._protocol import NoTimers
+from ddp_hpc.models._replica import Replica
+from ddp_hpc.training import optimizers
+from ddp_hpc.training.components import broadcast
 
 LENGTHS = list(itertools.product([0, 1, 2, 7, 153_441], ["float32", "float64"]))
 OVER_64_MB = [(16_777_219, "float32"), (8_388_611, "float64")]  # and no multiple of any number of ranks here

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import torch
 
-from ddp_hpc import checkpoint, placement, spec, train
-from ddp_hpc._process import boot_id
-from ddp_hpc.outcome import Outcome
+from ddp_hpc.config import spec
+from ddp_hpc.system.process import boot_id
+from ddp_hpc.training import checkpoint, loop, placement
+from ddp_hpc.training.result import Outcome
 
 BASE = {
     "model": {"name": "mlp", "widths": [16]},
@@ -52,7 +53,7 @@ def run(comm, folder=None, ask_at=None, kill_at=None, every_s=0.0, owner=(), ask
             raise KilledError
 
     try:
-        replica = train.train(given, comm, place, Path("unused"), outcome, report, checkpoints=kept)
+        replica = loop.train(given, comm, place, Path("unused"), outcome, report, checkpoints=kept)
     except KilledError:
         replica = None
     return outcome, replica, said
@@ -64,7 +65,7 @@ def in_parts(comm, folder, steps, **fields):
         outcome, _, _ = run(comm, folder, ask_at=(rank, step), **fields)
         assert outcome.interrupted
         assert outcome.saved
-        assert outcome.steps == step + train.AGREE_EVERY_STEPS  # asked after the ranks had agreed
+        assert outcome.steps == step + loop.AGREE_EVERY_STEPS  # asked after the ranks had agreed
     return run(comm, folder, **fields)
 
 

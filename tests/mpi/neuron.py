@@ -10,9 +10,11 @@ import torch
 sys.path.append(str(Path(__file__).parent.parent))
 from neuron_loop import partitioned, train
 
-from ddp_hpc import placement, recording, sampling, setup, spec
-from ddp_hpc import train as training
+from ddp_hpc.config import spec
 from ddp_hpc.data import step_function
+from ddp_hpc.execution import run_record
+from ddp_hpc.training import components, placement, sampler
+from ddp_hpc.training import loop as training
 
 STEPS, POINTS, SEED = 300, 50, 7
 NEURON = {
@@ -41,16 +43,16 @@ def test_every_loss_of_every_rank_is_that_of_a_plain_loop(comm, way):
     fields = {"exchange": "mpi_allreduce", "model": {"name": "neuron", "loss": "published"}, "sampling": "partitioned"}
     given = spec.load(NEURON | fields | {"world_size": comm.size} | WAYS[way])
     place, outcome = placement.survey(given, comm), training.Outcome()
-    start = setup.assemble(given, comm, Path("unused"), torch.device("cpu")).replica.weights[0].item()
+    start = components.assemble(given, comm, Path("unused"), torch.device("cpu")).replica.weights[0].item()
     training.train(given, comm, place, Path("unused"), outcome)
-    parts = recording.gather(outcome, place, {"import_s": 0.0}, comm)
+    parts = run_record.gather(outcome, place, {"import_s": 0.0}, comm)
     starts = np.array([comm.allgather(start)])
 
     if comm.rank == 0:
         if given.sampling == "partitioned":
             order = partitioned(1, POINTS, STEPS, comm.size)
         else:
-            epochs = [sampling.permutation(POINTS, SEED, n) for n in range(STEPS * comm.size // POINTS + 1)]
+            epochs = [sampler.permutation(POINTS, SEED, n) for n in range(STEPS * comm.size // POINTS + 1)]
             order = np.concatenate(epochs)[: STEPS * comm.size].reshape(1, STEPS, comm.size)
         options = given.exchange.options
         expected = train(

@@ -12,8 +12,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 from training import BASE, run
 
-from ddp_hpc import setup, spec, train
+from ddp_hpc.config import spec
 from ddp_hpc.models import mlp
+from ddp_hpc.training import components, loop
 
 
 def give(monkeypatch, build):
@@ -23,21 +24,21 @@ def give(monkeypatch, build):
 
 def test_a_loss_that_breaks_in_the_last_step_of_one_rank_ends_all_of_them(comm, monkeypatch):
     """Where ranks take their steps each by itself, the others may have ended well."""
-    calls, assemble = itertools.count(1), train.assemble
+    calls, assemble = itertools.count(1), loop.assemble
 
     def break_the_last(*arguments):
         parts = assemble(*arguments)
         loss = parts.loss
 
         def broken(outputs, targets):
-            last = next(calls) == train.WARM_UP_STEPS + 20
+            last = next(calls) == loop.WARM_UP_STEPS + 20
             value = loss(outputs, targets)
             return value + (float("inf") if last and comm.rank == comm.size - 1 else 0.0)  # its gradient is finite
 
         object.__setattr__(parts, "loss", broken)
         return parts
 
-    monkeypatch.setattr(train, "assemble", break_the_last)
+    monkeypatch.setattr(loop, "assemble", break_the_last)
     for name in usable(comm.size):
         calls = itertools.count(1)
         outcome, *_ = run(comm, exchange=name)
@@ -126,7 +127,7 @@ def renew(layer):
     layer.weight = nn.Parameter(layer.weight.detach().clone())
 
 
-@pytest.mark.parametrize("call", [1, train.WARM_UP_STEPS + 15], ids=["warm-up", "later"])
+@pytest.mark.parametrize("call", [1, loop.WARM_UP_STEPS + 15], ids=["warm-up", "later"])
 @pytest.mark.parametrize("do", [clamp, renew, nn.Linear.zero_grad, lambda layer: layer.weight.requires_grad_(False)])
 def test_a_model_whose_weights_would_no_longer_be_trained_is_refused(comm, monkeypatch, do, call):
     """Its loss would stand still, or fall less, with no word of why."""
@@ -147,8 +148,8 @@ def test_what_is_evaluated_is_rank_0s_model(comm, monkeypatch):
     assert comm.size == 1 or not np.array_equal(means[0], means[1])
 
     given = spec.load(BASE | {"world_size": 1, "dtype": "float64"})
-    alone = setup.assemble(given, MPI.COMM_SELF, Path("unused"), torch.device("cpu"))
+    alone = components.assemble(given, MPI.COMM_SELF, Path("unused"), torch.device("cpu"))
     alone.replica.weights.copy_(replica.weights)
     for own, other in zip(alone.replica.buffers(), replica.buffers(), strict=True):
         own.copy_(comm.bcast(other))
-    assert outcome.evaluations[-1][1:] == pytest.approx(setup.evaluate(alone, MPI.COMM_SELF), rel=1e-12)
+    assert outcome.evaluations[-1][1:] == pytest.approx(components.evaluate(alone, MPI.COMM_SELF), rel=1e-12)

@@ -13,10 +13,10 @@ from exchange import make, replica_of, step
 from mpi4py import MPI
 from training import run
 
-from ddp_hpc import setup, train
 from ddp_hpc.exchange import _torch_distributed as group
-from ddp_hpc.phases import PHASES
-from ddp_hpc.placement import LaunchError
+from ddp_hpc.profiling.phases import PHASES
+from ddp_hpc.training import components, loop
+from ddp_hpc.training.placement import LaunchError
 
 VARIANTS = [
     {"name": "torch_ddp", "tuned": True},
@@ -40,9 +40,9 @@ def test_warm_up_leaves_no_trace_in_a_peer(comm, monkeypatch, rule):
     # steps must be equal to the last bit, so a peer that adds in another order each time shows it within rounding
     peers = ["gloo", "torch_ddp", {"name": "torch_ddp", "tuned": True}, *(["horovod"] if installed("horovod") else [])]
     for exchange in peers:
-        monkeypatch.setattr(train, "WARM_UP_STEPS", 3)
+        monkeypatch.setattr(loop, "WARM_UP_STEPS", 3)
         warmed = run(comm, exchange=exchange, dtype="float64", **rule)[0].losses[3:]
-        monkeypatch.setattr(train, "WARM_UP_STEPS", 1)
+        monkeypatch.setattr(loop, "WARM_UP_STEPS", 1)
         np.testing.assert_allclose(run(comm, exchange=exchange, dtype="float64", **rule)[0].losses[1:], warmed, 1e-12)
 
 
@@ -96,14 +96,14 @@ def test_a_users_choice_of_network_is_kept(comm, monkeypatch):
 
 
 def test_time_in_which_ddp_waits_for_a_slow_rank_is_exchange_and_not_backward(comm, monkeypatch):
-    delay_s, make_batches = 0.1, setup.sampling.make_batches
+    delay_s, make_batches = 0.1, components.sampler.make_batches
 
     def slow(given, rank, samples, device):
         batch = make_batches(given, rank, samples, device)
         return lambda step: (time.sleep(delay_s), batch(step))[1]
 
     if comm.rank == 0:
-        monkeypatch.setattr(setup.sampling, "make_batches", slow)
+        monkeypatch.setattr(components.sampler, "make_batches", slow)
     _, _, curves = run(comm, exchange="torch_ddp", budget={"steps": 10})
     if comm.rank == 0 and comm.size > 1:
         of = lambda phase: np.median(curves.phases_s[curves.counted, :, PHASES.index(phase)], axis=0)

@@ -6,8 +6,9 @@ import pytest
 import torch
 from mpi4py import MPI
 
-from ddp_hpc import precision, setup, spec, train
-from ddp_hpc.placement import LaunchError, survey
+from ddp_hpc.config import spec
+from ddp_hpc.training import components, loop, precision
+from ddp_hpc.training.placement import LaunchError, survey
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 SPEC = {
@@ -34,8 +35,8 @@ def restored(comm):
 
 def test_bfloat16_learns_the_digits_with_weights_and_gradients_in_float32():
     given = spec.load(SPEC | {"precision": "bfloat16"})
-    outcome = train.Outcome()
-    replica = train.train(given, MPI.COMM_SELF, survey(given, MPI.COMM_SELF), Path("unused"), outcome)
+    outcome = loop.Outcome()
+    replica = loop.train(given, MPI.COMM_SELF, survey(given, MPI.COMM_SELF), Path("unused"), outcome)
     assert outcome.evaluations[-1][1] > 0.85
     assert replica.weights.dtype == replica.gradients.dtype == torch.float32
     # no weight is one that bfloat16 could hold: updates were not rounded
@@ -45,8 +46,8 @@ def test_bfloat16_learns_the_digits_with_weights_and_gradients_in_float32():
 def test_products_are_rounded_where_bfloat16_was_asked_for_and_only_there():
     losses = {}
     for name in ("full", "bfloat16"):
-        parts = setup.assemble(spec.load(SPEC | {"precision": name}), MPI.COMM_SELF, Path("unused"), CPU)
-        losses[name] = train.training_step(parts, 0)
+        parts = components.assemble(spec.load(SPEC | {"precision": name}), MPI.COMM_SELF, Path("unused"), CPU)
+        losses[name] = loop.training_step(parts, 0)
         with parts.arithmetic():
             assert parts.replica.model(parts.dataset.test.inputs[:2]).dtype == getattr(
                 torch, "bfloat16" if name == "bfloat16" else "float32"

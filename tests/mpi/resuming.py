@@ -14,10 +14,12 @@ from catalogued import usable
 from interrupted import BASE, check_same, in_parts, run
 from torch import nn
 
-from ddp_hpc import capture, placement, recording, spec
-from ddp_hpc import curves as measured
+from ddp_hpc.config import spec
+from ddp_hpc.execution import rank_series as measured
+from ddp_hpc.execution import run_record
 from ddp_hpc.models import mlp
-from ddp_hpc.outcome import WARM_UP_STEPS
+from ddp_hpc.training import cuda_graphs, placement
+from ddp_hpc.training.result import WARM_UP_STEPS
 
 RULES = [
     {"momentum": 0.9, "weight_decay": 0.01, "evaluate_every_steps": 8},
@@ -97,8 +99,8 @@ def test_graphs_are_captured_again_on_the_state_of_the_checkpoint(comm, folder, 
     rule = {"learning_rate": 0.25, "momentum": 0.75, "learning_rate_warm_up_steps": 32}  # exact, as devices keep it
     rule |= {"exchange": "none" if comm.size == 1 else "ring"}
     whole = run(comm, **rule)
-    monkeypatch.setattr(capture, "mode", lambda spec, device: mode if comm.size == 1 else "forward and backward")
-    monkeypatch.setattr(capture, "CudaGraphs", Graphs)
+    monkeypatch.setattr(cuda_graphs, "mode", lambda spec, device: mode if comm.size == 1 else "forward and backward")
+    monkeypatch.setattr(cuda_graphs, "CudaGraphs", Graphs)
     Graphs.made.clear()
     check_same(comm, in_parts(comm, folder, (10, 30), **rule), whole)
     assert [graphs.recorded > 0 for graphs in Graphs.made] == [True] * 3
@@ -124,14 +126,14 @@ def test_a_training_that_is_through_when_it_is_asked_to_end_is_through(comm, fol
 def test_steps_are_counted_once_and_what_lies_between_is_lost_not_trained(comm, folder):
     began_ns, given = time.perf_counter_ns(), spec.load(BASE | {"world_size": comm.size})
     outcome, _, _ = in_parts(comm, folder, (20, 40), evaluate_every_steps=10)
-    parts = recording.gather(outcome, placement.survey(given, comm), {"import_s": 1.0}, comm)
+    parts = run_record.gather(outcome, placement.survey(given, comm), {"import_s": 1.0}, comm)
     assert outcome.resumes == 2
     assert [step for step, _, _ in outcome.evaluations] == [10, 20, 30, 40, 50, 54]
     wall_s = outcome.passed_s({}, outcome.ended_ns)
     if comm.rank == 0:
         assert 0 < wall_s < (outcome.ended_ns - began_ns) / 1e9
         curve = measured.curves(parts)
-        columns = recording.step_columns(curve)
+        columns = run_record.step_columns(curve)
         pairs = list(zip(columns["step"].tolist(), columns["rank"].tolist(), strict=True))
         assert len(set(pairs)) == len(pairs) == comm.size * (WARM_UP_STEPS + 54)
         assert (np.diff(curve.t_s) > 0).all()

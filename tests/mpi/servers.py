@@ -9,10 +9,11 @@ import torch
 from exchange import make, replica_of, step
 from torch import nn
 
-from ddp_hpc import optimizers, setup, spec, train
-from ddp_hpc.exchange import _serving, parameter_server, sharded_server
-from ddp_hpc.exchange._helpers import NoTimers
+from ddp_hpc.config import spec
+from ddp_hpc.exchange import _server, parameter_server, sharded_server
+from ddp_hpc.exchange._protocol import NoTimers
 from ddp_hpc.models import mlp
+from ddp_hpc.training import components, loop, optimizers
 
 DIGITS = {
     "model": {"name": "mlp", "widths": [16]},
@@ -37,7 +38,7 @@ class Marks(NoTimers):
 
 def assembled(comm, exchange, **fields):
     given = spec.load(DIGITS | {"exchange": exchange, "world_size": comm.size} | fields)
-    return setup.assemble(given, comm, Path("unused"), torch.device("cpu"))
+    return components.assemble(given, comm, Path("unused"), torch.device("cpu"))
 
 
 def same_on_all(comm, values):
@@ -48,20 +49,20 @@ def same_on_all(comm, values):
 
 
 def test_every_kth_rank_serves():
-    assert _serving.serving_ranks(8, 2) == [0, 4]
-    assert _serving.serving_ranks(8, 8) == list(range(8))
-    assert _serving.serving_ranks(5, 3) == [0, 1, 3]
+    assert _server.serving_ranks(8, 2) == [0, 4]
+    assert _server.serving_ranks(8, 8) == list(range(8))
+    assert _server.serving_ranks(5, 3) == [0, 1, 3]
 
 
 def test_shards_cover_the_model_once_and_differ_by_at_most_one_number():
     for length, servers in [(0, 3), (2, 3), (7, 3), (1000, 7)]:
-        shards = _serving.parts(length, servers)
+        shards = _server.parts(length, servers)
         assert [number for part in shards for number in range(length)[part]] == list(range(length))
         sizes = [part.stop - part.start for part in shards]
         assert max(sizes) - min(sizes) <= 1
 
 
-@pytest.mark.parametrize("length", [0, 1, 2, 7, 1000, 2 * _serving.PIECE_BYTES + 3])
+@pytest.mark.parametrize("length", [0, 1, 2, 7, 1000, 2 * _server.PIECE_BYTES + 3])
 def test_any_number_of_servers_gives_the_bits_of_one(comm, length):
     results = []
     for servers in [None, *range(1, comm.size + 1)]:
@@ -78,7 +79,7 @@ def test_any_number_of_servers_gives_the_bits_of_one(comm, length):
 
 
 def test_gradients_are_added_in_the_order_of_the_ranks_whoever_comes_first(comm):
-    length = _serving.PIECE_BYTES  # several pieces
+    length = _server.PIECE_BYTES  # several pieces
     all_gradients = np.random.default_rng(0).standard_normal((comm.size, length), dtype=np.float32)
     expected = all_gradients[0].copy()
     for row in all_gradients[1:]:
@@ -146,15 +147,15 @@ def test_averaging_weights_in_each_step_is_averaging_gradients_from_the_second_s
     apart = assembled(comm, {"name": "weight_average", "different_starts": True}, **fields)
     starts = comm.allgather(apart.replica.weights.numpy().copy())
     assert len({start.tobytes() for start in starts}) == comm.size
-    train.training_step(apart, 0)
+    loop.training_step(apart, 0)
 
     together = assembled(comm, "mpi_allreduce", **fields)
     together.replica.weights.copy_(apart.replica.weights)
     for mine, other in zip(together.optimizers[0].state(), apart.optimizers[0].state(), strict=True):
         mine.copy_(torch.from_numpy(np.asarray(comm.allreduce(other.numpy() / comm.size))))
     for number in range(1, 12):
-        train.training_step(apart, number)
-        train.training_step(together, number)
+        loop.training_step(apart, number)
+        loop.training_step(together, number)
         np.testing.assert_allclose(apart.replica.weights, together.replica.weights, rtol=0, atol=1e-12)
     assert not np.allclose(apart.replica.weights, starts[0], atol=1e-3)  # it has moved
 

@@ -10,11 +10,12 @@ import torch
 from exchange import make, replica_of, step
 from mpi4py import MPI
 
-from ddp_hpc import placement, spec, train
 from ddp_hpc.bench import exchange as sweep_of
 from ddp_hpc.bench import sweep
-from ddp_hpc.choice import Choice
-from ddp_hpc.exchange import _shared
+from ddp_hpc.config import spec
+from ddp_hpc.config.component import Choice
+from ddp_hpc.exchange import _shared_window
+from ddp_hpc.training import loop, placement
 
 ONE_EACH = {"ranks_per_group": 1}
 SHARING = [("shared_memory", {}), ("hierarchical", {}), ("hogwild", {})]
@@ -29,8 +30,8 @@ DIGITS = {
 
 def run(comm, exchange, **fields):
     given = spec.load(DIGITS | {"exchange": exchange, "world_size": comm.size} | fields)
-    outcome = train.Outcome()
-    replica = train.train(given, comm, placement.survey(given, comm), Path("unused"), outcome)
+    outcome = loop.Outcome()
+    replica = loop.train(given, comm, placement.survey(given, comm), Path("unused"), outcome)
     return outcome, replica
 
 
@@ -92,7 +93,7 @@ def test_any_grouping_follows_one_rank_with_the_whole_batch(comm, rule):
         | {"batch_size": 12 * comm.size, "dtype": "float64"}
     )
     alone = placement.survey(whole, MPI.COMM_SELF)
-    expected = train.train(whole, MPI.COMM_SELF, alone, Path("unused"), train.Outcome())
+    expected = loop.train(whole, MPI.COMM_SELF, alone, Path("unused"), loop.Outcome())
     for ranks_per_group in range(1, comm.size + 1):
         exchange = {"name": "hierarchical", "ranks_per_group": ranks_per_group}
         runs = [run(comm, exchange, dtype="float64", budget={"steps": 20}, **rule) for _ in range(2)]
@@ -109,7 +110,7 @@ def test_what_sums_within_a_group_must_be_for_the_device(comm):
 @pytest.mark.parametrize("optimizer", [{}, {"momentum": 0.9}])
 def test_a_shared_model_is_put_back_after_the_warm_up(comm, optimizer, monkeypatch):
     expected = run(comm, "shared_memory", learning_rate=0.1, budget={"steps": 5}, **optimizer)[0].losses[3:]
-    monkeypatch.setattr(train, "WARM_UP_STEPS", 1)
+    monkeypatch.setattr(loop, "WARM_UP_STEPS", 1)
     assert run(comm, "shared_memory", learning_rate=0.1, budget={"steps": 5}, **optimizer)[0].losses[1:] == expected
 
 
@@ -155,16 +156,18 @@ def test_hogwild_waits_for_nobody(comm):
 
 @pytest.mark.parametrize(("name", "options"), SHARING)
 def test_too_little_shared_memory_is_told_before_the_first_step(comm, name, options, monkeypatch):
-    monkeypatch.setattr(_shared, "_free_bytes", lambda: 1_000_000 if comm.rank == 0 else 1 << 40)  # all must hear of it
+    monkeypatch.setattr(
+        _shared_window, "_free_bytes", lambda: 1_000_000 if comm.rank == 0 else 1 << 40
+    )  # all must hear of it
     with pytest.raises(placement.LaunchError, match=r"8 MB .*has .* MB left: enlarge it .*--shm-size.* ring"):
         make(name, replica_of(8_000_000 // 8 // (1 if name == "hogwild" else comm.size)), comm, **options)
 
 
 def test_shared_memory_that_mpi_does_not_give_is_told_too(monkeypatch):
     """What is free is not all that MPI asks of it; or it has no shared windows at all."""
-    monkeypatch.setattr(_shared, "_free_bytes", lambda: None)
+    monkeypatch.setattr(_shared_window, "_free_bytes", lambda: None)
     with pytest.raises(placement.LaunchError, match=r"no window of 140737488 MB in shared memory .*osc.* ring"):
-        _shared.share(MPI.COMM_SELF, 1 << 44, torch.float64)
+        _shared_window.share(MPI.COMM_SELF, 1 << 44, torch.float64)
 
 
 def windows():
@@ -176,8 +179,8 @@ def test_what_was_taken_is_given_back_if_more_is_not_there(comm, monkeypatch, en
     if comm.size == 1 and name == "hierarchical":
         pytest.skip("one group needs no third window")
     before, calls = windows(), itertools.count()
-    monkeypatch.setattr(_shared, "_free_bytes", lambda: 1 << 40 if next(calls) < enough else 0)
-    with pytest.raises(_shared.NoRoomError):
+    monkeypatch.setattr(_shared_window, "_free_bytes", lambda: 1 << 40 if next(calls) < enough else 0)
+    with pytest.raises(_shared_window.NoRoomError):
         make(name, replica_of(1000), comm, **options)
     assert windows() == before
 
@@ -189,7 +192,7 @@ def test_a_sweep_goes_on_without_what_has_too_little_shared_memory(comm, monkeyp
     if comm.rank == 0:
         (folder / "sweep.json").write_text(json.dumps(asked))
     comm.Barrier()
-    monkeypatch.setattr(_shared, "_free_bytes", lambda: 100_000)
+    monkeypatch.setattr(_shared_window, "_free_bytes", lambda: 100_000)
     sweep.main(folder)
     if comm.rank == 0:
         samples = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
@@ -201,6 +204,8 @@ def test_a_sweep_goes_on_without_what_has_too_little_shared_memory(comm, monkeyp
 def test_groups_of_a_node_count_together(comm, monkeypatch):
     if comm.size < 2:
         pytest.skip("one group")
-    monkeypatch.setattr(_shared, "_free_bytes", lambda: 8_000_000 * comm.size - 1)  # enough for each, not for all
+    monkeypatch.setattr(
+        _shared_window, "_free_bytes", lambda: 8_000_000 * comm.size - 1
+    )  # enough for each, not for all
     with pytest.raises(placement.LaunchError, match=rf"{8 * comm.size} MB of shared memory"):
         make("hierarchical", replica_of(1_000_000), comm, ranks_per_group=1)

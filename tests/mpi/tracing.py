@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 from catalogued import usable
 
-from ddp_hpc import placement, recording, records, spec, tracing, train
-from ddp_hpc.curves import curves
-from ddp_hpc.phases import PHASES
+from ddp_hpc.config import spec
+from ddp_hpc.execution import run_record, trace_steps
+from ddp_hpc.execution.rank_series import curves
+from ddp_hpc.profiling.phases import PHASES
+from ddp_hpc.runs import records
+from ddp_hpc.training import loop, placement
 
 BASE = {
     "model": {"name": "mlp", "widths": [256, 256]},
@@ -29,12 +32,12 @@ FIRST, LAST = 5, 8
 def run(comm, folder=None, **fields):
     """Train, tracing the steps FIRST to LAST if there is a `folder`; return outcome, weights and, on rank 0, curves."""
     given = spec.load(BASE | {"world_size": comm.size} | fields)
-    place, outcome = placement.survey(given, comm), train.Outcome()
-    tracer = tracing.Tracer((FIRST, LAST), given, comm) if folder else None
-    replica = train.train(given, comm, place, Path("unused"), outcome, tracer=tracer)
+    place, outcome = placement.survey(given, comm), loop.Outcome()
+    tracer = trace_steps.Tracer((FIRST, LAST), given, comm) if folder else None
+    replica = loop.train(given, comm, place, Path("unused"), outcome, tracer=tracer)
     if tracer:
         tracer.write(folder, place)
-    parts = recording.gather(outcome, place, {"import_s": 0.0}, comm)
+    parts = run_record.gather(outcome, place, {"import_s": 0.0}, comm)
     return outcome, replica.weights.numpy().copy(), curves(parts) if comm.rank == 0 else None
 
 
@@ -130,8 +133,8 @@ def test_the_record_says_what_was_exposed(comm, folder):
 def test_steps_that_are_not_there_and_ranks_on_their_own_are_refused(comm):
     given = spec.load(BASE | {"world_size": comm.size})
     with pytest.raises(placement.LaunchError, match="given steps 5 to 13, the run has 12"):
-        tracing.Tracer((5, 13), given, comm)
+        trace_steps.Tracer((5, 13), given, comm)
     if comm.size > 1:
         alone = spec.load(BASE | {"world_size": comm.size, "exchange": "hogwild"})
         with pytest.raises(placement.LaunchError, match="takes its steps by itself"):
-            tracing.Tracer((5, 8), alone, comm)
+            trace_steps.Tracer((5, 8), alone, comm)

@@ -12,9 +12,11 @@ from catalogued import UNUSED, usable
 from mpi4py import MPI
 from torch import nn
 
-from ddp_hpc import catalog, placement, recording, sampling, setup, spec, train
-from ddp_hpc import curves as measured
-from ddp_hpc.phases import PHASES
+from ddp_hpc.config import catalog, spec
+from ddp_hpc.execution import rank_series as measured
+from ddp_hpc.execution import run_record
+from ddp_hpc.profiling.phases import PHASES
+from ddp_hpc.training import components, loop, placement, sampler
 
 BASE = {
     "model": {"name": "mlp", "widths": [16]},
@@ -38,9 +40,9 @@ EXCHANGE = PHASES.index("exchange_exposed_s")
 def run(comm, **fields):
     """Train on the ranks of `comm`; return outcome, replica and, on its rank 0, the curves."""
     given = spec.load(BASE | {"world_size": comm.size} | fields)
-    place, outcome = placement.survey(given, comm), train.Outcome()
-    replica = train.train(given, comm, place, Path("unused"), outcome)
-    parts = recording.gather(outcome, place, {"import_s": 0.0}, comm)
+    place, outcome = placement.survey(given, comm), loop.Outcome()
+    replica = loop.train(given, comm, place, Path("unused"), outcome)
+    parts = run_record.gather(outcome, place, {"import_s": 0.0}, comm)
     return outcome, replica, measured.curves(parts) if comm.rank == 0 else None
 
 
@@ -117,27 +119,27 @@ def test_all_ranks_start_from_rank_0s_weights_even_if_they_draw_others(comm, mon
     seeded = torch.manual_seed
     monkeypatch.setattr(torch, "manual_seed", lambda seed: seeded(seed + comm.rank))
     given = spec.load(BASE | {"world_size": comm.size})
-    parts = setup.assemble(given, comm, Path("unused"), torch.device("cpu"))
+    parts = components.assemble(given, comm, Path("unused"), torch.device("cpu"))
     first = comm.bcast(parts.replica.weights.numpy())
     assert np.array_equal(parts.replica.weights.numpy(), first)
 
 
 def test_dropout_differs_between_ranks(comm):
-    setup.assemble(spec.load(BASE | {"world_size": comm.size}), comm, Path("unused"), torch.device("cpu"))
+    components.assemble(spec.load(BASE | {"world_size": comm.size}), comm, Path("unused"), torch.device("cpu"))
     draws = comm.allgather(torch.rand(4).tolist())
     assert len(set(map(tuple, draws))) == comm.size
 
 
 def test_warm_up_leaves_no_trace(comm, monkeypatch):
-    with_warm_up = run(comm, momentum=0.9)[0].losses[train.WARM_UP_STEPS :]
-    monkeypatch.setattr(train, "WARM_UP_STEPS", 1)
+    with_warm_up = run(comm, momentum=0.9)[0].losses[loop.WARM_UP_STEPS :]
+    monkeypatch.setattr(loop, "WARM_UP_STEPS", 1)
     assert run(comm, momentum=0.9)[0].losses[1:] == with_warm_up
 
 
 def test_partitioned_ranks_cycle_their_own_part_in_order(comm):
     given = spec.load(BASE | {"world_size": comm.size, "sampling": "partitioned"})
-    parts = setup.assemble(given, comm, Path("unused"), torch.device("cpu"))
-    batch = sampling.make_batches(given, comm.rank, len(parts.dataset.train), parts.device)
+    parts = components.assemble(given, comm, Path("unused"), torch.device("cpu"))
+    batch = sampler.make_batches(given, comm.rank, len(parts.dataset.train), parts.device)
     taken = torch.cat([batch(step) for step in range(200)]).tolist()
     first, last = (1437 * place // comm.size for place in (comm.rank, comm.rank + 1))
     assert taken == [first + position % (last - first) for position in range(200 * 12)]
@@ -147,9 +149,11 @@ def test_evaluation_by_all_ranks_is_that_of_one(comm):
     outcome, replica, _ = run(comm, dtype="float64", evaluate_every_steps=8)
     assert [step for step, _, _ in outcome.evaluations] == [8, 16, 20]
     given = spec.load(BASE | {"world_size": 1, "dtype": "float64"})
-    parts = setup.assemble(given, MPI.COMM_SELF, Path("unused"), torch.device("cpu"))
+    parts = components.assemble(given, MPI.COMM_SELF, Path("unused"), torch.device("cpu"))
     parts.replica.weights.copy_(replica.weights)
-    assert outcome.evaluations[-1][1:] == pytest.approx(setup.evaluate(parts, MPI.COMM_SELF, batch_size=7), rel=1e-12)
+    assert outcome.evaluations[-1][1:] == pytest.approx(
+        components.evaluate(parts, MPI.COMM_SELF, batch_size=7), rel=1e-12
+    )
 
 
 @pytest.mark.parametrize("value", ["nan", "inf"])
@@ -161,14 +165,14 @@ def test_a_loss_that_is_not_finite_on_one_rank_stops_all_at_the_same_step(comm, 
         loss = parts.loss
 
         def broken(outputs, targets):
-            this = comm.rank == guilty and next(calls) == train.WARM_UP_STEPS + 37
+            this = comm.rank == guilty and next(calls) == loop.WARM_UP_STEPS + 37
             return loss(outputs, targets) * float(value) if this else loss(outputs, targets)
 
         object.__setattr__(parts, "loss", broken)
         return parts
 
-    assemble = train.assemble
-    monkeypatch.setattr(train, "assemble", lambda *arguments: break_at_step_37(assemble, *arguments))
+    assemble = loop.assemble
+    monkeypatch.setattr(loop, "assemble", lambda *arguments: break_at_step_37(assemble, *arguments))
     outcome, _, curves = run(comm, budget={"steps": 400})
 
     assert outcome.diverged
@@ -183,7 +187,7 @@ def test_a_loss_that_is_not_finite_on_one_rank_stops_all_at_the_same_step(comm, 
 def test_a_budget_in_seconds_ends_all_ranks_after_the_same_step(comm):
     outcome, _, curves = run(comm, budget={"seconds": 0.2})
     assert len(set(comm.allgather(outcome.steps))) == 1
-    assert outcome.steps % train.AGREE_EVERY_STEPS == 0
+    assert outcome.steps % loop.AGREE_EVERY_STEPS == 0
     counted = outcome.crowding
     assert 0 <= counted.wait_s <= counted.wall_s  # threads cannot wait for longer than there is time
     assert counted.own_s > 0
@@ -197,7 +201,7 @@ def test_phases_sum_to_the_step_and_steps_to_the_time(comm):
     outcome, _, curves = run(comm, evaluate_every_steps=5)
     took_s = time.perf_counter() - began
     if comm.rank == 0:
-        columns = recording.step_columns(curves)
+        columns = run_record.step_columns(curves)
         assert np.array_equal(sum(columns[phase] for phase in PHASES), columns["step_s"])
         counted = ~columns["warm_up"]
         assert columns["step"][~counted].tolist() == [-2] * comm.size + [-1] * comm.size + [0] * comm.size
@@ -210,14 +214,14 @@ def test_phases_sum_to_the_step_and_steps_to_the_time(comm):
 
 
 def test_a_slow_rank_sets_the_pace_and_the_others_wait_for_it(comm, monkeypatch):
-    delay_s, make_batches = 0.03, setup.sampling.make_batches
+    delay_s, make_batches = 0.03, components.sampler.make_batches
 
     def slow(given, rank, samples, device):
         batch = make_batches(given, rank, samples, device)
         return lambda step: (time.sleep(delay_s), batch(step))[1]
 
     if comm.rank == 0:
-        monkeypatch.setattr(setup.sampling, "make_batches", slow)
+        monkeypatch.setattr(components.sampler, "make_batches", slow)
     _, _, curves = run(comm, budget={"steps": 10})
     if comm.rank == 0:
         counted = curves.counted
@@ -268,7 +272,7 @@ def test_one_rank_with_exchange_none_makes_no_mpi_call_in_the_step(comm):
         counting = Counting(MPI.COMM_SELF)
         given = spec.load(BASE | {"world_size": 1, "exchange": "none", "budget": {"steps": steps}})
         place = placement.survey(given, MPI.COMM_SELF)
-        train.train(given, counting, place, Path("unused"), train.Outcome())
+        loop.train(given, counting, place, Path("unused"), loop.Outcome())
         calls.append(counting.calls)
     assert calls[0] == calls[1]
     assert calls[0]  # the counter works: the start makes some

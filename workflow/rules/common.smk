@@ -1,11 +1,12 @@
-from ddp_hpc import allocation, workflow as ddp
+from ddp_hpc.slurm import job_environment
+from ddp_hpc.workflow import snakefile as ddp
 
 TARGETS = ddp.targets(config, in_a_job=not workflow.is_main_process)
 
 if workflow.is_main_process:
     ddp.enter(TARGETS)  # one driver at a time; writes what the trainer starts from, unless this is a dry run
 else:
-    allocation.keep()  # before the plugin takes SLURM_* away
+    job_environment.keep()  # before the plugin takes SLURM_* away
 
 
 def settle():

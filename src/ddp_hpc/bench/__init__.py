@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from ddp_hpc.printing import write_rows
+from ddp_hpc.system.printing import write_rows
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # a quick start
@@ -17,14 +17,14 @@ def main(options: Namespace) -> int:
 
 
 def _exchange(options: Namespace) -> int:
-    from ddp_hpc.bench import exchange, screen
+    from ddp_hpc.bench import exchange, report_text
 
     sweep = exchange.asked(options.exchanges, options.ranks, options.sizes, options.rounds, options.launcher)
     rows, fitted = exchange.measure(sweep, options.out, _say)
     print("microseconds of one exchange, or of one copy: medians over the rounds")
-    write_rows(screen.by_size(rows), False)
+    write_rows(report_text.by_size(rows), False)
     print("latency (alpha) per message and bandwidth (beta), fitted; and against MPI in the same rounds")
-    write_rows(screen.by_exchange(rows, fitted), False)
+    write_rows(report_text.by_exchange(rows, fitted), False)
     print(f"{options.out}: sweep.parquet, fits.parquet, exchange_sweep.svg, .pdf, .png")
     return 0
 
@@ -49,7 +49,7 @@ def _realign(options: Namespace) -> int:
 
 def _planning(options: Namespace) -> int:
     from ddp_hpc.bench import planning
-    from ddp_hpc.project import Project
+    from ddp_hpc.runs.project import Project
 
     project = Project.here()
     write_rows(planning.planning(project, getattr(options, "points", None) or planning.POINTS, _say), False)

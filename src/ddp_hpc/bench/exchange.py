@@ -21,17 +21,16 @@ from typing import Annotated, Any
 import psutil
 from pydantic import TypeAdapter, ValidationError
 
-from ddp_hpc import catalog
-from ddp_hpc._process import die_with_parent, path_with_own_scripts, read_json, usable_cores, write_json
-from ddp_hpc.bench import results
+from ddp_hpc.bench import figure, results
 from ddp_hpc.bench.fit import fits
+from ddp_hpc.bench.report_text import in_words
 from ddp_hpc.bench.results import Row
-from ddp_hpc.bench.screen import in_words
-from ddp_hpc.cgroups import memory_bytes
-from ddp_hpc.choice import Choice, choice_of
-from ddp_hpc.figures import _exchange_sweep
-from ddp_hpc.spec import RunSpec
-from ddp_hpc.supervise import launch_environment
+from ddp_hpc.config import catalog
+from ddp_hpc.config.component import Choice, choice_of
+from ddp_hpc.config.spec import RunSpec
+from ddp_hpc.execution.supervisor import launch_environment
+from ddp_hpc.system.cgroups import memory_bytes
+from ddp_hpc.system.process import die_with_parent, path_with_own_scripts, read_json, usable_cores, write_json
 
 SIZES = tuple(4 ** (power + 1) for power in range(14))  # 4 bytes to 256 MiB
 ROUNDS = 5
@@ -153,7 +152,7 @@ def measure(sweep: Sweep, folder: Path, say: Callable[[str], None]) -> tuple[lis
         if rows:
             results.write("sweep", rows, folder / "sweep.parquet", provenance)
             results.write("fits", fitted, folder / "fits.parquet", provenance)
-            _exchange_sweep.make(rows, folder)
+            figure.make(rows, folder)
     if not rows:
         raise ValueError("nothing was measured: no exchange of those asked for can run here, or no size fits")
     return rows, fitted

@@ -9,8 +9,8 @@ import numpy as np
 from scipy.optimize import nnls
 
 from ddp_hpc import perfmodel
+from ddp_hpc.analysis.tables.schemes import options_of
 from ddp_hpc.bench.results import COPIES, Row
-from ddp_hpc.tables.schemes import options_of
 
 FEWEST_POINTS = 3  # two numbers are sought, and their errors
 

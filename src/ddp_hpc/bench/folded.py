@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ddp_hpc import realign
+from ddp_hpc.bench import shifts as realign
 
 
 @dataclass(frozen=True)

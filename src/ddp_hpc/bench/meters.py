@@ -14,16 +14,16 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from ddp_hpc._process import path_with_own_scripts, read_json, write_json
+from ddp_hpc.analysis.intervals import over_runs
 from ddp_hpc.bench.exchange import end, start
-from ddp_hpc.intervals import over_runs
-from ddp_hpc.spec import RunSpec
-from ddp_hpc.supervise import launch_environment
+from ddp_hpc.config.spec import RunSpec
+from ddp_hpc.execution.supervisor import launch_environment
+from ddp_hpc.system.process import path_with_own_scripts, read_json, write_json
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-    from ddp_hpc.setup import Setup
+    from ddp_hpc.training.components import Setup
 
 Row = dict[str, Any]
 
@@ -103,10 +103,10 @@ def main(folder: Path) -> None:
     import torch
     from mpi4py import MPI
 
-    from ddp_hpc import placement
-    from ddp_hpc import spec as specs
-    from ddp_hpc.profiling.meter import Meter
-    from ddp_hpc.setup import assemble
+    from ddp_hpc.config import spec as specs
+    from ddp_hpc.profiling.node_sampler import Meter
+    from ddp_hpc.training import placement
+    from ddp_hpc.training.components import assemble
 
     comm, asked = MPI.COMM_WORLD, read_json(folder / "asked.json")
     spec = specs.load(asked["spec"])
@@ -136,8 +136,8 @@ def block_s(setup: "Setup", comm: "MPI.Intracomm", steps: int, metered: bool) ->
     """Return the seconds of so many steps on the slowest rank, with all clocks or without any. All ranks must call."""
     from mpi4py import MPI
 
-    from ddp_hpc.exchange._helpers import NoTimers
-    from ddp_hpc.train import AGREE_EVERY_STEPS, training_step
+    from ddp_hpc.exchange._protocol import NoTimers
+    from ddp_hpc.training.loop import AGREE_EVERY_STEPS, training_step
 
     setup.marks.tell(setup.timers if metered else NoTimers())
     comm.Barrier()

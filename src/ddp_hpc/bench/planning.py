@@ -15,10 +15,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ddp_hpc import catalog, plan
-from ddp_hpc._process import path_with_own_scripts
-from ddp_hpc.project import Project
-from ddp_hpc.targets import StudyTargets
+from ddp_hpc.config import catalog
+from ddp_hpc.runs.project import Project
+from ddp_hpc.system.process import path_with_own_scripts
+from ddp_hpc.workflow import plan
+from ddp_hpc.workflow.targets import StudyTargets
 
 REPEATS = 3
 RUNS = 200
@@ -76,7 +77,7 @@ def running(project: Project, say: Callable[[str], None], runs: int = RUNS) -> l
         copy = _copy_of(project, Path(folder), runs)
         source = copy.root / "src"
         shutil.copytree(catalog.PACKAGE, source / "ddp_hpc", ignore=shutil.ignore_patterns("__pycache__"))
-        (source / "ddp_hpc" / "rank.py").write_text(_IDLE_RANK)
+        (source / "ddp_hpc" / "execution" / "rank.py").write_text(_IDLE_RANK)
         environment = _environment(PYTHONPATH=str(source))
         say(f"bare snakemake, {runs} jobs")
         bare = _bare(copy.root / "bare", runs, environment)
@@ -109,7 +110,7 @@ def _bare(folder: Path, runs: int, environment: dict[str, str]) -> float:
 def _alone(copy: Project, environment: dict[str, str]) -> float:
     attempt = copy.root / "attempt"
     attempt.mkdir()
-    command = [sys.executable, "-m", "ddp_hpc.shepherd", str(attempt)]
+    command = [sys.executable, "-m", "ddp_hpc.execution.rank_watchdog", str(attempt)]
     return statistics.median(_seconds(command, copy.root, environment) for _ in range(10 * REPEATS))
 
 

@@ -14,8 +14,8 @@ import pyarrow as pa
 import torch
 from pyarrow import csv
 
-from ddp_hpc import realign
 from ddp_hpc.bench import results
+from ddp_hpc.bench import shifts as realign
 from ddp_hpc.bench.folded import WAYS, Layer, Shape
 from ddp_hpc.bench.results import Row
 from ddp_hpc.profiling import provenance

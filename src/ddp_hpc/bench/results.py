@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from ddp_hpc import records
 from ddp_hpc.perfmodel import bus_bandwidth
+from ddp_hpc.runs import records
 
 SCHEMA_VERSION = 1
 YARDSTICK = "mpi_allreduce"  # what the library does by itself

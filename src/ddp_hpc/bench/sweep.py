@@ -28,15 +28,15 @@ import torch
 from mpi4py import MPI
 from torch import Tensor, nn
 
-from ddp_hpc import placement
-from ddp_hpc import spec as specs
-from ddp_hpc._process import read_json, write_json
 from ddp_hpc.bench.results import COPIES, COPY_ALONE, LEFT_OUT
-from ddp_hpc.exchange._helpers import NoTimers, Wrap
-from ddp_hpc.exchange._shared import NoRoomError
+from ddp_hpc.config import spec as specs
+from ddp_hpc.config.spec import RunSpec
+from ddp_hpc.exchange._protocol import NoTimers, Wrap
+from ddp_hpc.exchange._shared_window import NoRoomError
+from ddp_hpc.models._replica import Replica
 from ddp_hpc.profiling import provenance
-from ddp_hpc.replica import Replica
-from ddp_hpc.spec import RunSpec
+from ddp_hpc.system.process import read_json, write_json
+from ddp_hpc.training import placement
 
 PART_BYTES = 4 << 20  # of a parameter at most, so that a large buffer can go in buckets
 MOST_REPEATS = 1000

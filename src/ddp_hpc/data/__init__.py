@@ -1,1 +1,1 @@
-"""Datasets: one dataset, one file."""
+"""One dataset, one file."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ddp_hpc.catalog import PositiveInt
+from ddp_hpc.config.catalog import PositiveInt
 from ddp_hpc.data._tasks import Dataset, Samples
 
 SHAPE = (64,)

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch.nn.functional import pad
 
-from ddp_hpc.catalog import PositiveInt
+from ddp_hpc.config.catalog import PositiveInt
 from ddp_hpc.data import _idx
 from ddp_hpc.data._tasks import Dataset, Samples
 

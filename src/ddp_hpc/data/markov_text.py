@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ddp_hpc.catalog import NotNegativeInt, PositiveInt
+from ddp_hpc.config.catalog import NotNegativeInt, PositiveInt
 from ddp_hpc.data._tasks import Dataset
 from ddp_hpc.data._tokens import next_tokens
 

@@ -15,11 +15,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ddp_hpc.catalog import Fraction, NotNegativeInt, PositiveInt
+from ddp_hpc.config.catalog import Fraction, NotNegativeInt, PositiveInt
 from ddp_hpc.data import _own_curves, _ramberg_osgood
+from ddp_hpc.data._cached_arrays import Arrays, arrays
 from ddp_hpc.data._tasks import TASKS, Dataset, Samples, Task
-from ddp_hpc.data._written_once import Arrays, arrays
-from ddp_hpc.identity import file_hash
+from ddp_hpc.runs.identity import file_hash
 
 SHAPE = (200, 3)
 TASK = "regression"

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ddp_hpc.catalog import PositiveInt, Share
+from ddp_hpc.config.catalog import PositiveInt, Share
 from ddp_hpc.data._tasks import Dataset
 from ddp_hpc.data._tokens import next_tokens
 

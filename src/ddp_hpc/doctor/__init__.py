@@ -8,9 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ddp_hpc import _probes, cgroups
-from ddp_hpc.doctor import machine, slurm, software
+from ddp_hpc.doctor import machine, probes, slurm, software
 from ddp_hpc.doctor.finding import Finding
+from ddp_hpc.system import cgroups
 
 
 def main(as_json: bool = False, results: Path = Path("results")) -> int:
@@ -35,10 +35,10 @@ def examine(results: Path) -> list[Finding]:
     """Return all findings. Parts that may crash or hang are asked in processes of their own, beside each other."""
     launcher = software.find_launcher()
     questions: Mapping[str, Callable[[], Any]] = {
-        "mpi": lambda: _probes.ask("mpi"),
+        "mpi": lambda: probes.ask("mpi"),
         "ranks": lambda: software.two_ranks(launcher) if launcher else None,
-        "torch": lambda: _probes.ask("torch"),
-        "gpus": lambda: _probes.ask("gpus"),
+        "torch": lambda: probes.ask("torch"),
+        "gpus": lambda: probes.ask("gpus"),
         "slurm": slurm.ask,
     }
     with ThreadPoolExecutor() as pool:

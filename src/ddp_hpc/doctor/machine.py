@@ -8,9 +8,9 @@ from pathlib import Path
 
 import psutil
 
-from ddp_hpc import cgroups
-from ddp_hpc._process import usable_cores
 from ddp_hpc.doctor.finding import GB, Finding
+from ddp_hpc.system import cgroups
+from ddp_hpc.system.process import usable_cores
 
 RANK_BYTES = 0.5e9  # what one CPU rank with torch and a small model takes
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from ddp_hpc._commands import run
 from ddp_hpc.doctor.finding import Finding
+from ddp_hpc.system.commands import run
 
 PLUGIN = "snakemake-executor-plugin-slurm"
 TRIED = "2.8.0"  # the plugin whose ways the driver knows; as in constraints.txt

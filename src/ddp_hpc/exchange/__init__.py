@@ -1,1 +1,1 @@
-"""Ways to exchange gradients: one strategy, one file."""
+"""One strategy of gradient exchange (communication), one file."""

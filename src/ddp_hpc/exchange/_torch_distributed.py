@@ -11,9 +11,9 @@ import torch.distributed as dist
 from mpi4py import MPI
 from torch._C._distributed_c10d import TCPStore
 
-from ddp_hpc._errors import LaunchError
-from ddp_hpc.exchange._helpers import MakeOptimizer, Timers
-from ddp_hpc.replica import Replica
+from ddp_hpc.config.errors import LaunchError
+from ddp_hpc.exchange._protocol import MakeOptimizer, Timers
+from ddp_hpc.models._replica import Replica
 
 CONNECT_S = 60  # in which all ranks must have found rank 0
 WIRES = {"full": None, "float16": torch.float16, "bfloat16": torch.bfloat16}

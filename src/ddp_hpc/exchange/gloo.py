@@ -4,9 +4,9 @@ from typing import Literal
 
 from mpi4py import MPI
 
-from ddp_hpc.exchange._helpers import MakeOptimizer, Timers
+from ddp_hpc.exchange._protocol import MakeOptimizer, Timers
 from ddp_hpc.exchange._torch_distributed import AllReduce
-from ddp_hpc.replica import Replica
+from ddp_hpc.models._replica import Replica
 
 SCHEME = "all-reduce"
 COMPUTES = "all ranks"

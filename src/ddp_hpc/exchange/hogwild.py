@@ -5,9 +5,9 @@ import os
 import torch
 from mpi4py import MPI
 
-from ddp_hpc.exchange._helpers import MakeOptimizer, Timers
-from ddp_hpc.exchange._shared import make_private, share
-from ddp_hpc.replica import Replica
+from ddp_hpc.exchange._protocol import MakeOptimizer, Timers
+from ddp_hpc.exchange._shared_window import make_private, share
+from ddp_hpc.models._replica import Replica
 
 SCHEME = "asynchronous in one memory"
 COMPUTES = "all ranks, each at its own pace"

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from mpi4py import MPI
 
-from ddp_hpc._errors import LaunchError
-from ddp_hpc.exchange._helpers import MakeOptimizer, Timers
-from ddp_hpc.replica import Replica
+from ddp_hpc.config.errors import LaunchError
+from ddp_hpc.exchange._protocol import MakeOptimizer, Timers
+from ddp_hpc.models._replica import Replica
 
 SCHEME = "all-reduce"
 COMPUTES = "all ranks"

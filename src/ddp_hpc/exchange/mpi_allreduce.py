@@ -6,12 +6,12 @@ import numpy as np
 import torch
 from mpi4py import MPI
 
-from ddp_hpc.catalog import Megabytes, Share
+from ddp_hpc.config.catalog import Megabytes, Share
 from ddp_hpc.exchange._compression import Wire, make_wire
-from ddp_hpc.exchange._direct import Direct
-from ddp_hpc.exchange._helpers import Exchange, MakeOptimizer, Timers
-from ddp_hpc.exchange._host import HostGradients, when_ready
-from ddp_hpc.replica import Replica
+from ddp_hpc.exchange._cuda_aware import Direct
+from ddp_hpc.exchange._pinned import HostGradients, when_ready
+from ddp_hpc.exchange._protocol import Exchange, MakeOptimizer, Timers
+from ddp_hpc.models._replica import Replica
 
 SCHEME = "all-reduce"
 COMPUTES = "all ranks"

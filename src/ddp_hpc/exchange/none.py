@@ -2,8 +2,8 @@
 
 from mpi4py import MPI
 
-from ddp_hpc.exchange._helpers import MakeOptimizer, Timers
-from ddp_hpc.replica import Replica
+from ddp_hpc.exchange._protocol import MakeOptimizer, Timers
+from ddp_hpc.models._replica import Replica
 
 SCHEME = "one device"
 COMPUTES = "the one rank"

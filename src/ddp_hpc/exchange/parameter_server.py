@@ -6,12 +6,12 @@ import numpy as np
 from mpi4py import MPI
 from torch import Tensor
 
-from ddp_hpc.catalog import Share
+from ddp_hpc.config.catalog import Share
 from ddp_hpc.exchange._compression import Compression, make_wire
-from ddp_hpc.exchange._helpers import MakeOptimizer, Timers
-from ddp_hpc.exchange._host import Hosted, when_ready
-from ddp_hpc.exchange._serving import GRADIENTS, Collector, send
-from ddp_hpc.replica import Replica
+from ddp_hpc.exchange._pinned import Hosted, when_ready
+from ddp_hpc.exchange._protocol import MakeOptimizer, Timers
+from ddp_hpc.exchange._server import GRADIENTS, Collector, send
+from ddp_hpc.models._replica import Replica
 
 SCHEME = "parameter server"
 COMPUTES = "all ranks; rank 0 serves too"

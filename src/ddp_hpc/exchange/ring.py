@@ -9,10 +9,10 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ddp_hpc.exchange._direct import Direct
-from ddp_hpc.exchange._helpers import Exchange, MakeOptimizer, Timers
-from ddp_hpc.exchange._host import HostGradients, when_ready
-from ddp_hpc.replica import Replica
+from ddp_hpc.exchange._cuda_aware import Direct
+from ddp_hpc.exchange._pinned import HostGradients, when_ready
+from ddp_hpc.exchange._protocol import Exchange, MakeOptimizer, Timers
+from ddp_hpc.models._replica import Replica
 
 SCHEME = "ring all-reduce"
 COMPUTES = "all ranks"

@@ -9,11 +9,11 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ddp_hpc.catalog import Megabytes
-from ddp_hpc.exchange._helpers import MakeOptimizer, Timers
-from ddp_hpc.exchange._host import when_ready
+from ddp_hpc.config.catalog import Megabytes
+from ddp_hpc.exchange._pinned import when_ready
+from ddp_hpc.exchange._protocol import MakeOptimizer, Timers
 from ddp_hpc.exchange.ring import Step, make_inbox, ring_in_pieces
-from ddp_hpc.replica import Replica, Span
+from ddp_hpc.models._replica import Replica, Span
 
 SCHEME = "ring all-reduce"
 COMPUTES = "all ranks"

@@ -2,11 +2,11 @@
 
 from mpi4py import MPI
 
-from ddp_hpc.catalog import PositiveInt
-from ddp_hpc.exchange._helpers import MakeOptimizer, Timers
-from ddp_hpc.exchange._host import Hosted, when_ready
-from ddp_hpc.exchange._serving import WEIGHTS, Collector, parts, send, serving_ranks
-from ddp_hpc.replica import Replica
+from ddp_hpc.config.catalog import PositiveInt
+from ddp_hpc.exchange._pinned import Hosted, when_ready
+from ddp_hpc.exchange._protocol import MakeOptimizer, Timers
+from ddp_hpc.exchange._server import WEIGHTS, Collector, parts, send, serving_ranks
+from ddp_hpc.models._replica import Replica
 
 SCHEME = "several parameter servers"
 COMPUTES = "all ranks; k of them serve too"

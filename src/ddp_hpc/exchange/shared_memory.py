@@ -2,9 +2,9 @@
 
 from mpi4py import MPI
 
-from ddp_hpc.exchange._helpers import MakeOptimizer, Timers
-from ddp_hpc.exchange._shared import SharedModel, mean_of
-from ddp_hpc.replica import Replica
+from ddp_hpc.exchange._protocol import MakeOptimizer, Timers
+from ddp_hpc.exchange._shared_window import SharedModel, mean_of
+from ddp_hpc.models._replica import Replica
 
 SCHEME = "CPU parameter server"
 COMPUTES = "all ranks"

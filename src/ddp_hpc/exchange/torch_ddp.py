@@ -6,10 +6,10 @@ from mpi4py import MPI
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from ddp_hpc.catalog import Megabytes
+from ddp_hpc.config.catalog import Megabytes
 from ddp_hpc.exchange import _torch_distributed as group
-from ddp_hpc.exchange._helpers import MakeOptimizer, Timers
-from ddp_hpc.replica import Replica
+from ddp_hpc.exchange._protocol import MakeOptimizer, Timers
+from ddp_hpc.models._replica import Replica
 
 SCHEME = "all-reduce"
 COMPUTES = "all ranks"

@@ -4,10 +4,10 @@ import torch
 from mpi4py import MPI
 from torch import Tensor
 
-from ddp_hpc.catalog import PositiveInt
-from ddp_hpc.exchange._helpers import MakeOptimizer, Timers
-from ddp_hpc.exchange._host import Hosted, when_ready
-from ddp_hpc.replica import Replica
+from ddp_hpc.config.catalog import PositiveInt
+from ddp_hpc.exchange._pinned import Hosted, when_ready
+from ddp_hpc.exchange._protocol import MakeOptimizer, Timers
+from ddp_hpc.models._replica import Replica
 
 SCHEME = "weight averaging"
 COMPUTES = "all ranks, each for its own model"

@@ -1,1 +1,1 @@
-"""Models: one model, one file."""
+"""One model, one file; and the replica, its flat weights and gradients."""

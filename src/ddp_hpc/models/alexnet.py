@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from ddp_hpc.catalog import Fraction
+from ddp_hpc.config.catalog import Fraction
 
 INPUT_SHAPE = (None, 32, 32)  # colour or grey
 

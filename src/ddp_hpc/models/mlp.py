@@ -5,7 +5,7 @@ from math import prod
 
 from torch import nn
 
-from ddp_hpc.catalog import PositiveInt
+from ddp_hpc.config.catalog import PositiveInt
 
 
 def build(input_shape: tuple[int, ...], outputs: int, *, widths: tuple[PositiveInt, ...] = (64, 32)) -> nn.Module:

@@ -4,7 +4,7 @@ from typing import cast
 
 from torch import Tensor, nn
 
-from ddp_hpc.catalog import Fraction, PositiveInt
+from ddp_hpc.config.catalog import Fraction, PositiveInt
 
 INPUT_SHAPE = (None,)
 TOKENS = True

@@ -1,1 +1,1 @@
-"""Timers, meters and provenance."""
+"""Timers, meters, traces and provenance: what is measured beside the training."""

@@ -102,7 +102,7 @@ def source() -> dict[str, Any]:
             return None
         return done.stdout.strip() if done.returncode == 0 else None
 
-    if git("ls-files", "--error-unmatch", "catalog.py") is None:  # e.g. installed below somebody's repository
+    if git("ls-files", "--error-unmatch", "perfmodel.py") is None:  # e.g. installed below somebody's repository
         return {"commit": None, "dirty": None}
     changes = git("status", "--porcelain", "--untracked-files=no")
     return {"commit": git("rev-parse", "HEAD"), "dirty": None if changes is None else bool(changes)}

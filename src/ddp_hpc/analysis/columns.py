@@ -1,0 +1,151 @@
+"""The axes of a study: which columns of a spec vary, which of them are searched, what they make of a run."""
+
+import json
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import pandas as pd
+
+from ddp_hpc.config.study import Study
+from ddp_hpc.runs import records
+
+_NAMES = list(records.RUN.names)
+
+# the columns that hold a spec, in the order of the record; a choice has two, its name and its options
+SPEC_COLUMNS = _NAMES[_NAMES.index("model") : _NAMES.index("status")]
+ALWAYS_GROUPED = ("exchange", "world_size")  # what is compared is how a training scales, so these never compete
+CHOICES = tuple(name.removesuffix("_options") for name in SPEC_COLUMNS if name.endswith("_options"))
+
+
+def varying(frame: pd.DataFrame) -> list[str]:
+    """Return the spec columns with more than one value in `frame`; null is a value like any other."""
+    return [name for name in SPEC_COLUMNS if name in frame and frame[name].nunique(dropna=False) > 1]
+
+
+def search_columns(study: Study) -> list[str]:
+    """Return the columns over which a winner is searched; a searched choice is searched with its options."""
+    asked = {*study.search, *(f"{name}_options" for name in study.search if name in CHOICES)}
+    kept = [name for name in SPEC_COLUMNS if name in asked and name not in ALWAYS_GROUPED]
+    return [name for name in kept if name.removesuffix("_options") not in ALWAYS_GROUPED]
+
+
+def group_columns(runs: pd.DataFrame, study: Study) -> list[str]:
+    """Return the columns that say what competes with what: all that vary, but for the search and the seed."""
+    return ordered({*varying(runs), *ALWAYS_GROUPED} - {"seed", *search_columns(study)})
+
+
+def ordered(names: Collection[str]) -> list[str]:
+    """Return spec columns in the order of the record; with the options of a choice comes its name."""
+    return [name for name in SPEC_COLUMNS if name in names or f"{name}_options" in names]
+
+
+def split(frame: pd.DataFrame, by: list[str]) -> Iterable[tuple[dict[str, Any], pd.DataFrame]]:
+    """Yield each group of rows with its values of `by`, sorted, nulls last and kept.
+
+    An empty `by` is one group of everything; an empty frame has none.
+    """
+    if frame.empty:
+        return
+    if not by:
+        yield {}, frame
+        return
+    ordered = frame.sort_values(by, kind="stable", na_position="last")
+    for key, rows in ordered.groupby(by, dropna=False, sort=False):
+        yield dict(zip(by, key, strict=True)), rows
+
+
+def rows_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the rows of a frame, each by the names of its columns."""
+    return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
+
+
+def key_of(row: Mapping[str, Any], columns: Iterable[str]) -> tuple[Any, ...]:
+    """Return the values of `columns` as a dictionary key in which nulls are equal."""
+    return tuple(None if pd.isna(row[name]) else row[name] for name in columns)
+
+
+def show(value: Any) -> str:
+    """Return one value as people read it: `0.1`, `128`, `null`."""
+    if pd.isna(value):
+        return "null"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def show_choice(name: Any, options: Any) -> str:
+    """Return a choice with its options: `mlp (widths 64-32)`, `torch_ddp (tuned)`."""
+    chosen = {} if pd.isna(options) else json.loads(options)
+    if not chosen:
+        return show(name)
+    return f"{show(name)} ({', '.join(_show_option(key, value) for key, value in chosen.items())})"
+
+
+def _show_option(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return name if value else f"not {name}"
+    return f"{name} {'-'.join(map(str, value)) if isinstance(value, list) else value}"
+
+
+def label(row: Mapping[str, Any], columns: Iterable[str]) -> str:
+    """Return the values of `columns` in short: `128/0.5`; a choice stands with its options."""
+    parts = []
+    for name in columns:
+        if name.endswith("_options"):
+            if name.removesuffix("_options") not in columns:
+                parts.append(show_choice(name.removesuffix("_options"), row[name]))
+        elif name in CHOICES and f"{name}_options" in columns:
+            parts.append(show_choice(row[name], row[f"{name}_options"]))
+        else:
+            parts.append(show(row[name]))
+    return "/".join(parts)
+
+
+MISPLACED = "placed otherwise than asked"
+
+
+def standing(runs: pd.DataFrame) -> "pd.Series[str]":
+    """Return for each run its status; of one that ended well, but not where it was asked to, `MISPLACED`.
+
+    Its losses are right, its times are those of another placement: it belongs in no comparison.
+    """
+    misplaced = ~runs["placement_verified"].astype("boolean").fillna(True)
+    return runs["status"].mask((runs["status"] == "ok") & misplaced, MISPLACED)
+
+
+CROWDED = 0.05  # from this `core_wait_share` and `others_core_share` on, others are taken to have slowed the steps
+DISTURBED = 1 / 3  # of the training time: from this `slow_steps_share` on, times are not to be trusted
+# fields that change no step's work
+SAME_WORK = frozenset(
+    {
+        "learning_rate",
+        "learning_rate_scaling",
+        "base_batch_size",
+        "learning_rate_warm_up_steps",
+        "evaluate_every_steps",
+        "seed",
+        "budget",
+    }
+)
+
+
+def slow_steps_share(runs: pd.DataFrame) -> "pd.Series[float]":
+    """Return for each run the share of its training time beyond steps x median step; NaN where that is not known.
+
+    Near 0 on a quiet machine. Medians do not show what a disturbance cost, the training time does.
+    """
+    steady_s = runs["steps"].astype("Float64") * runs["step_s"].astype("Float64")
+    share = 1 - steady_s / runs["train_s"].astype("Float64")
+    return share.clip(lower=0).astype("float64")
+
+
+def crowded(runs: pd.DataFrame) -> "pd.Series[bool]":
+    """Return for each run whether threads had to wait for cores while others used them; not where it is not known.
+
+    Either alone is no reason: threads of a library wait for the ranks', and others may use cores that are free.
+    """
+    waited, taken = (runs[name].astype("float64") for name in ("core_wait_share", "others_core_share"))
+    return (waited > CROWDED) & (taken > CROWDED)
+
+
+def with_standing(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the runs with their standing as status, and their `slow_steps_share`: what a comparison has to heed."""
+    return runs.assign(status=standing(runs), slow_steps_share=slow_steps_share(runs))

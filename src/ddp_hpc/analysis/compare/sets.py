@@ -1,0 +1,120 @@
+"""What is compared: the runs of a study, of a folder of results, or of a table of runs."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ddp_hpc.runs import identity, records
+from ddp_hpc.runs.project import Project
+from ddp_hpc.runs.store import Store
+from ddp_hpc.system.printing import counted
+
+Array = NDArray[np.float64]
+BEFORE = "@before"
+PLACES = (".", "runs", "results/runs")  # where the folders of runs may lie below a given folder
+
+
+@dataclass(frozen=True)
+class ResultSet:
+    """Runs that were made under one set of conditions.
+
+    Args:
+        name: as it was given.
+        runs: one row per run, the columns of `records.RUN`; failed and missing runs too, where they are known.
+        step_times: gives the counted step times of a run in seconds, slowest rank; None where they are not kept.
+        notes: what is worth saying about the choice of runs.
+    """
+
+    name: str
+    runs: pd.DataFrame
+    step_times: Callable[[str], Array | None]
+    notes: tuple[str, ...] = ()
+
+
+def read(given: str) -> ResultSet:
+    """Return a result set by its name or path.
+
+    Args:
+        given: a study; `STUDY@before`, the newest runs of the same specs that other code has made; a folder with runs
+            in it, in its `runs` or in its `results/runs`; or a table of runs, `.../tables/runs.parquet`.
+
+    Raises:
+        ValueError: there is no such thing, or no run in it.
+        RecordError: naming the records that cannot be read.
+    """
+    path = Path(given)
+    if path.is_dir():
+        return _folder(given, path)
+    if path.is_file():
+        return _table(given, path)
+    if "/" in given:
+        raise ValueError(f"{given}: no such folder or file; {_ALLOWED}")
+    name, before = given.removesuffix(BEFORE), given.endswith(BEFORE)
+    ledger = Project.here().ledger(name)
+    if before:
+        return _before(given, ledger.store, {planned.run for planned in ledger.planned})
+    return ResultSet(given, ledger.runs, _steps_in(ledger.store))
+
+
+_ALLOWED = f"allowed: a study, STUDY{BEFORE}, a folder of results, or a table runs.parquet"
+
+
+def _folder(given: str, path: Path) -> ResultSet:
+    for place in PLACES:
+        folder = path / place
+        files = sorted(folder.glob("*/run.parquet"))
+        if files:
+            return ResultSet(given, *_newest(_read(files), folder))
+    raise ValueError(f"{given}: no finished run in it, in its `runs` or in its `results/runs`; {_ALLOWED}")
+
+
+def _table(given: str, file: Path) -> ResultSet:
+    try:
+        frame = pd.read_parquet(file)
+    except (OSError, pa.ArrowException) as error:
+        raise ValueError(f"{given}: cannot be read as a table: {error}; {_ALLOWED}") from None
+    lacking = sorted({"run", "spec_hash", "seed", "status", "step_s"} - set(frame))
+    if lacking:
+        raise ValueError(f"{given}: is no table of runs, it has no column {', '.join(lacking)}; {_ALLOWED}")
+    return ResultSet(given, frame, lambda run: None)
+
+
+def _before(given: str, store: Store, planned: set[str]) -> ResultSet:
+    """Return the newest run by other code of each planned spec that has one."""
+    specs = {identity.parts(run)[1] for run in planned}
+    folders = [file.parent.name for file in (store.root / "runs").glob("*/run.parquet")]
+    files = [store.file(run) for run in folders if run not in planned and identity.parts(run)[1] in specs]
+    if not files:
+        raise ValueError(f"{given}: no run of this study by other code lies in {store.root / 'runs'}")
+    return ResultSet(given, *_newest(_read(files), store.root / "runs"))
+
+
+def _read(files: list[Path]) -> pd.DataFrame:
+    frame: pd.DataFrame = records.read_runs(files).to_pandas()
+    return frame
+
+
+def _newest(frame: pd.DataFrame, folder: Path) -> tuple[pd.DataFrame, Callable[[str], Array | None], tuple[str, ...]]:
+    """Return of several runs of one spec and seed the newest: older ones are of other code."""
+    kept = frame.sort_values("ended_at", kind="stable").drop_duplicates("spec_hash", keep="last").sort_index()
+    older = len(frame) - len(kept)
+    notes = (f"{counted(older, 'run')} of older code left out: the newest of each spec counts",) if older else ()
+    return kept.reset_index(drop=True), lambda run: step_times(folder / run / "steps.parquet"), notes
+
+
+def _steps_in(store: Store) -> Callable[[str], Array | None]:
+    return lambda run: step_times(store.file(run, "steps"))
+
+
+def step_times(file: Path) -> Array | None:
+    """Return the times between the ends of steps in seconds, slowest rank, without warm-up; None without a record."""
+    if not file.is_file():
+        return None
+    steps = records.read("steps", file, ["step", "rank", "t_s", "warm_up"]).to_pandas()
+    mine = steps[(steps["rank"] == steps["rank"].min()) & ~steps["warm_up"].astype(bool)].sort_values("step")
+    return np.asarray(np.diff(mine["t_s"].to_numpy(np.float64), prepend=0.0))

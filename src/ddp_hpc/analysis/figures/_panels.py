@@ -1,0 +1,110 @@
+"""What is drawn beside what: a panel for each group of runs that compete with one another."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from ddp_hpc.analysis.columns import (
+    CHOICES,
+    SPEC_COLUMNS,
+    key_of,
+    rows_of,
+    search_columns,
+    show,
+    show_choice,
+    split,
+    varying,
+)
+from ddp_hpc.config import catalog
+from ddp_hpc.config.study import Study
+from ddp_hpc.config.types import canonical_json
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A group: its values, in words, and its rows."""
+
+    key: Mapping[str, Any]
+    title: str
+    rows: pd.DataFrame
+
+
+def group_columns(frame: pd.DataFrame, study: Study) -> list[str]:
+    """Return the spec columns of a table that say what competes with what."""
+    left_out = {"seed", *search_columns(study)}
+    return [name for name in SPEC_COLUMNS if name in frame and name not in left_out]
+
+
+def panels(frame: pd.DataFrame, groups: list[str]) -> list[Panel]:
+    """Return a panel per group of rows, first without exchange, by the ranks last, so that they follow one another."""
+    order = sorted(groups, key=lambda name: name == "world_size")
+    differ = set(varying(frame))
+    found = [Panel(key, title(key, differ), rows) for key, rows in split(frame, order)]
+    return sorted(found, key=lambda panel: panel.key.get("exchange") != "none")
+
+
+def title(key: Mapping[str, Any], differ: set[str]) -> str:
+    """Return what sets a group apart, in words: `ring, 4 ranks`; the ranks always, the rest if it differs."""
+    parts = [part for name in key if (part := _part(name, key, differ))]
+    return ", ".join(parts) or "all"
+
+
+def _part(name: str, key: Mapping[str, Any], differ: set[str]) -> str:
+    if name == "world_size":
+        return f"{show(key[name])} rank{'' if key[name] == 1 else 's'}"
+    if name in CHOICES:
+        options = f"{name}_options"
+        if name not in differ and options not in differ:
+            return ""
+        words = show_choice(key[name], key.get(options, "{}") if options in differ else "{}")
+        return {"none": "no exchange"}.get(words, words) if name == "exchange" else words
+    if name.endswith("_options"):
+        return (
+            ""
+            if name.removesuffix("_options") in key or name not in differ
+            else show_choice(name.removesuffix("_options"), key[name])
+        )
+    return f"{name.replace('_', ' ')} {show(key[name])}" if name in differ else ""
+
+
+def spelled_out(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a table whose choices name the defaults of options, but for flags, that other rows set otherwise.
+
+    So `weight_average` beside `weight_average (period 10)` becomes `weight_average (period 1)`.
+    """
+    told = frame.copy()
+    for choice, column in ((choice, f"{choice}_options") for choice in CHOICES):
+        if choice not in told or column not in told:
+            continue
+        rows = [(str(name), json.loads(options)) for name, options in zip(told[choice], told[column], strict=True)]
+        named = {(name, option) for name, options in rows for option in options}
+        told[column] = [canonical_json(dict(_defaults(choice, name, named)) | options) for name, options in rows]
+    return told
+
+
+def _defaults(choice: str, name: str, named: set[tuple[str, str]]) -> Iterator[tuple[str, Any]]:
+    for option in catalog.options(choice, name).values():
+        if (name, option.name) in named and not isinstance(option.default, bool):
+            yield option.name, option.plain_default
+
+
+def matching(frame: pd.DataFrame, key: Mapping[str, Any]) -> pd.DataFrame:
+    """Return the rows of another table that have the values of `key`; nulls are equal."""
+    columns = [name for name in key if name in frame]
+    wanted = key_of(key, columns)
+    return frame[[key_of(row, columns) == wanted for row in rows_of(frame)]]
+
+
+def searched_names(frame: pd.DataFrame, study: Study) -> list[str]:
+    """Return the searched values that differ in a table, in words, in the order in which a point names them."""
+    differ = varying(frame)
+    names = [name for name in search_columns(study) if name in differ or f"{name}_options" in differ]
+    return [name.replace("_", " ") for name in names if not name.endswith("_options")]
+
+
+def axis_label(name: str) -> str:
+    """Return the name of a searched column for an axis, with its unit."""
+    return {"batch_size": "batch size per rank (samples)"}.get(name, name.replace("_", " "))

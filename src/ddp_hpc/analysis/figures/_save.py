@@ -1,0 +1,78 @@
+"""A figure from its tables, as SVG, PDF and PNG."""
+
+import importlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from ddp_hpc.analysis.figures._style import style
+from ddp_hpc.config import catalog
+from ddp_hpc.config.study import Study
+from ddp_hpc.runs import records
+
+if TYPE_CHECKING:  # `_style` has to come before matplotlib
+    from matplotlib.figure import Figure
+
+PLACES = 6  # decimals of a panel's place, in parts of the figure
+
+# no dates and versions in the files: the same tables make the same bytes
+_METADATA: dict[str, dict[str, Any]] = {
+    "png": {"Software": None},
+    "pdf": {"Creator": None, "Producer": None, "CreationDate": None},
+    "svg": {"Creator": None, "Date": None, "Type": None, "Format": None},
+}
+
+
+def make(name: str, study: Study, tables_folder: Path, folder: Path) -> Path:
+    """Draw a figure as `<name>.png`, `.pdf` and `.svg` into `folder`, the SVG last.
+
+    Returns:
+        The SVG file.
+
+    Raises:
+        CatalogError: no such figure.
+        FileNotFoundError: naming a table that the figure reads and that is not there.
+    """
+    constants = catalog.constants("figure", name)
+    tables, coverage = {}, ""
+    for table in constants["INPUTS"]:
+        file = tables_folder / f"{table}.parquet"
+        if not file.is_file():
+            raise FileNotFoundError(
+                f"figure {name!r} reads {file}, which is not there; make it: `ddp-hpc table {study.name} {table}`"
+            )
+        tables[table] = pd.read_parquet(file)
+        coverage = records.read_metadata(file)["coverage"]
+    module = importlib.import_module(f"ddp_hpc.analysis.figures.{name}")
+    with style():
+        figure: Figure = module.draw(tables, study, coverage)
+        return save(figure, folder, name, f"{study.name}: {constants.get('CAPTION', name)}")
+
+
+def save(figure: "Figure", folder: Path, name: str, title: str) -> Path:
+    """Write a figure as `<name>.png`, `.pdf` and `.svg` into `folder`, the SVG last; return the SVG file.
+
+    Args:
+        figure: drawn within `style()`, which still holds.
+        folder: is made if need be.
+        name: of the files.
+        title: in their metadata.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    _settle(figure)
+    for form, metadata in _METADATA.items():
+        temporary = folder / f".{name}.{os.getpid()}.tmp"
+        figure.savefig(temporary, format=form, metadata=metadata | {"Title": title})
+        os.replace(temporary, folder / f"{name}.{form}")
+    return folder / f"{name}.svg"
+
+
+def _settle(figure: "Figure") -> None:
+    """Lay a figure out once, for all forms, in round numbers: the solver's last digits differ from time to time."""
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    for axes in figure.axes:
+        place = axes.get_position(original=True).bounds
+        axes.set_position(tuple(round(part, PLACES) for part in place), which="original")

@@ -1,0 +1,240 @@
+"""Loss area over batch size and learning rate, a panel per group; what cannot win is a mark, never a zero."""
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LogNorm, Normalize
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch, Rectangle
+from matplotlib.patheffects import withStroke
+
+from ddp_hpc.analysis.columns import DISTURBED, SPEC_COLUMNS, key_of, label, rows_of, search_columns, varying
+from ddp_hpc.analysis.figures._panels import Panel, axis_label, group_columns, matching, panels
+from ddp_hpc.analysis.figures._style import (
+    GREY,
+    OVERSUBSCRIBED,
+    SLOW,
+    columns_of,
+    grid,
+    head,
+    label_outer,
+    nothing,
+    plain_numbers,
+    small_print,
+)
+from ddp_hpc.config.study import Study
+
+INPUTS = ("areas", "winners")
+CAPTION = "Loss area over the searched values, for each group; marks for what diverged, is missing or may not win."
+OF_A_SEARCH = True
+
+COLOURS = "cividis"  # even in grey and to the colour-blind
+FAR = 10  # times the least area: beyond, nothing has a colour where no point may win
+FRAME: dict[str, Any] = {"color": "#e4e4e4", "linewidth": 0.4, "zorder": 0.5}  # of a cell, also where none is planned
+MOST_LETTERS = 95  # size of a number, in points, x its letters / width of its cell, in inches
+WINNER = "#D55E00"
+WHITE, PALE = (1.0, 1.0, 1.0, 1.0), (0.88, 0.88, 0.88, 1.0)  # no area; an area that may not win
+HATCH = "////"
+MOST_TICKS = 12
+ROW_IN, BEST_ROW_IN, MOST_IN = 0.26, 0.42, 1.3  # height of a cell: at least, at best, of all cells at best
+NUMBER_IN = 0.25  # width of a cell that has room for its number
+
+# why a point may not win: its mark and the words of the legend; the first whose word is in the reason counts
+MARKS = {
+    "diverged": ("x", "diverged"),
+    "oom gpu": ("v", "out of GPU memory"),
+    "not yet run": (".", "not yet run"),
+    "queued": (".", "not yet run"),
+    "running": (".", "not yet run"),
+    "threshold": ("^", "minimum loss above the threshold"),
+    "loss window": ("^", "minimum loss above the threshold"),
+    "incomplete": ("s", "incomplete"),
+    "without a loss area": ("s", "incomplete"),
+    "oversubscribed": ("", "oversubscribed"),
+}
+FAILED = ("+", "failed")  # every other reason
+
+
+@dataclass(frozen=True)
+class Lattice:
+    """The cells of all panels: the values along both axes, and the columns that hold them."""
+
+    across: list[tuple[Any, ...]]
+    up: list[tuple[Any, ...]]
+    x: list[str]
+    y: list[str]
+
+    def place(self, row: Mapping[str, Any]) -> tuple[int, int]:
+        """Return where a point lies: its cell along x and along y."""
+        return self.across.index(key_of(row, self.x)), self.up.index(key_of(row, self.y))
+
+
+def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Figure:
+    """Return a heat map of `loss_area_loss_s` for each group, all on one scale of colours.
+
+    Args:
+        tables: `areas` and `winners`.
+        study: says what is searched.
+        coverage: how many of the planned runs there are.
+    """
+    if tables["areas"].empty:
+        return nothing("no runs are planned", coverage)
+    areas = tables["areas"].assign(excluded=tables["areas"]["excluded"].fillna(""))
+    areas["coloured"] = coloured(areas)
+    x, y, beside = axes_of(areas, study)
+    groups = group_columns(areas, study)
+    shown = panels(areas, [name for name in SPEC_COLUMNS if name in groups or name in beside])
+    lattice = Lattice(_levels(areas, x), _levels(areas, y), x, y)
+    figure, axes = grid(
+        len(shown),
+        0.75 + max(ROW_IN * len(lattice.up), min(MOST_IN, BEST_ROW_IN * len(lattice.up))),
+        most_columns=2 if areas[x].drop_duplicates().shape[0] > 6 else 4,
+    )
+    cell_in = 0.7 * figure.get_figwidth() / columns_of(axes) / len(lattice.across)
+    norm = _norm(areas)
+    handles: dict[str, Any] = {}
+    for one, panel in zip(axes, shown, strict=True):
+        winners = matching(tables["winners"], {name: panel.key[name] for name in groups})
+        best = {key_of(row, [*x, *y, *beside]) for row in rows_of(winners) if pd.notna(row["loss_area_loss_s"])}
+        rows = [row | {"wins": key_of(row, [*x, *y, *beside]) in best} for row in rows_of(panel.rows)]
+        _panel(one, panel, lattice, rows, norm, handles, cell_in)
+    label_outer(axes, *(axis_label(columns[0]) if columns else "" for columns in (x, y)))
+    stacked = -(-len(axes) // columns_of(axes))
+    if norm is not None:
+        looks: dict[str, Any] = {"pad": 0.01, "aspect": 14 * stacked}
+        bar = figure.colorbar(ScalarMappable(norm, COLOURS), ax=axes, label="loss area (loss x s)", **looks)
+        bar.outline.set_visible(False)
+        plain_numbers(bar.ax.yaxis)
+    if handles:
+        columns = max(1, min(len(handles), int(figure.get_figwidth() / 1.7)))
+        figure.legend(handles=list(handles.values()), loc="outside upper left", ncols=columns, handlelength=1.2)
+    small_print(figure, coverage, _notes(areas, norm))
+    return figure
+
+
+def _notes(areas: pd.DataFrame, norm: Normalize | None) -> list[str]:
+    notes = []
+    grey = areas["loss_area_loss_s"].notna() & ~areas["coloured"]
+    if norm is not None and grey.any():
+        notes.append("Grey: an area that may not win, or beyond the scale.")
+    if areas["oversubscribed"].any():
+        notes.append(f"Hatched: {OVERSUBSCRIBED}.")
+    slow = int((areas["slow_steps_share"] > DISTURBED).sum())
+    if slow:
+        notes.append(f"In {slow} of {len(areas)} points {SLOW}.")
+    return notes
+
+
+def axes_of(areas: pd.DataFrame, study: Study) -> tuple[list[str], list[str], list[str]]:
+    """Return the columns along x and along y, and the searched ones that vary beside them: these get panels."""
+    searched = [name for name in search_columns(study) if name in areas]
+    differ = [name for name in varying(areas) if name in searched] or searched[:1]
+    order = sorted(differ, key=lambda name: {"learning_rate": 0, "batch_size": 1}.get(name, 2))
+    return order[:1], order[1:2], order[2:]
+
+
+def _levels(areas: pd.DataFrame, columns: list[str]) -> list[tuple[Any, ...]]:
+    if not columns:
+        return [()]
+    ordered = areas[columns].drop_duplicates().sort_values(columns, na_position="last")
+    return [key_of(row, columns) for row in rows_of(ordered)]
+
+
+def coloured(areas: pd.DataFrame) -> "pd.Series[bool]":
+    """Return which areas have a colour: those that may win; where none may, those up to ten times the least.
+
+    A loss that has grown to 1e12, but not to infinity, must not make all others look alike.
+    """
+    fit = (areas["excluded"] == "") & areas["loss_area_loss_s"].notna()
+    return fit if fit.any() else areas["loss_area_loss_s"] <= FAR * areas["loss_area_loss_s"].min()
+
+
+def _norm(areas: pd.DataFrame) -> Normalize | None:
+    """Return the scale of colours; None if nothing has one."""
+    shown = areas["loss_area_loss_s"][areas["coloured"]]
+    if shown.empty:
+        return None
+    low, high = float(shown.min()), float(shown.max())
+    norm = LogNorm if low > 0 and high > 3 * low else Normalize
+    return norm(low, high if high > low else low * 1.01)
+
+
+def _panel(
+    axes: Axes,
+    panel: Panel,
+    lattice: Lattice,
+    rows: list[dict[str, Any]],
+    norm: Normalize | None,
+    handles: dict[str, Any],
+    cell_in: float,
+) -> None:
+    wins = any(row["wins"] for row in rows)
+    head(axes, panel.title, "" if wins else "no winner")
+    for x, y in itertools.product(range(len(lattice.across)), range(len(lattice.up))):
+        axes.plot([x - 0.5, x + 0.5, x + 0.5, x - 0.5, x - 0.5], [y - 0.5, y - 0.5, y + 0.5, y + 0.5, y - 0.5], **FRAME)
+    for row in rows:
+        x, y = lattice.place(row)
+        ink = _cell(axes, row, (x, y), norm, handles)
+        written = cell_in >= NUMBER_IN and pd.notna(row["loss_area_loss_s"])
+        if written:
+            marked = bool(row["excluded"]) and row["excluded"] != "oversubscribed"
+            area = row["loss_area_loss_s"]
+            text = f"{area:.0f}" if 1e3 <= area < 1e5 else f"{area:.3g}"
+            paper = withStroke(linewidth=1.2, foreground="#000000" if ink == "#ffffff" else "#ffffff")
+            size = min(6.0, MOST_LETTERS * cell_in / len(text))
+            axes.text(x, y - 0.14 * marked, text, size=size, color=ink, ha="center", va="center", path_effects=[paper])
+        _mark(axes, str(row["excluded"]), (x, y + 0.24 * written), handles, min(4.0, 14 * cell_in))
+    axes.set_xlim(-0.5, len(lattice.across) - 0.5)
+    axes.set_ylim(-0.5, len(lattice.up) - 0.5)
+    axes.tick_params(length=0)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    _ticks(axes, lattice)
+
+
+def _cell(
+    axes: Axes, row: dict[str, Any], place: tuple[int, int], norm: Normalize | None, handles: dict[str, Any]
+) -> str:
+    """Draw a point's cell; return the colour of ink that can be read on it."""
+    corner, colour = (place[0] - 0.5, place[1] - 0.5), WHITE
+    if norm is not None and pd.notna(row["loss_area_loss_s"]):
+        colour = colormaps[COLOURS](norm(row["loss_area_loss_s"])) if row["coloured"] else PALE
+    axes.add_patch(Rectangle(corner, 1, 1, facecolor=colour, edgecolor="#c8c8c8", linewidth=0.4))
+    if pd.notna(row["oversubscribed"]) and row["oversubscribed"]:
+        axes.add_patch(Rectangle(corner, 1, 1, fill=False, hatch=HATCH, edgecolor="#ffffff", linewidth=0))
+        handles.setdefault("hatch", Patch(facecolor=GREY, edgecolor="#ffffff", hatch=HATCH, label="oversubscribed"))
+    if row["wins"]:
+        frame: dict[str, Any] = {"fill": False, "edgecolor": WINNER, "linewidth": 1.6}
+        axes.add_patch(Rectangle((place[0] - 0.46, place[1] - 0.46), 0.92, 0.92, zorder=4, **frame))
+        handles.setdefault("winner", Patch(label="winner", **frame))
+    luminance = sum(part * weight for part, weight in zip(colour[:3], (0.299, 0.587, 0.114), strict=True))
+    return "#ffffff" if luminance < 0.5 else "#000000"
+
+
+def _mark(axes: Axes, excluded: str, place: tuple[float, float], handles: dict[str, Any], size: float) -> None:
+    if not excluded:
+        return
+    marker, words = next((mark for word, mark in MARKS.items() if word in excluded), FAILED)
+    if not marker:
+        return
+    (drawn,) = axes.plot(
+        *place, marker, color="#000000", markersize=size, markeredgewidth=0.28 * size, label=words, zorder=5
+    )
+    drawn.set_linestyle("none")
+    drawn.set_path_effects([withStroke(linewidth=2.2, foreground="#ffffff")])  # to be seen on dark cells too
+    handles.setdefault(words, drawn)
+
+
+def _ticks(axes: Axes, lattice: Lattice) -> None:
+    for axis, levels, columns in ((axes.xaxis, lattice.across, lattice.x), (axes.yaxis, lattice.up, lattice.y)):
+        texts = [label(dict(zip(columns, level, strict=True)), columns) for level in levels]
+        step = -(-len(levels) // MOST_TICKS)
+        axis.set_ticks(range(0, len(levels), step), texts[::step])
+    if max((len(tick.get_text()) for tick in axes.get_xticklabels()), default=0) * len(axes.get_xticks()) > 40:
+        axes.tick_params(axis="x", labelrotation=90)

@@ -1,0 +1,136 @@
+"""Bars of loss area, sorted by minimum loss, a panel per group: as in SHM-Learn-Dist (2017), figures 5.1 to 5.4."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from ddp_hpc.analysis.columns import DISTURBED, rows_of
+from ddp_hpc.analysis.figures._panels import group_columns, matching, panels, searched_names
+from ddp_hpc.analysis.figures._style import (
+    OVERSUBSCRIBED,
+    RING,
+    SLOW,
+    SMALL,
+    grid,
+    head,
+    label_outer,
+    legend_above,
+    nothing,
+    say,
+    small_print,
+    width_in,
+    wrapped,
+)
+from ddp_hpc.config.study import Study
+
+INPUTS = ("areas", "winners")
+CAPTION = "Loss areas of the points that reach the threshold, sorted by minimum loss; the least area wins."
+OF_A_SEARCH = True
+
+FEWEST_PLACES = 3  # so that few bars are not broad
+MOST_LABELS = 40  # bars with their names beneath
+LETTER_IN = 0.048  # width of a letter of small print
+EDGE: dict[str, Any] = {"edgecolor": "#404040", "linewidth": 0.4}
+
+# what a bar is: its colour, and the words of the legend
+LOOKS = {
+    "winner": ("#0072B2", "winner"),
+    "alike": ("#56B4E9", "cannot be told from the winner"),
+    "larger": ("#d0d0d0", "larger than the winner beyond doubt"),
+    "unfit": ("#ffffff", "oversubscribed, may not win"),
+}
+
+
+def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Figure:
+    """Return bars of `loss_area_loss_s` for each group, from the lowest minimum loss to the highest.
+
+    Args:
+        tables: `areas` and `winners`.
+        study: says what is searched.
+        coverage: how many of the planned runs there are.
+    """
+    areas = tables["areas"]
+    if areas.empty:
+        return nothing("no runs are planned", coverage)
+    shown = panels(areas, group_columns(areas, study))
+    figure, axes = grid(len(shown), 1.9, most_columns=2)
+    names = searched_names(areas, study)
+    drawn = []
+    for one, panel in zip(axes, shown, strict=True):
+        (winner,) = rows_of(matching(tables["winners"], panel.key))
+        bars = _bars(panel.rows, winner)
+        head(one, panel.title, str(winner["winner"]), _left_out(one, panel.rows) if len(bars) else ())
+        _panel(one, bars, winner, names)
+        drawn.append(bars)
+    label_outer(axes, f"{' / '.join(names) or 'the only point'}, by minimum loss", "loss area (loss x s)")
+    every = pd.concat(drawn)
+    looks = [look for key, look in LOOKS.items() if _any(every, key)]
+    seen: list[Artist] = [Patch(facecolor=colour, label=words, **EDGE) for colour, words in looks]
+    slow = every["slow_steps_share"] > DISTURBED
+    if slow.any():
+        seen.append(Line2D([], [], marker="o", linestyle="none", label="ringed: disturbed", **RING))
+    if seen:
+        legend_above(figure, seen)
+    notes = []
+    if every["standard_error_loss_s"].notna().any():
+        source = "the spread of the repeats" if study.repeats > 1 else "the scatter along the curve"
+        notes.append(f"Lines on the bars: the area and one standard error to either side, from {source}.")
+    if slow.any():
+        notes.append(f"Ringed: {SLOW}.")
+    small_print(figure, coverage, notes + ([f"Hollow: {OVERSUBSCRIBED}."] if _any(every, "unfit") else []))
+    return figure
+
+
+def _any(bars: pd.DataFrame, look: str) -> bool:
+    return bool((bars["look"] == look).any())
+
+
+def _bars(areas: pd.DataFrame, winner: Mapping[str, Any]) -> pd.DataFrame:
+    """Return the points that have a bar, in the order of their minimum loss, and as what each is drawn (`look`)."""
+    bars = areas[areas["excluded"].isna() | (areas["excluded"] == "oversubscribed")]
+    bars = bars.sort_values("min_loss", kind="stable").copy()
+    alike = str(winner["cannot_be_told_from"]).split("; ") if pd.notna(winner["loss_area_loss_s"]) else []
+    bars["look"] = "larger"
+    bars.loc[bars["point"].isin(alike), "look"] = "alike"
+    bars.loc[bars["point"] == winner["winner"], "look"] = "winner"
+    bars.loc[bars["excluded"].notna(), "look"] = "unfit"
+    return bars
+
+
+def _left_out(axes: Axes, areas: pd.DataFrame) -> list[str]:
+    """Return how many points of a panel have a bar, and why the others have none."""
+    gone = areas[areas["excluded"].notna() & (areas["excluded"] != "oversubscribed")]["excluded"]
+    if gone.empty:
+        return []
+    reasons = ", ".join(f"{count} {reason}" for reason, count in gone.value_counts().items())
+    words = f"{len(areas) - len(gone)} of {len(areas)} points; left out: {reasons}"
+    return wrapped(words, int(0.85 * width_in(axes) / LETTER_IN))
+
+
+def _panel(axes: Axes, bars: pd.DataFrame, winner: Mapping[str, Any], names: list[str]) -> None:
+    if bars.empty:
+        say(axes, f"no eligible runs: {winner['excluded_because']}")
+        return
+    places, areas, errors = range(len(bars)), bars["loss_area_loss_s"], bars["standard_error_loss_s"]
+    fills = [LOOKS[look][0] for look in bars["look"]]
+    axes.bar(places, areas, 0.8, color=fills, **EDGE)
+    if errors.notna().any():
+        axes.errorbar(places, areas, errors, fmt="none", ecolor="#000000", elinewidth=0.7, capsize=1.5, capthick=0.7)
+    for place, area, share in zip(places, areas, bars["slow_steps_share"], strict=True):
+        if share > DISTURBED:
+            axes.plot(place, area, "o", clip_on=False, zorder=4, **RING)
+    axes.set_ylim(bottom=0)
+    margin = max(0.0, FEWEST_PLACES - len(bars)) / 2 + 0.7
+    axes.set_xlim(-margin, len(bars) - 1 + margin)
+    # one searched value is named by the axis
+    points = [point.removeprefix(f"{names[0]} ") if len(names) == 1 else point for point in bars["point"]]
+    named = [place for place in places if len(points) <= MOST_LABELS or bars["look"].iloc[place] == "winner"]
+    flat = len(named) < 10 and all(len(points[place]) < 5 for place in named)
+    axes.set_xticks(named, [points[place] for place in named], rotation=0 if flat else 90, size=SMALL)
+    axes.tick_params(axis="x", length=0)

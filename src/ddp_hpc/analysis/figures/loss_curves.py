@@ -1,0 +1,175 @@
+"""Loss over time: the winners of all groups, up to 8 in a panel, then all curves of each group."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from numpy.typing import NDArray
+
+from ddp_hpc.analysis.columns import rows_of, varying
+from ddp_hpc.analysis.figures._panels import Panel, group_columns, matching, panels, searched_names, title
+from ddp_hpc.analysis.figures._style import (
+    COLOURS,
+    GREY,
+    LINES,
+    OVERSUBSCRIBED,
+    grid,
+    head,
+    label_outer,
+    legend_above,
+    nothing,
+    plain_numbers,
+    small_print,
+)
+from ddp_hpc.config.study import Study
+
+INPUTS = ("curves", "winners")
+CAPTION = "Training loss over time: the winner of each group, then every run of each group with its winner."
+
+MARGIN = 1.02  # of the time axis over the last step
+MANY = 60  # curves of one panel, from which on they are an image inside the figure
+SMOOTH = 20  # lines are running means over a twentieth of the curve
+DIVERGED = COLOURS[4]
+HIGHEST = 1.5  # times the first loss: how much of a diverging curve is seen
+FEW = 30  # ratio of the largest to the least loss from which on only decades are named
+BEYOND = 2  # times the winner's time that a panel shows; of several winners its square, times their median
+LOWEST = 0.01  # quantile of the losses: single lucky steps do not stretch the axis
+
+
+def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Figure:
+    """Return loss against seconds since time zero.
+
+    Args:
+        tables: `curves` and `winners`.
+        study: says what is searched.
+        coverage: how many of the planned runs there are.
+    """
+    curves, winners = tables["curves"], tables["winners"]
+    if curves.empty:
+        return nothing("no eligible runs: none has a loss curve yet", coverage)
+    groups = group_columns(curves, study)
+    shown = panels(curves, groups)
+    won = [row for row in rows_of(winners) if pd.notna(row["loss_area_loss_s"])]
+    won.sort(key=lambda row: row["exchange"] != "none")  # the baseline stands first
+    chunks = [won[at : at + len(COLOURS)] for at in range(0, len(won), len(COLOURS))] if len(shown) > 1 else []
+    figure, axes = grid(len(chunks) + len(shown), 1.9, most_columns=3)
+    limits, names = _limits(curves), searched_names(curves, study)
+    handles: list[Line2D] = []
+    differ = set(varying(winners))
+    for number, (one, rows) in enumerate(zip(axes, chunks, strict=False)):
+        head(one, "winners" if len(chunks) == 1 else f"winners ({number + 1} of {len(chunks)})")
+        words = [f"{title({name: row[name] for name in groups}, differ)}: {row['winner']}" for row in rows]
+        handles += _winners(one, curves, rows, words, len(handles))
+    cut = sum(
+        _group(one, panel, rows_of(matching(winners, panel.key)), limits)
+        for one, panel in zip(axes[len(chunks) :], shown, strict=True)
+    )
+    for one in axes:
+        one.set_yscale("log" if limits[0] > 0 else "linear")
+        one.set_ylim(*limits)
+        plain_numbers(one.yaxis, FEW)
+    lines = [(line, one.get_xlim()[1]) for one in axes[: len(chunks)] for line in one.lines]
+    short = any(float(np.max(line.get_xdata())) > last for line, last in lines)
+    label_outer(axes, "time (s)", "training loss")
+    if handles:
+        legend_above(figure, handles)
+    small_print(figure, coverage, _notes(curves, bool(won), names, cut, short))
+    return figure
+
+
+def _notes(curves: pd.DataFrame, won: bool, names: list[str], cut: int, short: bool) -> list[str]:
+    ended = curves["status"] == "ok"
+    notes = [f"Running means over 1/{SMOOTH} of a curve{'; thick: the winner, faint: its steps' if won else ''}."]
+    if not ended.all():
+        notes.append("Dashed to a cross: diverged or out of memory; beyond the axes, the cross stands at their end.")
+    if won and len(names) > 1:
+        notes.append(f"The title of a panel names its winner: {' / '.join(names)}.")
+    if cut:
+        notes.append(f"Time ends at {BEYOND} x the winner's (without one: the median): {cut} curves go on beyond.")
+    if short:
+        notes.append(f"The panel of winners ends at {BEYOND**2} x the median of their times: some go on beyond.")
+    if curves["oversubscribed"].any():
+        notes.append(f"Dotted: {OVERSUBSCRIBED}.")
+    return notes
+
+
+def _limits(curves: pd.DataFrame) -> tuple[float, float]:
+    """Return the losses to show: nearly all of the runs that ended well, and a little of those that diverged.
+
+    A lower limit above 0 asks for a logarithmic axis.
+    """
+    good = curves[(curves["status"] == "ok") & np.isfinite(curves["loss"])]["loss"]
+    seen = good if len(good) else curves["loss"][np.isfinite(curves["loss"])]
+    if seen.empty:
+        return 0.0, 1.0
+    first = curves[curves["step"] == 1]["loss"]
+    high = min(float(seen.max()), HIGHEST * float(first.max())) if np.isfinite(first).any() else float(seen.max())
+    low = float(np.quantile(seen, LOWEST)) if seen.min() > 0 else 0.0
+    return (0.8 * low, 1.2 * high) if high > 15 * low > 0 else (min(0.0, float(seen.min())), 1.1 * high)
+
+
+def _winners(
+    axes: Axes, curves: pd.DataFrame, rows: Sequence[Mapping[str, Any]], words: Sequence[str], before: int
+) -> list[Line2D]:
+    """Draw one run of each winner; return the lines for the legend. `before` says how many had their look before."""
+    drawn, ends = [], []
+    for number, (row, text) in enumerate(zip(rows, words, strict=True), before):
+        curve = curves[curves["run"] == str(row["winner_runs"]).split()[0]]
+        turn = len(COLOURS)
+        line = LINES[(number + number // turn) % turn]  # the second eight have other pairs of colour and line
+        drawn.append(_line(axes, curve, COLOURS[number % turn], line, text))
+        ends.append(float(curve["t_s"].max()))
+    axes.set_xlim(0, min(max(ends), BEYOND**2 * float(np.median(ends))) * MARGIN)
+    return drawn
+
+
+def _group(axes: Axes, panel: Panel, winners: list[dict[str, Any]], limits: tuple[float, float]) -> int:
+    """Draw the curves of a group; return how many of them go on beyond the time axis."""
+    winner = winners[0] if winners and pd.notna(winners[0]["loss_area_loss_s"]) else None
+    best = str(winner["winner_runs"]).split() if winner else []
+    head(axes, panel.title, str(winner["winner"]) if winner else "no winner")
+    runs = list(panel.rows.groupby("run", sort=False))
+    ends = {name: float(curve["t_s"].max()) for name, curve in runs}
+    usual = [ends[name] for name in best if name in ends] or [float(np.median(list(ends.values())))]
+    last = MARGIN * min(max(ends.values()), BEYOND * max(usual))
+    axes.set_xlim(0, last)
+    for name, curve in runs:
+        if name not in best:
+            _thin(axes, curve, limits, last, rasterized=len(runs) > MANY)
+    for name, curve in runs:
+        if name in best:
+            _line(axes, curve, COLOURS[0], "-", "")
+    return sum(end > last for end in ends.values())
+
+
+def _thin(axes: Axes, curve: pd.DataFrame, limits: tuple[float, float], last: float, rasterized: bool) -> None:
+    finite = curve[np.isfinite(curve["loss"])]
+    t_s, loss = finite["t_s"].to_numpy(float), finite["loss"].to_numpy(float)
+    if (curve["status"] == "ok").all():
+        line = ":" if curve["oversubscribed"].fillna(False).any() else "-"
+        axes.plot(t_s, _smooth(loss), line, color=GREY, linewidth=0.6, alpha=0.8, rasterized=rasterized)
+        return
+    axes.plot(t_s, loss, "--", color=DIVERGED, linewidth=0.6, rasterized=rasterized)
+    if len(loss):
+        place = min(t_s[-1], last), float(np.clip(loss[-1], *limits))
+        axes.plot(*place, "x", color=DIVERGED, markersize=4.5, markeredgewidth=1.2, clip_on=False, zorder=5)
+
+
+def _line(axes: Axes, curve: pd.DataFrame, colour: str, line: Any, words: str) -> Line2D:
+    t_s, loss = curve["t_s"].to_numpy(float), curve["loss"].to_numpy(float)
+    axes.plot(t_s, loss, "-", color=colour, linewidth=0.4, alpha=0.35)
+    (drawn,) = axes.plot(t_s, _smooth(loss), color=colour, linestyle=line, linewidth=1.3, label=words)
+    return drawn
+
+
+def _smooth(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the running mean over a twentieth of a curve, centred; near the ends over what there is."""
+    window = len(x) // SMOOTH
+    if window < 2:
+        return x
+    total = np.convolve(x, np.ones(window), mode="same")
+    return np.asarray(total / np.convolve(np.ones(len(x)), np.ones(window), mode="same"))

@@ -1,0 +1,128 @@
+"""Where parallel efficiency is lost: from one rank to the most, bar by bar, a panel per exchange and batch size."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from ddp_hpc.analysis.columns import DISTURBED, SPEC_COLUMNS, rows_of, split, varying
+from ddp_hpc.analysis.figures._panels import title
+from ddp_hpc.analysis.figures._style import (
+    GREY,
+    OVERSUBSCRIBED,
+    SLOW,
+    SMALL,
+    columns_of,
+    grid,
+    head,
+    label_outer,
+    legend_above,
+    nothing,
+    small_print,
+)
+from ddp_hpc.config.study import Study
+
+INPUTS = ("waterfall",)
+CAPTION = (
+    "Efficiency waterfall: from one rank without exchange to the largest world size, and what is lost on the way; "
+    "the bars add up to the loss."
+)
+
+END: dict[str, Any] = {"facecolor": GREY, "edgecolor": "#404040", "linewidth": 0.4}
+LOSS: dict[str, Any] = {"facecolor": "#D55E00", "edgecolor": "#404040", "linewidth": 0.4}
+GAIN: dict[str, Any] = {"facecolor": "#56B4E9", "edgecolor": "#404040", "linewidth": 0.4, "hatch": "////"}
+ROOM = 0.14  # of the axis, beside the bars, for numbers
+LEAST = 0.05  # of an efficiency, in percent: smaller bars are nothing
+
+
+def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Figure:
+    """Return horizontal bars of percent of parallel efficiency, from the top down.
+
+    Args:
+        tables: `waterfall`.
+        study: the study.
+        coverage: how many of the planned runs there are.
+    """
+    table = tables["waterfall"]
+    known = table[table["bar"].notna() & (table["from_world_size"] == 1)]
+    if known.empty:
+        why = table["reason"].dropna()
+        return nothing(f"no eligible runs: {why.iloc[0] if len(why) else 'none has several ranks'}", coverage)
+    columns = [name for name in SPEC_COLUMNS if name in known and name != "world_size"]
+    shown = [_largest(rows) for _, rows in split(known, [*columns, "kind"])]
+    differ = {*varying(known), "batch_size"}
+    figure, axes = grid(len(shown), 2.2, most_columns=3)
+    for one, rows in zip(axes, shown, strict=True):
+        first = rows_of(rows)[0]
+        head(one, title({name: first[name] for name in [*columns, "world_size"]}, differ), f"{first['kind']} scaling")
+        _bars(one, rows_of(rows))
+    _name_bars(axes, shown)
+    label_outer(axes, "parallel efficiency (%)", "")
+    handles: list[Artist] = [Patch(label="efficiency", **END), Patch(label="lost", **LOSS)]
+    if (known["lost_efficiency"] < -LEAST / 100).any():
+        handles.append(Patch(label="gained", **GAIN))
+    legend_above(figure, handles)
+    notes = [
+        "Bars add up from the efficiency of the one rank, 100 %, to that of all. ?: not known, and part of another bar."
+    ]
+    if any(_marked(rows) for rows in shown):
+        notes.append(f"\u2020 {OVERSUBSCRIBED}.")
+    elif _marked(known):
+        notes.append(f"Left out are world sizes at which {OVERSUBSCRIBED}.")
+    if any((rows["slow_steps_share"] > DISTURBED).any() for rows in shown):
+        notes.append(f"\u2021 {SLOW}.")
+    small_print(figure, coverage, notes)
+    return figure
+
+
+def _largest(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of the largest world size, of one that has a core for every thread if there is any."""
+    fit = rows[~rows["oversubscribed"].astype(bool)]
+    counted = fit if len(fit) else rows
+    largest: pd.DataFrame = counted[counted["world_size"] == counted["world_size"].max()]
+    return largest
+
+
+def _marked(rows: pd.DataFrame) -> bool:
+    return bool(rows["oversubscribed"].astype(bool).any())
+
+
+def _bars(axes: Axes, rows: list[dict[str, Any]]) -> None:
+    """Draw one waterfall: 100 % at the top, each bar from where the one before it ended, the efficiency below."""
+    at, least, most = 100.0, 100.0, 100.0
+    axes.barh(0, 100.0, 0.7, **END)
+    labels = [(0, 100.0, "100")]
+    for place, row in enumerate(rows, 1):
+        if pd.isna(row["lost_efficiency"]):
+            labels.append((place, at, "?"))
+            continue
+        lost = 100 * row["lost_efficiency"]
+        axes.plot([at, at], [place - 1.35, place + 0.35], color="#404040", linewidth=0.5)
+        axes.barh(place, -lost, 0.7, left=at, **(LOSS if lost >= 0 else GAIN))
+        labels.append((place, max(at, at - lost), f"{-lost:+.1f}" if abs(lost) >= LEAST else "0"))
+        at -= lost
+        least, most = min(least, at), max(most, at)
+    efficiency = 100 * rows[0]["efficiency"]
+    axes.barh(len(rows) + 1, efficiency, 0.7, **END)
+    mark = "\u2020" if rows[0]["oversubscribed"] else ""
+    mark += "\u2021" if rows[0]["slow_steps_share"] > DISTURBED else ""
+    labels.append((len(rows) + 1, efficiency, f"{efficiency:.0f} {mark}".rstrip()))
+    width = most - min(0.0, least)
+    for place, x, text in labels:
+        axes.annotate(text, (x, place), (2, 0), textcoords="offset points", va="center", size=SMALL)
+    axes.set_xlim(min(0.0, least) * 1.05, most + ROOM * width)
+    axes.set_ylim(len(rows) + 1.6, -0.6)
+    axes.axvline(0, color="#404040", linewidth=0.6)
+
+
+def _name_bars(axes: list[Axes], shown: list[pd.DataFrame]) -> None:
+    """Name the bars beside the leftmost panels."""
+    for number, (one, rows) in enumerate(zip(axes, shown, strict=True)):
+        names = ["one rank, no exchange", *rows["bar"], "all ranks"]
+        leftmost = number % columns_of(axes) == 0
+        one.set_yticks(range(len(names)), names if leftmost else [""] * len(names), size=SMALL)
+        one.tick_params(axis="y", length=0)

@@ -1,0 +1,134 @@
+"""Tables and rules for readers: short numbers, headings with units, nothing for null, what all rows share said once."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ddp_hpc.config.study import Rules
+
+_HEADINGS = {
+    "loss_area_loss_s": "loss area (loss x s)",
+    "standard_error_loss_s": "standard error (loss x s)",
+    "samples_per_s": "rate (samples/s)",
+    "train_s": "training (s)",
+    "core_wait_share": "waiting for cores (share)",
+    "others_core_share": "cores used by others (share)",
+    "slow_steps_share": "slow steps (share)",
+    "oversubscribed": "too few cores",
+    "placement_verified": "placed as asked",
+    "karp_flatt": "Karp-Flatt",
+    "eligible_points": "points that may win",
+    "excluded_because": "why the others may not",
+    "excluded": "why it may not win",
+    "cannot_be_told_from": "cannot be told from",
+    "forward_backward_s": "forward and backward (s)",
+    "h2d_s": "copy to device (s)",
+    "samples_per_s_per_rank": "samples/s per rank",
+    "gpu_utilisation_mean": "busy: any kernel runs",
+    "mfu": "MFU",
+    "times_as_fast": "times as fast as the reference",
+    "metric_per_s": "metric per second",
+    "best_t_s": "time of the best (s)",
+    "common_t_s": "time to the common metric (s)",
+    "gather_wait_s": "gather: waiting (s)",
+    "gather_move_s": "gather: moving (s)",
+    "weak_efficiency": "weak-scaling efficiency",
+    "parameter_bytes": "parameters (B)",
+    "flop_per_parameter_byte": "FLOP per parameter byte",
+    "gpu_data_path": "data path of GPUs",
+    "link_share": "share of the link",
+}
+_UNITS = {
+    "_loss_s": "loss x s",
+    "_bytes_per_s": "B/s",
+    "_us": "us",
+    "_ms": "ms",
+    "_gb_per_s": "GB/s",
+    "_s": "s",
+    "_j": "J",
+    "_w": "W",
+    "_mhz": "MHz",
+    "_bytes": "B",
+    "_percent": "%",
+}
+WHOLE = 1e7  # up to here, large numbers are written in full
+NO_SERIAL_FRACTION = (
+    "Karp-Flatt is blank where it lies outside 0 to 1: slower than one rank, or a speedup above the number of ranks."
+)
+
+
+@dataclass(frozen=True)
+class Readable:
+    """A table for readers: its cells as texts under headings, which columns are numbers, and notes."""
+
+    texts: pd.DataFrame
+    numeric: list[bool]
+    notes: list[str]
+
+
+def cell(value: Any) -> str:
+    """Return a value for reading: four significant digits or a whole number, yes or no, nothing for null."""
+    if pd.isna(value):
+        return ""
+    if isinstance(value, bool | np.bool_):
+        return "yes" if value else "no"
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:.0f}" if 1e4 <= abs(value) < WHOLE else f"{value:.4g}"
+
+
+def heading(name: str) -> str:
+    """Return the heading of a column, with its unit: `step (s)` for `step_s`."""
+    if name in _HEADINGS:
+        return _HEADINGS[name]
+    suffix = next((suffix for suffix in _UNITS if name.endswith(suffix)), "")
+    words = name.removesuffix(suffix).replace("_", " ")
+    return f"{words} ({_UNITS[suffix]})" if suffix else words
+
+
+def readable(frame: pd.DataFrame, left_out: Collection[str] = ()) -> Readable:
+    """Return a table for readers, without the columns `left_out` and those that hold one value only.
+
+    The notes name both, and numbers that would mislead are blank.
+    """
+    notes, shown = [], frame
+    if "karp_flatt" in frame and "karp_flatt" not in left_out:
+        outside = (frame["karp_flatt"] < 0) | (frame["karp_flatt"] > 1)
+        if outside.any():
+            shown = frame.assign(karp_flatt=frame["karp_flatt"].mask(outside))
+            notes.append(NO_SERIAL_FRACTION)
+    kept = [str(name) for name in shown if name not in left_out]
+    same = [name for name in kept if len(shown) > 1 and shown[name].nunique(dropna=False) == 1]
+    known = [f"{heading(name)} {text}" for name in same if (text := cell(shown[name].iloc[0]))]
+    if known:
+        notes.append(f"The same in all rows: {', '.join(known)}.")
+    if gone := [str(name) for name in frame if name in left_out]:
+        notes.append(f"Left out here, but in the Parquet and CSV files: {', '.join(gone)}.")
+    columns = [name for name in kept if name not in same]
+    numeric = [pd.api.types.is_numeric_dtype(shown[name]) and shown[name].dtype != "boolean" for name in columns]
+    texts = shown[columns].astype(object).map(cell)
+    texts.columns = pd.Index([heading(name) for name in columns])
+    return Readable(texts, numeric, notes)
+
+
+def in_words(rules: Rules, repeats: int) -> list[str]:
+    """Return the rules of the judgement as sentences, those that apply to a study with so many repeats."""
+    steps = "one step" if rules.loss_window == 1 else f"{rules.loss_window} steps"
+    threshold = "any min_loss" if rules.loss_threshold is None else f"min_loss up to {rules.loss_threshold:g}"
+    winner = (
+        f"Of the runs with status ok, all samples seen, {threshold} (over {steps}) and a core for every thread, "
+        "the one with the least loss area wins."
+    )
+    apart = "Two points are told apart if the 95 % interval of the difference of their areas excludes 0"
+    if repeats > 1:
+        weak = " Two repeats are a weak test: little but large differences is told apart." if repeats == 2 else ""
+        return [winner, f"{apart}; it is got from the spread of the {repeats} repeats (Welch's interval).{weak}"]
+    return [
+        winner,
+        f"{apart}; it is got from how the loss scatters along each curve (block bootstrap), which cannot show how one "
+        f"run differs from the next, so differences below {100 * rules.area_noise:g} % are not told apart either. "
+        "Repeats would tell more.",
+    ]

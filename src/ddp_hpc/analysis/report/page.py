@@ -1,0 +1,239 @@
+"""The page of a study: one HTML file that needs nothing else, readable offline, in the dark, on paper and by ear."""
+
+import base64
+import os
+import re
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+
+import pandas as pd
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from markupsafe import Markup
+from ruamel.yaml import YAML
+
+from ddp_hpc import __version__
+from ddp_hpc.analysis.claim_verdict import SIGNS, summary
+from ddp_hpc.analysis.columns import rows_of
+from ddp_hpc.analysis.formatting import cell, in_words, readable
+from ddp_hpc.analysis.report.warnings import flags, lacking, of_runs
+from ddp_hpc.config import catalog
+from ddp_hpc.config.study import Study
+from ddp_hpc.runs import records
+from ddp_hpc.runs.statuses import FINISHED
+from ddp_hpc.runs.study_runs import Ledger
+
+HIDDEN = ("spec_hash", "code_hash", "ended_at")  # in the table of runs
+SIGNIFICANT_DIGITS = 6
+POINTS_PER_REM = 7.0  # letters of 7 points in a figure are then about as large as the text
+# null comes to the page as a word or as NaN (the only value that differs from itself)
+NULL_IS_BLANK = "function (data) { return data === '<NA>' || data !== data ? '' : data; }"
+# what the table of runs holds beside the records, or judges otherwise
+DERIVED = {
+    "status": "how the run ended: ok, diverged, oom_gpu, or why it has no result",
+    "min_loss": "least mean loss over the study's loss_window",
+    "excluded": "why the run may not win; blank if it may",
+    "slow_steps_share": "share of train_s beyond steps x step_s: near 0 on a quiet machine",
+    "step_low_s": "low end of the 95 % interval of step_s, within this run",
+    "step_high_s": "high end of the 95 % interval of step_s, within this run",
+    "drift_percent": "trend of the step times from the first step to the last, of the first",
+    "drifting": "that trend is beyond the noise of the steps, and at least 5 %",
+    "slow_ranks": "ranks whose own work takes longer than that of the others by 10 % or more; blank if none does",
+    "attempts": "how often the run was started",
+}
+STATIC_TABLES = {
+    "winners": "The point of the search with the least loss area, for each group, and what cannot be told from it",
+    "scaling": "Speedup, parallel efficiency and Karp-Flatt's serial fraction, against one rank without exchange",
+    "exchanges": "Training time per step of each exchange, and against the reference in the same round",
+    "pairs": "How many times as fast the second setting of each pair is as the first, round by round",
+    "waterfall": "Where parallel efficiency is lost: the bars of each pair of world sizes add up to the loss",
+    "exposed": "How much of the exchange nothing is computed beside, in seconds per step, found in up to three ways",
+    "stragglers": "Of each run the rank that keeps the others waiting most",
+    "phases": "Where the time of a step goes, in seconds: medians over the complete runs",
+}
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A table of the page, its cells as text."""
+
+    caption: str
+    columns: list[str]
+    numeric: list[bool]
+    rows: list[list[str]]
+    notes: list[str]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A claim of the page: what the source says, what ours is, and the verdict; numbers as text with their unit."""
+
+    id: str
+    statement: str
+    source: str
+    published: str
+    ours: str
+    interval: str
+    expected: str
+    verdict: str
+    sign: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the table of runs, for the dictionary."""
+
+    name: str
+    unit: str
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure of the page; `uri` holds it whole, and is empty if it has not been drawn."""
+
+    name: str
+    caption: str
+    uri: str
+    width_rem: float
+
+
+def make(ledger: Ledger, study_folder: Path) -> Path:
+    """Write `report/index.html` from the tables and figures in `study_folder`, and from the runs' provenance.
+
+    Tables and figures that are not there are left out; the page says so.
+
+    Returns:
+        The page.
+
+    Raises:
+        RecordError: naming a record that cannot be read.
+    """
+    study = ledger.study
+    files = {name: study_folder / "tables" / f"{name}.parquet" for name in catalog.names("table")}
+    tables = {name: pd.read_parquet(file) for name, file in files.items() if file.is_file()}
+    evidence = of_runs(ledger)
+    asked = {name: str(catalog.constants("table", name)["CAPTION"]) for name in _asked(study) if name in tables}
+    page = _template().render(
+        study=study,
+        version=__version__,
+        coverage=ledger.coverage(),
+        statuses=ledger.runs["status"].value_counts().to_dict(),
+        lacking=lacking(ledger.runs, FINISHED),
+        flags=flags(ledger, tables, evidence),
+        rules=in_words(study.rules, study.repeats),
+        tables={name: _shown(files[name], words) for name, words in (STATIC_TABLES | asked).items() if name in tables},
+        asked=[(name, name.replace("_", " ").capitalize()) for name in asked],
+        pictures=[_picture(study_folder / "figures" / f"{name}.svg") for name in study.figure_names],
+        runs=_interactive(tables["runs"]) if "runs" in tables else "",
+        dictionary=_dictionary([str(name) for name in tables["runs"]]) if "runs" in tables else [],
+        claims=_claims(tables["claims"]) if "claims" in tables else [],
+        verdicts=summary(tables["claims"]["verdict"]) if "claims" in tables else "",
+        evidence=evidence,
+        source=_source(study),
+    )
+    file = study_folder / "report" / "index.html"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    temporary.write_text(page, encoding="utf-8")
+    os.replace(temporary, file)
+    return file
+
+
+def _asked(study: Study) -> list[str]:
+    """Return the tables for readers that only this kind of study has, in its order."""
+    found = {name: catalog.constants("table", name) for name in study.table_names}
+    return [name for name, known in found.items() if "ON_REQUEST" in known and known.get("FOR_READING", True)]
+
+
+def _template() -> Template:
+    environment = Environment(loader=PackageLoader("ddp_hpc.analysis.report"), autoescape=True, undefined=StrictUndefined)
+    environment.trim_blocks = environment.lstrip_blocks = True
+    return environment.get_template("report.html.j2")
+
+
+def _shown(file: Path, caption: str) -> Shown:
+    shown = readable(pd.read_parquet(file), records.read_metadata(file)["left_out"])
+    return Shown(caption, list(shown.texts.columns), shown.numeric, shown.texts.to_numpy().tolist(), shown.notes)
+
+
+def _claims(table: pd.DataFrame) -> list[Judged]:
+    """Return the claims in the order of the study."""
+    shown = []
+    for row in rows_of(table):
+        unit = f" {row['unit']}" if pd.notna(row["unit"]) else ""
+        numbers = {name: cell(row[name]) for name in ("published", "ours", "ours_low", "ours_high")}
+        interval = f"{numbers['ours_low']} to {numbers['ours_high']}" if numbers["ours_low"] else ""
+        texts = {name: cell(row[name]) for name in ("id", "statement", "source", "expected", "verdict", "reason")}
+        shown.append(
+            Judged(
+                **texts,
+                published=f"{numbers['published']}{unit}" if numbers["published"] else "in words only",
+                ours=f"{numbers['ours']}{unit}" if numbers["ours"] else "",
+                interval=f"{interval} ({row['interval_from']})" if interval else "",
+                sign=SIGNS[row["verdict"]],
+            )
+        )
+    return shown
+
+
+def _dictionary(columns: list[str]) -> list[Column]:
+    """Return unit and meaning of the columns of the table of runs, in its order."""
+    found = []
+    for name in columns:
+        metadata = records.RUN.field(name).metadata if name in records.RUN.names else {}
+        unit, meaning = metadata.get(b"unit", b"").decode(), metadata.get(b"meaning", b"").decode()
+        found.append(Column(name, unit, DERIVED.get(name, meaning)))
+    return found
+
+
+def _picture(file: Path) -> Picture:
+    caption = str(catalog.constants("figure", file.stem).get("CAPTION", file.stem))
+    if not file.is_file():
+        return Picture(file.stem, caption, "", 0)
+    svg = file.read_bytes()
+    size = re.search(rb'<svg[^>]*\swidth="([\d.]+)pt"', svg)
+    width_rem = float(size[1]) / POINTS_PER_REM if size else 40
+    return Picture(
+        file.stem, caption, f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}", round(width_rem, 1)
+    )
+
+
+def _interactive(runs: pd.DataFrame) -> Markup:
+    """Return the table of all runs, which sorts, searches and filters without the network (itables)."""
+    import itables
+    from itables.javascript import generate_init_offline_itables_html, to_html_datatable
+
+    differ = [name for name in runs if name not in HIDDEN and (len(runs) < 2 or runs[name].nunique(dropna=False) > 1)]
+    shown = runs[[name for name in differ if runs[name].notna().any()]].copy()
+    for name in shown.select_dtypes("float"):
+        shown[name] = [float(f"{value:.{SIGNIFICANT_DIGITS}g}") for value in shown[name]]
+    for name in shown.select_dtypes("string"):
+        shown[name] = shown[name].fillna("")
+    blank = itables.JavascriptFunction(NULL_IS_BLANK)
+    table = to_html_datatable(
+        shown,
+        connected=False,
+        table_id="runs-table",
+        classes="display compact nowrap",
+        showIndex=False,
+        maxBytes=0,
+        maxRows=0,
+        maxColumns=0,
+        column_filters="footer",
+        columnDefs=[{"targets": list(range(shown.shape[1])), "render": blank}],
+        scrollX=True,
+        pageLength=25,
+        display_logo_when_loading=False,
+    )
+    return Markup(generate_init_offline_itables_html(itables.options.dt_bundle) + table)
+
+
+def _source(study: Study) -> str:
+    """Return the study as YAML, without what is at its default."""
+    text, yaml = StringIO(), YAML(typ="safe", pure=True)
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
+    yaml.width = 100
+    yaml.dump(study.model_dump(mode="json", exclude_defaults=True), text)
+    return text.getvalue()

@@ -1,0 +1,5 @@
+"""Tables: one table, one file. Each offers `build(ledger) -> DataFrame`, and `CAPTION`."""
+
+from ddp_hpc.analysis.tables._formats import lines, make
+
+__all__ = ["lines", "make"]

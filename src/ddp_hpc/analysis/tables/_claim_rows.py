@@ -1,0 +1,272 @@
+"""Which rows of a table a claim reads, and the numbers in them: one for each repeat, with its interval if it has one.
+
+What is missing is no number: rows of runs that did not end well or not where they should, and nulls are left out, and
+the claim says so.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ddp_hpc.analysis.columns import CHOICES, DISTURBED, MISPLACED, SPEC_COLUMNS, rows_of, show, standing
+from ddp_hpc.analysis.intervals import WITHIN, Interval
+from ddp_hpc.analysis.tables._ranks import NOT_RECORDED, provenance, why_null
+from ddp_hpc.config import catalog
+from ddp_hpc.config.budget import Budget
+from ddp_hpc.config.claim_quantity import Cells, Trend
+from ddp_hpc.config.errors import unknown
+from ddp_hpc.config.study import listed
+from ddp_hpc.runs import records
+from ddp_hpc.runs.statuses import in_words
+from ddp_hpc.runs.study_runs import Ledger
+
+MOST_SHOWN = 4  # values of a column in a reason
+
+
+class NotTestable(Exception):  # noqa: N818  (no error: a verdict)
+    """Why there is no number of ours."""
+
+
+@dataclass(frozen=True)
+class Number:
+    """A cell that holds a number.
+
+    Args:
+        row: of the table.
+        value: finite.
+        interval: what the table says of how sure it is; None if it says nothing.
+    """
+
+    row: Mapping[str, Any]
+    value: float
+    interval: Interval | None
+
+    @property
+    def seed(self) -> int | None:
+        """The repeat; None in a table that combines the repeats."""
+        return self.row.get("seed")
+
+
+@dataclass(frozen=True)
+class Taken:
+    """The numbers that cells hold, what a reader has to know of them, and which of them are null."""
+
+    numbers: list[Number]
+    remarks: list[str]
+    nulls: list[str]
+
+
+def take(cells: Cells, frame: pd.DataFrame, ledger: Ledger) -> Taken:
+    """Return the numbers in `cells` of a table, one at least.
+
+    Raises:
+        NotTestable: there is none, or rows differ in more than the seed (and the column of a trend).
+    """
+    over = [cells.over] if isinstance(cells, Trend) else []
+    for name in (cells.column, *over):
+        if name not in frame:
+            raise NotTestable(f"table {cells.table}: {unknown('column', name, map(str, frame.columns))}")
+    rows = rows_of(selected(cells, frame, ledger))
+    if not rows:
+        raise NotTestable(f"no row of the table {cells.table} has {_in_words(cells.where)}".removesuffix(" has "))
+    _repeats_only(rows, cells)
+    ended, remarks = _ended(rows, cells)
+    known = [number for row in ended if (number := _number(row, cells)) is not None]
+    if not known:
+        raise NotTestable(f"{cells.column} is null: {_why_null(ended[0], cells, ledger)}")
+    lost = len(ended) - len(known)
+    nulls = [f"{cells.column} is null in {lost} of {len(ended)} rows"] if lost else []
+    return Taken(known, [*remarks, *nulls, *_warnings([number.row for number in known])], nulls)
+
+
+def selected(cells: Cells, frame: pd.DataFrame, ledger: Ledger) -> pd.DataFrame:
+    """Return the rows that `where` asks for; a spec field that is the same in all runs need be no column.
+
+    Raises:
+        NotTestable: a column is not there.
+    """
+    first = ledger.planned[0]
+    shared = {name: value for name, value in first.spec.columns().items() if name not in ledger.varying[first.run]}
+    known = frame.assign(**{name: value for name, value in shared.items() if name not in frame})
+    needed = list(dict.fromkeys(column for key in cells.where.items() for column in _columns(*key)))
+    if lacking := [column for column in needed if column not in known]:
+        raise NotTestable(f"table {cells.table}: {unknown('column', lacking[0], map(str, frame.columns))}")
+    fits = [
+        all(any(_same(row, name, value) for value in listed(wanted)) for name, wanted in cells.where.items())
+        for row in rows_of(known[needed])
+    ]
+    return frame[pd.Series(fits, index=frame.index, dtype=bool)] if needed else frame
+
+
+def runs_read(cells: Iterable[Cells], ledger: Ledger, judged: Iterable[str] = ()) -> pd.DataFrame:
+    """Return the planned runs that fit what `where` says of specs.
+
+    Args:
+        cells: of one claim.
+        ledger: of the study.
+        judged: tables in which `where` on an axis of the search picks a winner, which all points had a part in.
+    """
+    runs = ledger.runs
+    read = pd.Series(False, index=runs.index)
+    for one in cells:
+        searched = ledger.study.search if one.table in judged else ()
+        read |= runs.index.isin(selected(of_specs(one, searched), runs, ledger).index)
+    return runs[read]
+
+
+def of_specs(cells: Cells, without: Collection[str] = ()) -> Cells:
+    """Return cells whose `where` names fields of specs only, but for those in `without`."""
+    where = {name: value for name, value in cells.where.items() if name.partition(".")[0] in SPEC_COLUMNS}
+    return Cells(
+        table=cells.table,
+        column=cells.column,
+        where={name: value for name, value in where.items() if name not in without},
+    )
+
+
+def is_option(name: str) -> bool:
+    """Return whether `name` is e.g. `exchange.period`: an option of a choice."""
+    choice, dot, _ = name.partition(".")
+    return bool(dot) and choice in CHOICES
+
+
+def _columns(name: str, wanted: Any) -> tuple[str, ...]:
+    """Return the columns that hold a key of `where`; the options of a choice stand in a column of their own."""
+    choice = name.partition(".")[0]
+    of_options = is_option(name) or (name in CHOICES and any(isinstance(one, Mapping) for one in listed(wanted)))
+    return (choice, f"{choice}_options") if of_options else (name,)
+
+
+def _same(row: Mapping[str, Any], name: str, wanted: Any) -> bool:
+    if name in CHOICES and isinstance(wanted, Mapping):  # those options, others are free: as in a grid's filters
+        return all(_same(row, name if key == "name" else f"{name}.{key}", value) for key, value in wanted.items())
+    if is_option(name):
+        return _equal(_option(row, *name.split(".", 1)), wanted)
+    if name == "budget" and isinstance(wanted, Mapping):
+        wanted = str(Budget.model_validate(wanted))
+    return _equal(row[name], wanted)
+
+
+def _option(row: Mapping[str, Any], choice: str, option: str) -> Any:
+    name, options = row[choice], row[f"{choice}_options"]
+    given = {} if pd.isna(options) else json.loads(options)
+    default = catalog.options(choice, name).get(option) if name in catalog.names(choice) else None
+    return given.get(option, default.default if default else None)
+
+
+def _equal(value: Any, wanted: Any) -> bool:
+    if wanted is None or pd.isna(value):
+        return wanted is None and bool(pd.isna(value))
+    if isinstance(value, bool | np.bool_) != isinstance(wanted, bool):
+        return False
+    return bool(catalog.canonical(value) == catalog.canonical(wanted))
+
+
+def _in_words(where: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {'null' if value is None else value}" for name, value in where.items())
+
+
+def _repeats_only(rows: list[dict[str, Any]], cells: Cells) -> None:
+    """Check that rows differ in the seed alone; those of a trend, where they have the same place in it.
+
+    Raises:
+        NotTestable: naming the columns that tell them apart.
+    """
+    over = cells.over if isinstance(cells, Trend) else ""
+    places: dict[Any, list[dict[str, Any]]] = {}
+    for row in rows:
+        places.setdefault(_plain(row[over]) if over else "", []).append(row)
+    if over:
+        places.pop(None, None)  # of runs that have not ended: told later
+    for place, those in places.items():
+        apart = [name for name in SPEC_COLUMNS if name != "seed" and _varies(those, name)]
+        if not apart and len({row.get("seed") for row in those}) == len(those):
+            continue
+        apart = apart or [name for name in those[0] if name != "seed" and _tells_apart(those, name)]
+        listed = "; ".join(f"{name}: {_few(row[name] for row in those)}" for name in apart[:MOST_SHOWN])
+        at = f" at {over} {show(place)}" if over else ""
+        raise NotTestable(
+            f"{len(those)} rows of the table {cells.table} fit{at}, where one is needed, or one per seed; "
+            f"they differ in {listed or 'nothing but what was measured'}"
+        )
+
+
+def _varies(rows: list[dict[str, Any]], name: str) -> bool:
+    return name in rows[0] and len({_plain(row[name]) for row in rows}) > 1
+
+
+def _tells_apart(rows: list[dict[str, Any]], name: str) -> bool:
+    return _varies(rows, name) and not any(isinstance(row[name], float) for row in rows)
+
+
+def _few(values: Iterable[Any]) -> str:
+    found = [show(value) for value in dict.fromkeys(map(_plain, values))]
+    return ", ".join(found[:MOST_SHOWN]) + (", ..." if len(found) > MOST_SHOWN else "")
+
+
+def _plain(value: Any) -> Any:
+    return None if pd.isna(value) else value
+
+
+def _ended(rows: list[dict[str, Any]], cells: Cells) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the rows of runs that ended well, or as `where` asks, where they were asked to; a remark on the others.
+
+    Raises:
+        NotTestable: there is none.
+    """
+    if "status" not in rows[0]:
+        return rows, []
+    frame = pd.DataFrame(rows)
+    states = standing(frame) if "placement_verified" in frame else frame["status"]
+    fits = [state == "ok" or ("status" in cells.where and state != MISPLACED) for state in states]
+    ended = [row for row, fit in zip(rows, fits, strict=True) if fit]
+    others = Counter(in_words(str(state)) for state, fit in zip(states, fits, strict=True) if not fit)
+    listed = ", ".join(f"{count} {state}" for state, count in others.items())
+    if not ended:
+        raise NotTestable(f"no run has a result: {listed}")
+    return ended, [f"{len(rows) - len(ended)} of {len(rows)} runs have no result: {listed}"] if others else []
+
+
+def _number(row: Mapping[str, Any], cells: Cells) -> Number | None:
+    value = row[cells.column]
+    if isinstance(value, bool | np.bool_ | str) or pd.isna(value) or not np.isfinite(value):
+        return None
+    return Number(row, float(value), _interval(row, cells.column))
+
+
+def _interval(row: Mapping[str, Any], column: str) -> Interval | None:
+    """Return the interval that stands beside a number: in `ratio_low` of `ratio`, `step_low_s` of `step_s`."""
+    stem, _, unit = column.rpartition("_")
+    for low, high in ((f"{column}_low", f"{column}_high"), (f"{stem}_low_{unit}", f"{stem}_high_{unit}")):
+        if low in row and high in row and pd.notna(row[low]) and pd.notna(row[high]):
+            middle = float(row[column])
+            basis = row.get("interval_from", row.get("judged_by", WITHIN if "run" in row else "its table"))
+            return Interval(middle, min(float(row[low]), middle), max(float(row[high]), middle), str(basis))
+    return None
+
+
+def _why_null(row: Mapping[str, Any], cells: Cells, ledger: Ledger) -> str:
+    said = row.get("reason")
+    if said is not None and not pd.isna(said):
+        return str(said)
+    if "run" in row and cells.column in records.RUN.names and ledger.store.finished(str(row["run"])):
+        return why_null(provenance(ledger, str(row["run"])), cells.column)
+    return NOT_RECORDED
+
+
+def _warnings(rows: list[Mapping[str, Any]]) -> list[str]:
+    """Return what makes times of these rows doubtful."""
+    crowded = sum(bool(pd.notna(row.get("oversubscribed")) and row["oversubscribed"]) for row in rows)
+    slow = [row["slow_steps_share"] for row in rows if pd.notna(row.get("slow_steps_share"))]
+    disturbed = sum(share > DISTURBED for share in slow)
+    words = []
+    if crowded:
+        words.append(f"more threads than cores in {crowded} of {len(rows)} rows: no time of theirs counts")
+    if disturbed:
+        words.append(f"{disturbed} of {len(rows)} rows were disturbed: no time of theirs is to be trusted")
+    return words

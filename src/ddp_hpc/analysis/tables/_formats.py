@@ -1,0 +1,158 @@
+"""The forms of a table: Parquet (which figures read) and CSV with all columns; Markdown and LaTeX for reading."""
+
+import importlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+
+from ddp_hpc.analysis.formatting import Readable, in_words, readable
+from ddp_hpc.config import catalog
+from ddp_hpc.runs import records
+from ddp_hpc.runs.study_runs import Ledger
+
+MOST_ROWS = 200  # in Markdown and LaTeX, which are for reading
+WIDE = 60  # letters; longer texts are broken into lines in LaTeX
+SENTENCE_WIDTH = r"0.25\linewidth"
+LONG = 50  # rows from which on a LaTeX table may break over pages
+
+
+@dataclass(frozen=True)
+class Text:
+    """What stands around a table that is for reading."""
+
+    caption: str
+    label: str
+    notes: list[str]
+
+
+def make(name: str, ledger: Ledger, folder: Path) -> Path:
+    """Write a table as `<name>.csv`, `.md`, `.tex` and `.parquet` into `folder`, the Parquet file last.
+
+    A table may offer `left_out(study)`, columns that are not for reading; `JUDGED = True`, if the rules of the winner
+    belong to its notes; `FOR_READING = False`, if nobody reads it: then there are Parquet and CSV only; `lines(frame)`,
+    for a terminal.
+
+    Coverage, rules, caption, study and the columns left out stand in the Parquet file's metadata
+    (`records.read_metadata`), coverage and rules also as notes under the readable forms.
+
+    Returns:
+        The Parquet file.
+
+    Raises:
+        CatalogError: no such table.
+        RecordError: naming every record that cannot be read.
+    """
+    catalog.path("table", name)
+    module = importlib.import_module(f"ddp_hpc.analysis.tables.{name}")
+    frame: pd.DataFrame = module.build(ledger)
+    study, caption, coverage = ledger.study, str(getattr(module, "CAPTION", name)), ledger.coverage()
+    left_out = list(module.left_out(study)) if hasattr(module, "left_out") else []
+    folder.mkdir(parents=True, exist_ok=True)
+    _replace(folder / f"{name}.csv", frame.to_csv(index=False, lineterminator="\n"))
+    if getattr(module, "FOR_READING", True):
+        shown = readable(frame.head(MOST_ROWS), left_out)
+        rules = in_words(study.rules, study.repeats) if getattr(module, "JUDGED", False) else []
+        notes = [f"Coverage: {coverage}.", *rules, *shown.notes]
+        if len(frame) > MOST_ROWS:
+            notes.append(f"The first {MOST_ROWS} of {len(frame)} rows; all are in {name}.csv and {name}.parquet.")
+        text = Text(caption, f"tab:{study.name}-{name}".replace("_", "-"), notes)
+        _replace(folder / f"{name}.md", markdown(shown, text))
+        _replace(folder / f"{name}.tex", latex(shown, text))
+    table = pa.Table.from_pandas(frame, preserve_index=False)
+    facts = {
+        "study": study.name,
+        "caption": caption,
+        "coverage": coverage,
+        "rules": study.rules.model_dump(),
+        "left_out": left_out,
+    }
+    metadata = {f"ddp_hpc.{key}": json.dumps(value) for key, value in facts.items()}
+    file = folder / f"{name}.parquet"
+    records.write_table(table.replace_schema_metadata({**(table.schema.metadata or {}), **metadata}), file)
+    return file
+
+
+def lines(name: str, file: Path) -> list[str]:
+    """Return what a terminal shows of a table that was written to `file`: nothing if it offers no `lines(frame)`."""
+    module = importlib.import_module(f"ddp_hpc.analysis.tables.{name}")
+    return list(module.lines(pd.read_parquet(file))) if hasattr(module, "lines") else []
+
+
+def markdown(shown: Readable, text: Text) -> str:
+    """Return a table of texts as Markdown."""
+
+    def line(cells: list[str]) -> str:
+        return "| " + " | ".join(map(_marked, cells)) + " |"
+
+    rows = [
+        line(list(shown.texts.columns)),
+        line(["---:" if number else "---" for number in shown.numeric]),
+        *(line(row) for row in shown.texts.values.tolist()),
+    ]
+    return "\n".join([f"**{text.caption}**", "", *rows, "", *(f"{_marked(note)}  " for note in text.notes), ""])
+
+
+def _marked(text: str) -> str:
+    """Return a text as Markdown that stays in its cell: one line, and no HTML."""
+    plain = " ".join(text.splitlines()).replace("&", "&amp;").replace("<", "&lt;")
+    return plain.replace("\\", "\\\\").replace("|", "\\|")
+
+
+def latex(shown: Readable, text: Text) -> str:
+    """Return a table of texts as LaTeX; it needs the packages booktabs and longtable."""
+    escaped = shown.texts.map(escape)
+    head = " & ".join(escape(name) for name in shown.texts.columns) + r" \\"
+    body = [" & ".join(row) + r" \\" for row in escaped.values.tolist()]
+    texts = shown.texts.T.values.tolist()  # by column
+    columns = "".join("r" if number else _column(cells) for number, cells in zip(shown.numeric, texts, strict=True))
+    notes = r" \\ ".join(escape(note) for note in text.notes)
+    title = rf"\caption{{{escape(text.caption)}}}\label{{{text.label}}}"
+    small = r"\begingroup\footnotesize"
+    if len(shown.texts) > LONG:
+        begin = [small, rf"\begin{{longtable}}{{{columns}}}", rf"{title} \\"]
+        head_lines = [r"\toprule", head, r"\midrule", r"\endhead", r"\bottomrule", r"\endfoot"]
+        lines = [*begin, *head_lines, *body, r"\end{longtable}", rf"\noindent {notes}", r"\endgroup"]
+    else:
+        begin = [r"\begin{table}", r"\centering\footnotesize", title, rf"\begin{{tabular}}{{{columns}}}"]
+        table = [r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}"]
+        lines = [*begin, *table, rf"\par\smallskip\raggedright {notes}", r"\end{table}"]
+    return "\n".join(["% needs \\usepackage{booktabs, longtable}", *lines, ""])
+
+
+def _column(cells: list[str]) -> str:
+    """Return the type of a column of texts: sentences are broken into lines."""
+    return "l" if max(map(len, cells), default=0) <= WIDE else rf"p{{{SENTENCE_WIDTH}}}"
+
+
+LAST_KNOWN = "\u017e"  # the accented letters of European languages end here
+_SPECIAL = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "[": "{[}",  # after a line break it would be taken for an optional argument
+} | {character: f"\\{character}" for character in "#$%&_"}
+
+
+def escape(text: str) -> str:
+    """Return `text` as LaTeX that prints it; what pdflatex does not know becomes `?`, control characters a space."""
+    return "".join(_SPECIAL.get(character) or _plain(character) for character in text)
+
+
+def _plain(character: str) -> str:
+    if not character.isprintable():
+        return " "
+    return character if character <= LAST_KNOWN else "?"
+
+
+def _replace(file: Path, text: str) -> None:
+    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, file)

@@ -1,0 +1,159 @@
+"""Claims: what a source states, beside our number and its interval, and whether we reproduce it here.
+
+The verdict is `reproduced` where our number and its whole 95 % interval are as expected, `contradicted` where the whole
+interval is where the study says that it would contradict the source (by default all that is not expected), and
+`undecided` else. It is `not testable here`, with the reason, where there is no number, or where the study says under
+`applies_when` that it would mean nothing here. Repeats are paired by seed; of one run without an interval the number
+alone decides, and the reason says so.
+"""
+
+import importlib
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from functools import cache
+from typing import Any
+
+import pandas as pd
+
+from ddp_hpc.analysis.claim_verdict import NOT_TESTABLE, SIGNS, summary, verdict
+from ddp_hpc.analysis.columns import CROWDED, DISTURBED, crowded, rows_of, slow_steps_share, standing
+from ddp_hpc.analysis.formatting import cell
+from ddp_hpc.analysis.tables._claim_quantity import Found, Frames, number_of
+from ddp_hpc.analysis.tables._claim_rows import NotTestable, runs_read
+from ddp_hpc.analysis.tables._frame import FLOAT, TEXT, typed
+from ddp_hpc.config.claims import AtLeast, Claim
+from ddp_hpc.runs.statuses import FINISHED, in_words
+from ddp_hpc.runs.study_runs import Ledger
+from ddp_hpc.system.printing import counted
+
+CAPTION = "Claims: what the sources state, and what these runs say to it."
+OF_CLAIMS = True
+SHARES = ("slow_steps_share", "others_slow_steps_share")  # of the runs of a row, and of those they are compared with
+
+_TYPES = {
+    "id": TEXT,
+    "statement": TEXT,
+    "source": TEXT,
+    "published": FLOAT,
+    "unit": TEXT,
+    "ours": FLOAT,
+    "ours_low": FLOAT,
+    "ours_high": FLOAT,
+    "interval_from": TEXT,
+    "expected": TEXT,
+    "verdict": TEXT,
+    "reason": TEXT,
+}
+
+
+def build(ledger: Ledger) -> pd.DataFrame:
+    """Return one row per claim of the study, in its order; `ours` is there whether a verdict may be given or not."""
+
+    @cache
+    def frames(name: str) -> pd.DataFrame:
+        frame: pd.DataFrame = importlib.import_module(f"ddp_hpc.analysis.tables.{name}").build(ledger)
+        return frame
+
+    return typed((_row(claim, frames, ledger) for claim in ledger.study.claims), _TYPES)
+
+
+def lines(frame: pd.DataFrame) -> Iterator[str]:
+    """Yield a few lines per claim, for a terminal: verdict and statement, the numbers, and why."""
+    for row in rows_of(frame):
+        unit = f" {row['unit']}" if pd.notna(row["unit"]) else ""
+        numbers = {name: cell(row[name]) for name in ("published", "ours", "ours_low", "ours_high")}
+        ours = f"ours {numbers['ours']}{unit}" if numbers["ours"] else "ours: none"
+        interval = f" ({numbers['ours_low']} to {numbers['ours_high']}, {row['interval_from']})"
+        published = f"; published {numbers['published']}{unit}" if numbers["published"] else ""
+        yield f"{SIGNS[row['verdict']]} {row['verdict']}: {row['id']}: {row['statement']} [{row['source']}]"
+        yield f"    {ours}{interval if numbers['ours_low'] else ''}{published}; expected {row['expected']}"
+        if pd.notna(row["reason"]):
+            yield f"    {row['reason']}"
+    yield summary(frame["verdict"])
+
+
+def _row(claim: Claim, frames: Frames, ledger: Ledger) -> dict[str, Any]:
+    said = {
+        "id": claim.id,
+        "statement": claim.statement,
+        "source": claim.source,
+        "published": claim.published,
+        "unit": claim.unit or None,
+        "expected": claim.in_words,
+    }
+    try:
+        found = number_of(claim.ours, frames, ledger)
+    except NotTestable as none:
+        reasons = [str(none), *_lacking(claim, None, frames, ledger)]
+        return said | {"verdict": NOT_TESTABLE, "reason": "; ".join(reasons)}
+    ours = found.interval
+    said |= {"ours": ours.middle, "ours_low": ours.low, "ours_high": ours.high, "interval_from": ours.basis}
+    lacking = list(dict.fromkeys(_lacking(claim, found, frames, ledger)))
+    if lacking:
+        return said | {"verdict": NOT_TESTABLE, "reason": "; ".join(lacking)}
+    judged, why = verdict(claim, ours)
+    return said | {"verdict": judged, "reason": "; ".join(filter(None, (why, *found.remarks))) or None}
+
+
+def _lacking(claim: Claim, found: Found | None, frames: Frames, ledger: Ledger) -> Iterator[str]:
+    """Yield what `applies_when` asks for and is not there.
+
+    Args:
+        claim: to be judged.
+        found: our number; None where there is none.
+        frames: gives a table by its name.
+        ledger: of the study.
+    """
+    rows = found.rows if found else []
+    cells = list(claim.ours.cells.values())
+    judged = [one.table for one in cells if "winner" in frames(one.table)]
+    read = runs_read(cells, ledger, judged)
+    ended = ledger.runs[standing(ledger.runs) == "ok"]
+    for condition in claim.applies_when:
+        if isinstance(condition, AtLeast):
+            yield from _too_small(condition, ended)
+        elif condition == "complete" and found and rows:
+            yield from _incomplete(read, FINISHED if judged else {"ok"})
+            yield from (f"not complete: {row['reason']}" for row in rows if pd.notna(row.get("reason")))
+            yield from (f"not complete: {null}" for null in found.nulls)
+        elif condition == "within_cores":
+            yield from _crowded([*rows, *rows_of(read)])
+        elif condition == "quiet":
+            shares = [*slow_steps_share(read), *(row.get(name) for row in rows for name in SHARES)]
+            known = [share for share in shares if pd.notna(share)]
+            if any(share > DISTURBED for share in known):
+                yield "disturbed: more than a third of a training went to steps slower than its median step"
+            elif crowded(read).any():
+                yield f"disturbed: threads waited for cores that others used, in over {CROWDED:.0%} of a training"
+            elif rows and not known:
+                yield "it is not known whether the machine was quiet: no run has a median step"
+        elif condition == "gpu":
+            devices = set((read if rows else ended)["device_used"].dropna())  # a run that failed had none
+            if devices - {"cuda"} or (rows and not devices):
+                yield "no GPU: the runs used the CPU"
+
+
+def _too_small(least: AtLeast, ended: pd.DataFrame) -> Iterator[str]:
+    for name, column, wanted in (("nodes", "hosts", least.nodes), ("ranks", "world_size", least.ranks)):
+        largest = ended[column].max() if len(ended) else pd.NA
+        if wanted is not None and (pd.isna(largest) or largest < wanted):
+            yield f"needs {wanted} {name}, the largest complete run has {0 if pd.isna(largest) else largest}"
+
+
+def _incomplete(read: pd.DataFrame, ended: Collection[str]) -> Iterator[str]:
+    """Say what is missing of the runs. Of a judgement nothing is, if some diverged: they have lost."""
+    short = (read["samples_asked"].notna() & (read["samples_seen"] != read["samples_asked"])).fillna(False)
+    states = standing(read).mask((read["status"] == "ok") & short.astype(bool), "incomplete")
+    others = Counter(in_words(str(state)) for state in states if state not in ended)
+    if others:
+        listed = ", ".join(f"{count} {state}" for state, count in others.items())
+        yield f"not complete: of {counted(len(read), 'run')} {listed}"
+
+
+def _crowded(rows: list[Mapping[str, Any]]) -> Iterator[str]:
+    crowded = [row for row in rows if pd.notna(row.get("oversubscribed")) and row["oversubscribed"]]
+    if crowded:
+        ranks = max((int(row["world_size"]) for row in crowded if pd.notna(row.get("world_size"))), default=None)
+        cores = next((int(row["cores"]) for row in crowded if pd.notna(row.get("cores"))), None)
+        where = f" ({ranks} ranks, {cores} cores)" if ranks and cores else ""
+        yield f"oversubscribed: more threads than cores{where}"

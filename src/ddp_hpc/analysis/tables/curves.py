@@ -1,0 +1,31 @@
+"""The loss of each run over time, thinned to what a figure can show."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+
+from ddp_hpc.analysis.columns import group_columns, rows_of, search_columns
+from ddp_hpc.analysis.tables._curve import thinned, whole_curve
+from ddp_hpc.analysis.tables._frame import FLAG, FLOAT, INT, TEXT, typed, types_of
+from ddp_hpc.runs.statuses import FINISHED
+from ddp_hpc.runs.study_runs import Ledger
+
+CAPTION = "Loss curves: loss of the steps over the time since time zero, thinned."
+FOR_READING = False
+MOST_POINTS = 400
+
+
+def build(ledger: Ledger) -> pd.DataFrame:
+    """Return up to 400 steps of each finished run, its first, last and least loss among them."""
+    runs = ledger.runs
+    axes = [*group_columns(runs, ledger.study), *search_columns(ledger.study), "seed"]
+    types = {"run": TEXT} | types_of(axes) | {"status": TEXT, "oversubscribed": FLAG}
+    return typed(_points(ledger, runs, list(types)), types | {"step": INT, "t_s": FLOAT, "loss": FLOAT})
+
+
+def _points(ledger: Ledger, runs: pd.DataFrame, columns: list[str]) -> Iterator[dict[str, Any]]:
+    for row in rows_of(runs[runs["status"].isin(FINISHED)][columns]):
+        curve = whole_curve(ledger, str(row["run"]))
+        for place in thinned(curve.loss, MOST_POINTS):
+            yield row | {"step": curve.step[place], "t_s": curve.t_s[place], "loss": curve.loss[place]}

@@ -1,0 +1,51 @@
+"""Every planned run is a row: its spec, how it ended and why, all that was measured, and whether it may win."""
+
+import pandas as pd
+
+from ddp_hpc.analysis.columns import SPEC_COLUMNS, rows_of, varying
+from ddp_hpc.analysis.tables._frame import FLAG, FLOAT, TEXT, typed
+from ddp_hpc.analysis.tables._selection import judged
+from ddp_hpc.analysis.tables._stationarity import columns
+from ddp_hpc.config.study import Study
+from ddp_hpc.runs import records
+from ddp_hpc.runs.study_runs import Ledger
+
+CAPTION = "Runs: every planned run, whatever became of it."
+JUDGED = True
+READ = (
+    "steps",
+    "train_s",
+    "samples_per_s",
+    "min_loss",
+    "final_loss",
+    "loss_area_loss_s",
+    "test_metric",
+    "status",
+    "reason",
+)
+
+_STEADY = {"step_low_s": FLOAT, "step_high_s": FLOAT, "drift_percent": FLOAT, "drifting": FLAG, "slow_ranks": TEXT}
+_FOR_PROGRAMS = ("attempts", "step_low_s", "step_high_s", "drift_percent")
+
+
+def build(ledger: Ledger) -> pd.DataFrame:
+    """Return one row per planned run, in the order of the plan; the spec columns that vary stand first.
+
+    `min_loss` is over the study's `loss_window`; `excluded` says why the run may not win and is null if it may.
+    `step_low_s` and `step_high_s` are the 95 % interval of the median step within that run (`intervals.of_median`),
+    `drift_percent` the trend of its steps from the first to the last, `drifting` whether that is beyond their noise,
+    `slow_ranks` names ranks whose own work takes longer than that of the others; null where it is not known.
+    """
+    runs = judged(ledger)
+    steady = typed((columns(ledger, row) for row in rows_of(runs)), _STEADY)
+    runs = pd.concat([runs, steady.set_axis(runs.index)], axis="columns")
+    runs["excluded"] = runs["excluded"].replace("", pd.NA)
+    front = [*(varying(runs) or ["world_size"]), "status", "reason", "excluded"]
+    back = [name for name in SPEC_COLUMNS if name not in front]
+    middle = [name for name in runs if name not in {*front, *back, "run", "spec_hash", "code_hash"}]
+    return runs[[*front, *middle, *back, "run", "spec_hash", "code_hash"]].copy()
+
+
+def left_out(study: Study) -> list[str]:
+    """Return the columns that are not for reading: all measurements but a few."""
+    return [name for name in [*records.RUN.names, *_FOR_PROGRAMS] if name not in {*SPEC_COLUMNS, *READ}]

@@ -1,0 +1,143 @@
+"""Schemes of distributed training: who computes, who moves what, how much, and how fast that is at which intensity.
+
+The three columns in words are those of a lecture, with the words of each exchange's file. Arithmetic intensity is the
+work of a rank's step over the bytes of the parameters, which are what has to be exchanged: FLOP per byte.
+
+Source: S. Balaban, Distributed Training: A Gentle Introduction, Lambda.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from ddp_hpc import perfmodel
+from ddp_hpc.analysis.columns import SPEC_COLUMNS, rows_of, split, standing
+from ddp_hpc.analysis.tables import exchanges
+from ddp_hpc.analysis.tables._frame import FLAG, FLOAT, INT, TEXT, typed, types_of
+from ddp_hpc.config import catalog
+from ddp_hpc.config.study import Study
+from ddp_hpc.runs.study_runs import Ledger
+
+CAPTION = "Schemes: who computes and who moves what, and how fast that is; medians over the rounds."
+ON_REQUEST = True
+
+ITEM_BYTES = {"float32": 4, "float64": 8}
+_WORDS = ("scheme", "computes", "moves_gradients", "moves_model", "gpu_data_path")
+_OF_EXCHANGES = {
+    "step_ms": "step_us",
+    "step_low_ms": "step_low_us",
+    "step_high_ms": "step_high_us",
+}
+_AS_THEY_ARE = (
+    "samples_per_s",
+    "weak_efficiency",
+    "weak_efficiency_low",
+    "weak_efficiency_high",
+    "times_as_fast",
+    "times_as_fast_low",
+    "times_as_fast_high",
+    "slow_steps_share",
+    "others_slow_steps_share",
+)
+_TYPES = (
+    dict.fromkeys(_WORDS, TEXT)
+    | {"runs": INT, "parameter_bytes": INT}
+    | dict.fromkeys(
+        (
+            "flop_per_parameter_byte",
+            "sent_bytes",
+            "sent_by_others_bytes",
+            "exchange_exposed_ms",
+            "bus_gb_per_s",
+            "link_share",
+        ),
+        FLOAT,
+    )
+    | dict.fromkeys((*_OF_EXCHANGES, *_AS_THEY_ARE), FLOAT)
+    | {"reference": TEXT, "interval_from": TEXT, "oversubscribed": FLAG, "reason": TEXT}
+)
+Row = dict[str, Any]
+
+
+def build(ledger: Ledger) -> pd.DataFrame:
+    """Return one row per exchange, with its options, of each intensity (model, batch size) and number of ranks.
+
+    Times, rates and ratios are those of the table `exchanges`. `flop_per_parameter_byte`: what a rank computes in a
+    step, forward and backward, over the bytes of the parameters. `sent_bytes`: what the busiest rank, e.g. a server,
+    sends in a step, `sent_by_others_bytes` one that does not serve, by `perfmodel`; null where it has no formula.
+    `bus_gb_per_s`: the bus bandwidth of the moving part of the exchange, as nccl-tests define it, 1 GB = 1e9 B; null
+    where steps go on beside it. `link_share`: that over the study's `rules: link_gb_per_s`, where ranks sit on several
+    nodes: their links are then what the slowest part goes through.
+    """
+    runs = ledger.runs.copy()
+    runs["status"] = standing(runs)
+    frame = exchanges.build(ledger)
+    axes = [name for name in SPEC_COLUMNS if name in frame]
+    groups = split(runs, axes)
+    link = ledger.study.rules.link_gb_per_s
+    rows = (
+        key | _row(one, group[group["status"] == "ok"], link)
+        for one, (key, group) in zip(rows_of(frame), groups, strict=True)
+    )
+    return typed(rows, types_of(axes) | _TYPES)
+
+
+def _row(one: Mapping[str, Any], ended: pd.DataFrame, link_gb_per_s: float | None) -> Row:
+    constants = catalog.constants("exchange", one["exchange"])
+    row = {name: constants.get(name.upper()) for name in _WORDS}
+    if json.loads(one["exchange_options"]).get("gpu_path") == "direct":
+        row["gpu_data_path"] = "direct"
+    row |= {name: one[name] for name in ("runs", "reference", "interval_from", "oversubscribed", "reason")}
+    row |= {name: one[name] for name in _AS_THEY_ARE}
+    row |= {name: one[column] / 1e3 for name, column in _OF_EXCHANGES.items()}
+    if ended.empty:
+        return row
+    if constants.get("MAX_WORLD_SIZE") == 1:
+        row["reason"] = None  # the baseline is compared with nothing
+    run = rows_of(ended)[0]
+    size = int(run["parameters"]) * ITEM_BYTES[run["dtype"]]
+    row |= {
+        "parameter_bytes": size,
+        "flop_per_parameter_byte": float(ended["flop_per_step"].median()) / size,
+        "exchange_exposed_ms": 1e3 * float(ended["exchange_exposed_s"].median()),
+        "bus_gb_per_s": _bus_gb_per_s(constants, run, size, float(ended["move_s"].median())),
+    }
+    if link_gb_per_s and row["bus_gb_per_s"] is not None and run["hosts"] > 1:
+        row["link_share"] = row["bus_gb_per_s"] / link_gb_per_s
+    return row | _sent(run, size)
+
+
+def _bus_gb_per_s(constants: Mapping[str, Any], run: Mapping[str, Any], size: int, move_s: float) -> float | None:
+    """Return the bus bandwidth of an exchange that nothing goes on beside; None of others, and of one rank."""
+    if not constants["SYNCHRONOUS"] or constants["OVERLAPS"] or not move_s > 0:
+        return None
+    bandwidth = perfmodel.bus_bandwidth(size, move_s, int(run["world_size"]))
+    return None if bandwidth is None else bandwidth / 1e9
+
+
+def _sent(run: Mapping[str, Any], size: int) -> Row:
+    """Return what ranks send in a step; nothing where gradients are compressed, or the exchange has no model."""
+    exchange, given = str(run["exchange"]), json.loads(run["exchange_options"])
+    if exchange not in perfmodel.EXCHANGES or given.get("compression", "none") != "none":
+        return {}
+    ranks, options = int(run["world_size"]), options_of(exchange, given)
+    if options.get("ranks_per_group", 0) is None:  # the ranks of a node
+        options["ranks_per_group"] = -(-ranks // int(run["hosts"]))
+    return {
+        "sent_bytes": perfmodel.bytes_sent(exchange, size, ranks, **options),
+        "sent_by_others_bytes": perfmodel.bytes_sent(exchange, size, ranks, busiest=False, **options),
+    }
+
+
+def options_of(exchange: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of `perfmodel.cost` for an exchange with these options in a spec; its defaults count too."""
+    known = catalog.options("exchange", exchange)
+    return {name: given.get(name, known[name].default) for name in perfmodel.OPTIONS if name in known}
+
+
+def left_out(study: Study) -> list[str]:
+    """Return the columns that are not for reading."""
+    ends = [f"{name}_{end}" for name in ("weak_efficiency", "times_as_fast") for end in ("low", "high")]
+    return ["step_low_ms", "step_high_ms", *ends, "slow_steps_share", "others_slow_steps_share"]

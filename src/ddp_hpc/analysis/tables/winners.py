@@ -1,0 +1,28 @@
+"""The winner of each group: complete, below the threshold, not oversubscribed, least loss area; and how sure that is.
+
+Repeats of a point are combined: the median of their areas counts, and all must be able to win. `cannot_be_told_from`
+lists the points whose area is not larger beyond doubt (see `_doubt.compare`).
+"""
+
+import pandas as pd
+
+from ddp_hpc.analysis.columns import search_columns
+from ddp_hpc.analysis.tables._selection import judged_points, numbers, pick_winners
+from ddp_hpc.config.study import Study
+from ddp_hpc.runs.study_runs import Ledger
+
+CAPTION = "Winners: the point of the search with the least loss area, for each group."
+JUDGED = True
+COUNTS = ("repeats", "cannot_be_told_from_count", "excluded_points", "runs", "excluded_runs", "winner_runs")
+
+
+def build(ledger: Ledger) -> pd.DataFrame:
+    """Return one row per group: its winner, the margin to the second, who cannot be told from it, who is excluded."""
+    candidates, groups, search = judged_points(ledger)
+    return pick_winners(candidates, groups, search, ledger.study.rules.area_noise)
+
+
+def left_out(study: Study) -> list[str]:
+    """Return the columns that are not for reading: `winner` names what is searched."""
+    search = search_columns(study)
+    return [*search, *(f"{name}_{end}" for name in numbers(search) for end in ("low", "high")), *COUNTS]

@@ -1,0 +1,1 @@
+"""The command line `ddp-hpc`: parse, call, print; nothing else."""

@@ -1,0 +1,194 @@
+"""The rows and lines that the planning verbs show."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ddp_hpc.config import catalog
+from ddp_hpc.config.study import StudyError
+from ddp_hpc.runs.project import Project
+from ddp_hpc.runs.statuses import FAILED, in_words
+from ddp_hpc.runs.study_runs import Ledger
+from ddp_hpc.slurm.packing import Ways
+from ddp_hpc.slurm.resources import Request
+from ddp_hpc.system.durations import duration, rank_time
+from ddp_hpc.system.printing import counted
+from ddp_hpc.workflow.plan import Item
+
+MOST_LINES = 40
+
+
+def studies(project: Project) -> list[dict[str, Any]]:
+    """Return a row per study: its runs and how many are finished; a wrong study says so in its row."""
+    rows: list[dict[str, Any]] = []
+    for name in project.studies:
+        try:
+            ledger = project.ledger(name)
+        except StudyError as error:
+            rows.append(
+                {"study": name, "runs": None, "finished": None, "description": f"WRONG: {error}".split("\n")[0]}
+            )
+            continue
+        finished = sum(project.store.finished(planned.run) for planned in ledger.planned)
+        description = ledger.study.description
+        rows.append({"study": name, "runs": len(ledger.planned), "finished": finished, "description": description})
+    return rows
+
+
+def choices(kind: str) -> list[dict[str, Any]]:
+    """Return a row per choice of a kind: its options, and its first line of documentation; or what is wrong with it."""
+    rows: list[dict[str, Any]] = []
+    for name in catalog.names(kind):
+        try:
+            options = catalog.options(kind, name).values()
+            what = catalog.summary(kind, name)
+        except catalog.CatalogError as error:
+            rows.append({kind: name, "options": None, "what": f"WRONG: {error}"})
+            continue
+        listed = [
+            {"name": option.name, "allowed": option.allowed, "default": option.plain_default} for option in options
+        ]
+        rows.append({kind: name, "options": listed, "what": what})
+    return rows
+
+
+def choice_lines(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows of `choices` with their options as text."""
+
+    def shown(option: dict[str, Any]) -> str:
+        default = option["default"]
+        as_yaml = default if isinstance(default, str) else json.dumps(default)
+        return f"{option['name']}: {option['allowed']} (default: {as_yaml})"
+
+    return [row | {"options": ", ".join(map(shown, row["options"] or ())) or None} for row in rows]
+
+
+def points(project: Project, name: str) -> list[dict[str, Any]]:
+    """Return a row per planned run of a study: the fields that vary, and its name."""
+    ledger = project.ledger(name)
+    return [fields | {"run": run} for run, fields in ledger.varying.items()]
+
+
+def plan_values(
+    ledger: Ledger, items: Sequence[Item], asked: Mapping[str, Request], found: Sequence[Ways] = ()
+) -> dict[str, Any]:
+    """Return the plan as plain values: study, notes, counts, hours, ways, and every run with what it asks for."""
+    cost = _cost(items)
+    times = {name: value for name, value in asdict(cost).items() if name.endswith("_s")}
+    return {
+        "study": ledger.study.name,
+        "notes": list(ledger.notes),
+        "counts": Counter(item.action for item in items),
+        "to_train": cost.to_train,
+        "hours": {"of_runs": cost.known} | {f"{name[:-2]}_h": value and value / 3600 for name, value in times.items()},
+        "ways": [asdict(one) | {"better": one.better} for one in found],
+        "runs": [_planned(item, asked.get(item.planned.run)) for item in items],
+    }
+
+
+def _planned(item: Item, asked: Request | None) -> dict[str, Any]:
+    estimate = item.estimate
+    return {
+        "run": item.planned.run,
+        "action": item.action,
+        "reason": item.reason,
+        "estimate_s": estimate and estimate.middle_s,
+        "estimate_low_s": estimate and estimate.low_s,
+        "estimate_high_s": estimate and estimate.high_s,
+        "spec": item.planned.spec.canonical,
+        "request": asked and asdict(asked),
+    }
+
+
+def plan_lines(ledger: Ledger, items: Sequence[Item], everything: bool) -> list[str]:
+    """Return the plan as lines: the counts, why (each reason once, or each run), how long, notes on the grid."""
+    counts = Counter(item.action for item in items)
+    waiting = [f"{counts[action]} {action}" for action in ("new", "changed") if counts[action]]
+    listed = [
+        *([f"{counts['kept']} finished"] if counts["kept"] else []),
+        *([f"{counts['new'] + counts['changed']} {in_words('missing')} ({', '.join(waiting)})"] if waiting else []),
+        *(f"{counts[action]} {action}" for action in (*FAILED, "running", "queued") if counts[action]),
+    ]
+    lines = [f"{ledger.study.name}: {counted(len(items), 'run')}: {', '.join(listed)}"]
+    if everything:
+        lines += [f"  {item.action:8} {_named(ledger, item.planned.run)}  {item.reason}" for item in items]
+    else:
+        lines += _by_reason(ledger, [item for item in items if item.action != "kept"])
+    return [*lines, *_how_long(items), *(f"note: {note}" for note in ledger.notes)]
+
+
+def asked_lines(asked: Mapping[str, Request], what: str = "job") -> list[str]:
+    """Return what the runs ask a cluster for: a line per kind of job or step, and the most that they can cost."""
+    if not asked:
+        return []
+    kinds = Counter(asked.values())
+    node_hours = sum(count * one.nodes * one.runtime_min / 60 for one, count in kinds.items())
+    return [
+        *(f"  {counted(count, what)}: {_asks(one)}" for one, count in list(kinds.items())[:MOST_LINES]),
+        *([f"  ... and {len(kinds) - MOST_LINES} more kinds: --json"] if len(kinds) > MOST_LINES else []),
+        f"at most {node_hours:,.1f} node-hours, if all ran to their time limits",
+    ]
+
+
+def _asks(one: Request) -> str:
+    where = f"{counted(one.nodes, 'node')} of {one.partition}{', exclusive' if one.exclusive else ''}"
+    gpus = f", {counted(one.gpus, 'GPU')}" if one.gpus else ""
+    cores = f"{counted(one.cores_per_rank, 'core')} each"
+    return f"{where}, {counted(one.tasks, 'rank')}{gpus}, {cores}, {one.mem_mb} MB of a node, {one.runtime_min} min"
+
+
+def _named(ledger: Ledger, run: str) -> str:
+    """Return the name of a run and what tells it from the others of its study."""
+    point = ledger.describe(run)
+    return run if point == run else f"{run} ({point})"
+
+
+def _by_reason(ledger: Ledger, items: Sequence[Item]) -> list[str]:
+    """Return a line per reason: how many runs have it, and one of them."""
+    groups: dict[tuple[str, str], list[Item]] = {}
+    for item in items:
+        groups.setdefault((item.action, item.reason), []).append(item)
+    lines = []
+    for (action, reason), group in list(groups.items())[:MOST_LINES]:
+        example = ledger.describe(group[0].planned.run)
+        lines.append(f"  {len(group)} {action}: {reason}; {'e.g. ' if len(group) > 1 else ''}{example}")
+    if len(groups) > MOST_LINES:
+        lines.append(f"  ... and {len(groups) - MOST_LINES} more reasons: --all or --json")
+    return lines
+
+
+@dataclass(frozen=True)
+class _Cost:
+    """What the runs to train will take, as far as it is known: seconds one after the other, and times their ranks."""
+
+    to_train: int
+    known: int
+    low_s: float | None = None
+    middle_s: float | None = None
+    high_s: float | None = None
+    ranks_s: float | None = None
+
+
+def _cost(items: Sequence[Item]) -> _Cost:
+    waiting = [item for item in items if item.will_run]
+    known = [(item.estimate, item.planned.spec.world_size) for item in waiting if item.estimate]
+    if not known:
+        return _Cost(len(waiting), 0)
+    low, middle, high = (sum(getattr(one, name) for one, _ in known) for name in ("low_s", "middle_s", "high_s"))
+    return _Cost(len(waiting), len(known), low, middle, high, sum(one.middle_s * ranks for one, ranks in known))
+
+
+def _how_long(items: Sequence[Item]) -> list[str]:
+    cost = _cost(items)
+    if not cost.to_train:
+        return ["nothing is to be trained"]
+    to_train = f"{counted(cost.to_train, 'run')} to train"
+    if cost.low_s is None or cost.middle_s is None or cost.high_s is None or cost.ranks_s is None:
+        return [f"{to_train}; how long is not known: no run like them has finished"]
+    low, middle, high = (duration(seconds) for seconds in (cost.low_s, cost.middle_s, cost.high_s))
+    spread = "" if low == high else f" ({low} to {high})"
+    unknown = cost.to_train - cost.known
+    more = f"; not counted: {unknown} like which none has finished" if unknown else ""
+    return [f"{to_train}: about {middle} one after the other{spread}, {rank_time(cost.ranks_s)}{more}"]

@@ -1,0 +1,47 @@
+"""How long a run trains."""
+
+import math
+from collections.abc import Iterable
+from typing import Annotated, Self
+
+from pydantic import BaseModel, Field, model_validator
+
+from ddp_hpc.config.types import LARGEST, STRICT, Real, Whole
+
+
+class NotDivisibleError(ValueError):
+    """A budget of samples that is not a whole number of steps."""
+
+    def __init__(self, asked: int, global_batches: Iterable[int]) -> None:
+        self.asked, self.global_batches = asked, sorted(set(global_batches))
+        unit = math.lcm(*self.global_batches)
+        below = asked - asked % unit
+        batches = "batch" if len(self.global_batches) == 1 else "batches"
+        super().__init__(
+            f"budget: samples_seen={asked} is no multiple of the global {batches} "
+            f"(batch_size x world_size) {', '.join(map(str, self.global_batches))}; "
+            f"allowed: multiples of {unit}, e.g. {below or unit} or {below + unit if below else 2 * unit}"
+        )
+
+
+class Budget(BaseModel):
+    """How long a run trains; exactly one of the three."""
+
+    model_config = STRICT
+    samples_seen: Annotated[int, Field(gt=0, le=LARGEST), Whole] | None = Field(
+        None, description="samples, summed over all ranks"
+    )
+    steps: Annotated[int, Field(gt=0, lt=2**31), Whole] | None = Field(None, description="optimiser steps")
+    seconds: Annotated[float, Field(gt=0), Real] | None = Field(
+        None, description="seconds of training from time zero; looked at every 10 steps"
+    )
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        given = [name for name in type(self).model_fields if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(f"exactly one of samples_seen, steps, seconds; given: {', '.join(given) or 'none'}")
+        return self
+
+    def __str__(self) -> str:
+        return ", ".join(f"{value} {name}" for name, value in self if value is not None)

@@ -1,0 +1,283 @@
+"""Which choices there are and which options they take, read from the source tree without importing it.
+
+A word in the configuration is the name of a file: `exchange: ring` is `exchange/ring.py`. The options of a
+choice are the keyword-only, annotated, defaulted parameters of that file's entry function. Both are read from
+the syntax tree, so planning on a login node starts neither torch nor MPI.
+"""
+
+import ast
+import difflib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Gt, Interval
+from pydantic import TypeAdapter, ValidationError
+
+PACKAGE = Path(__file__).parents[1]
+SIGNIFICANT_DIGITS = 12  # 0.1 + 0.2 and 0.3 are one grid value
+
+# Types an option may be annotated with, beside int, float, str, bool, None, tuple and Literal.
+PositiveInt = Annotated[int, Gt(0)]
+NotNegativeInt = Annotated[int, Ge(0)]
+PositiveFloat = Annotated[float, Gt(0)]
+Fraction = Annotated[float, Interval(ge=0, lt=1)]
+Share = Annotated[float, Interval(gt=0, lt=1)]
+Megabytes = Annotated[float, Interval(ge=0.001, le=1e6)]  # of 1e6 bytes
+
+_NAMES = {
+    "int": int,
+    "float": float,
+    "str": str,
+    "bool": bool,
+    "tuple": tuple,
+    "None": None,
+    "Literal": Literal,
+    "PositiveInt": PositiveInt,
+    "NotNegativeInt": NotNegativeInt,
+    "PositiveFloat": PositiveFloat,
+    "Fraction": Fraction,
+    "Share": Share,
+    "Megabytes": Megabytes,
+}
+
+
+# each of them for people: one, and several
+_WORDS = {
+    "int": ("a whole number", "whole numbers"),
+    "float": ("a number", "numbers"),
+    "str": ("a text", "texts"),
+    "bool": ("true or false", "true or false"),
+    "None": ("null", "null"),
+    "PositiveInt": ("a whole number > 0", "whole numbers > 0"),
+    "NotNegativeInt": ("a whole number ≥ 0", "whole numbers ≥ 0"),
+    "PositiveFloat": ("a number > 0", "numbers > 0"),
+    "Fraction": ("a number ≥ 0, < 1", "numbers ≥ 0, < 1"),
+    "Share": ("a number > 0, < 1", "numbers > 0, < 1"),
+    "Megabytes": ("a number ≥ 0.001, ≤ 1e6", "numbers ≥ 0.001, ≤ 1e6"),
+}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One sort of choice: the folder that holds it and the function whose parameters are its options."""
+
+    folder: str
+    entry: str
+
+
+KINDS = {
+    "model": Kind("models", "build"),
+    "dataset": Kind("data", "build"),
+    "exchange": Kind("exchange", "make"),
+    "table": Kind("analysis/tables", "build"),
+    "figure": Kind("analysis/figures", "draw"),
+}
+
+
+class CatalogError(ValueError):
+    """A choice or an option that does not exist, or an option's value of a wrong type."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of a choice."""
+
+    name: str
+    annotation: str
+    default: Any
+
+    @property
+    def allowed(self) -> str:
+        """What may be given, in words, e.g. `a list of whole numbers > 0`."""
+        return _in_words(ast.parse(self.annotation, mode="eval").body)
+
+    @property
+    def plain_default(self) -> Any:
+        """The default as a study file writes it: a list, not a tuple."""
+        return list(self.default) if isinstance(self.default, tuple) else self.default
+
+    def check(self, value: Any) -> Any:
+        """Return `value` in its canonical type; raise `ValidationError` if it has another type."""
+        plain = canonical(value)
+        try:
+            return _adapter(self.annotation).validate_python(plain)
+        except ValidationError:
+            return _adapter(self.annotation).validate_python(integral(plain))
+
+
+def _in_words(annotation: ast.expr, several: bool = False) -> str:
+    match annotation:
+        case ast.BinOp(left=left, right=right):
+            return f"{_in_words(left, several)} or {_in_words(right, several)}"
+        case ast.Subscript(value=ast.Name(id="tuple"), slice=ast.Tuple(elts=[item, ast.Constant()])):  # the dots
+            return f"{'lists' if several else 'a list'} of {_in_words(item, several=True)}"
+        case ast.Subscript(value=ast.Name(id="tuple"), slice=ast.Tuple(elts=items)):
+            return f"{'lists' if several else 'a list'} of {', '.join(map(_in_words, items))}"
+        case ast.Subscript(value=ast.Name(id="Literal"), slice=values):
+            listed = values.elts if isinstance(values, ast.Tuple) else [values]
+            return ", ".join(str(ast.literal_eval(value)) for value in listed)
+        case ast.Name() | ast.Constant(value=None) if ast.unparse(annotation) in _WORDS:
+            return _WORDS[ast.unparse(annotation)][several]
+    return ast.unparse(annotation)
+
+
+@cache
+def _adapter(annotation: str) -> TypeAdapter[Any]:
+    evaluated = eval(annotation, {"__builtins__": {}}, dict(_NAMES))  # only the names listed above
+    return TypeAdapter(evaluated, config={"strict": True, "allow_inf_nan": False})
+
+
+def integral(value: Any) -> Any:
+    """Return whole floats as integers, in tuples too: `1e4` in YAML is a float."""
+    if isinstance(value, tuple):
+        return tuple(integral(item) for item in value)
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def canonical(value: Any) -> Any:
+    """Return `value` without float noise, lists as tuples: two spellings of a value are one run."""
+    if isinstance(value, list | tuple):
+        return tuple(canonical(item) for item in value)
+    if isinstance(value, float) and math.isfinite(value):
+        return float(f"{value:.{SIGNIFICANT_DIGITS}g}") + 0.0  # + 0.0 turns -0.0 into 0.0
+    return value
+
+
+def names(kind: str) -> list[str]:
+    """Return the choices of `kind`, sorted. Files with a leading underscore are helpers, not choices."""
+    folder = PACKAGE / KINDS[kind].folder
+    return sorted(path.stem for path in folder.glob("*.py") if not path.stem.startswith("_"))
+
+
+def path(kind: str, name: str) -> Path:
+    """Return the file of a choice; raise `CatalogError` with the allowed names if there is none."""
+    if name not in names(kind):
+        raise CatalogError(f"no {kind} {name!r}{did_you_mean(name, names(kind))}; allowed: {', '.join(names(kind))}")
+    return PACKAGE / KINDS[kind].folder / f"{name}.py"
+
+
+def did_you_mean(word: str, allowed: list[str]) -> str:
+    """Return ` (did you mean 'x'?)` for the nearest allowed word, or an empty string."""
+    near = difflib.get_close_matches(str(word), allowed, n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+@cache
+def _tree(file: Path) -> ast.Module:
+    try:
+        return ast.parse(file.read_bytes(), filename=str(file))
+    except SyntaxError as problem:
+        raise CatalogError(f"{file}:{problem.lineno}: {problem.msg}") from None
+
+
+@cache
+def options(kind: str, name: str) -> Mapping[str, Option]:
+    """Return the options of a choice by name, read from its entry function's keyword-only parameters."""
+    entry = KINDS[kind].entry
+    for node in _tree(path(kind, name)).body:
+        if isinstance(node, ast.FunctionDef) and node.name == entry:
+            return dict(
+                _option(kind, name, argument, default)
+                for argument, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
+            )
+    raise CatalogError(f"{path(kind, name)} has no function {entry}(), so it is no {kind}")
+
+
+def _option(kind: str, name: str, argument: ast.arg, default: ast.expr | None) -> tuple[str, Option]:
+    where = f"{path(kind, name)}:{argument.lineno}: option {argument.arg!r} of {kind} {name!r}"
+    if argument.annotation is None or default is None:
+        raise CatalogError(f"{where} needs an annotation and a default")
+    annotation = ast.unparse(argument.annotation)
+    unknown = {n.id for n in ast.walk(argument.annotation) if isinstance(n, ast.Name)} - _NAMES.keys()
+    if unknown:
+        raise CatalogError(f"{where}: annotation {annotation} uses {unknown}; allowed: {', '.join(_NAMES)}")
+    if argument.arg == "name":
+        raise CatalogError(f"{where}: call it otherwise, `name` says which {kind} in {{name: {name}, ...}}")
+    try:
+        value = ast.literal_eval(default)
+        checked = Option(argument.arg, annotation, None).check(value)
+    except ValidationError as problem:
+        raise CatalogError(
+            f"{where}: the default {ast.unparse(default)} is no {annotation} ({_first(problem)})"
+        ) from None
+    except ValueError:
+        raise CatalogError(f"{where}: the default must be a literal, not {ast.unparse(default)}") from None
+    return argument.arg, Option(argument.arg, annotation, checked)
+
+
+def _first(error: ValidationError) -> str:
+    return error.errors()[0]["msg"]
+
+
+def check_options(kind: str, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `given` in canonical types, without those that equal their default.
+
+    Raises:
+        CatalogError: no such choice, no such option, a value of a wrong type, or one that the constant ONLY_WITH in the
+            choice's file allows only together with another option.
+    """
+    allowed = options(kind, name)
+    kept = {}
+    for key in sorted(given):
+        if key not in allowed:
+            listed = ", ".join(allowed) or "none"
+            raise CatalogError(
+                f"{kind} {name!r} has no option {key!r}{did_you_mean(key, list(allowed))}; allowed: {listed}"
+            )
+        try:
+            value = allowed[key].check(given[key])
+        except ValidationError:
+            raise CatalogError(
+                f"option {key!r} of {kind} {name!r}: given {given[key]!r}, "
+                f"allowed: {allowed[key].allowed}{_example(allowed[key].plain_default)}"
+            ) from None
+        if value != allowed[key].default:
+            kept[key] = value
+    for key, others in constants(kind, name).get("ONLY_WITH", {}).items():
+        for other, values in others.items():
+            value = kept.get(other, allowed[other].default)
+            if key in kept and value not in values:
+                raise CatalogError(
+                    f"option {key!r} of {kind} {name!r}: given {kept[key]!r} with {other}: {value}, where it means "
+                    f"nothing; allowed: with {other}: {' or '.join(map(str, values))}"
+                )
+    return kept
+
+
+def _example(default: Any) -> str:
+    return "" if default is None else f", e.g. its default {default!r}"
+
+
+@cache
+def constants(kind: str, name: str) -> Mapping[str, Any]:
+    """Return the literal UPPER_CASE constants of a choice's file, e.g. `{"EXACT": True}`."""
+    found = {}
+    for node in _tree(path(kind, name)).body:
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
+        value = getattr(node, "value", None)
+        for target in targets:
+            if isinstance(target, ast.Name) and target.id.isupper() and value is not None:
+                try:
+                    found[target.id] = ast.literal_eval(value)
+                except ValueError:
+                    continue
+    return found
+
+
+def devices(exchange: str, given: Mapping[str, Any] | None = None) -> tuple[str, ...]:
+    """Return on which devices an exchange with these options works: ON_GPUS or DEVICES of its file, else all."""
+    flags = constants("exchange", exchange)
+    if any((given or {}).get(option) in values for option, values in flags.get("ON_GPUS", {}).items()):
+        return ("cuda",)
+    return tuple(flags.get("DEVICES", ("cpu", "cuda")))
+
+
+def summary(kind: str, name: str) -> str:
+    """Return the first line of a choice's docstring."""
+    return (ast.get_docstring(_tree(path(kind, name))) or "").split("\n", 1)[0]

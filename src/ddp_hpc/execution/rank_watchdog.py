@@ -1,0 +1,110 @@
+"""Watches over one rank, because a dead rank cannot say why it died.
+
+`python -m ddp_hpc.execution.rank_watchdog ATTEMPT` forks before anything heavy is imported: the child becomes
+the rank, the parent waits. A rank that is killed, fails before MPI is up, or ends cleanly too early leaves a report,
+and a non-zero exit that makes the launcher end the other ranks. SIGUSR1 is passed on: the rank is to leave a
+checkpoint and end.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from ddp_hpc.system.process import DONE_FD, die_with_parent, rank_from_environment, remember, write_json
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # a quick start
+    from typing import NoReturn
+
+LEAVE_S = 20  # to leave a checkpoint
+BROKEN = 70  # exit code where the rank's own would be 0
+
+# A rank that crashes so early did not come to our code. Open MPI 5.0 does now and then under srun, on several nodes: a
+# message of a peer that is through MPI_Init is too early for one that is not (github.com/open-mpi/ompi/issues/12495).
+_CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT)
+_FULL = ", which comes of memory with nothing behind it: most often /dev/shm is full (see `df /dev/shm`)"
+
+
+def main(attempt: Path) -> NoReturn:
+    """Fork a rank, wait for it, report how it ended; `attempt` is its journal."""
+    asked, parent = remember(signal.SIGUSR1), os.getppid()
+    end, start = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(end)
+        die_with_parent(signal.SIGKILL)
+        remember(signal.SIGTERM)  # who signals all processes, as Slurm does, leaves it to the shepherd what follows
+        os.environ[DONE_FD] = str(start)
+        _be_the_rank(attempt, asked)
+    os.close(start)
+    signal.signal(signal.SIGUSR1, lambda number, frame: os.kill(child, number))
+    if asked:
+        os.kill(child, signal.SIGUSR1)
+    signal.signal(signal.SIGALRM, lambda number, frame: _end(child, signal.SIGTERM))
+    signal.signal(signal.SIGTERM, lambda number, frame: _end_soon(child, attempt, parent))
+    signal.signal(signal.SIGINT, lambda number, frame: _end(child, number))
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGALRM):
+        signal.signal(number, signal.SIG_IGN)  # the child's number may be another process's from now on
+    _, status = os.waitpid(child, 0)
+    os.set_blocking(end, False)
+    try:
+        done = os.read(end, 16) == b"done"
+    except BlockingIOError:  # a process that the rank started still holds the pipe
+        done = False
+    code = os.waitstatus_to_exitcode(status)
+    if not done:
+        early = -code in _CRASHES and not (attempt / f"rank-{rank_from_environment()}.pid").exists()
+        why = _how(code) + " before MPI was up" * early + _FULL * (code == -signal.SIGBUS)
+        _report(attempt, None, why, "launch" if early else "error")
+    sys.exit(code if code > 0 else 128 - code if code < 0 else 0 if done else BROKEN)
+
+
+def _be_the_rank(attempt: Path, asked: list[int]) -> NoReturn:
+    try:
+        from ddp_hpc.execution import rank
+    except BaseException as error:  # a broken installation on this node, say
+        _report(attempt, type(error).__name__, str(error))
+        os._exit(1)
+    rank.main([str(attempt)], asked)
+
+
+def _end_soon(child: int, attempt: Path, parent: int) -> None:
+    """End the rank: at once if another has failed or the launcher is gone, else with time to leave a checkpoint.
+
+    Then it was the scheduler that has sent the signal, to all processes of the job.
+    """
+    signal.signal(signal.SIGTERM, lambda number, frame: _end(child, number))
+    if os.getppid() != parent or any(attempt.glob("rank-*.json")):
+        _end(child, signal.SIGTERM)
+    os.kill(child, signal.SIGUSR1)
+    signal.alarm(LEAVE_S)
+
+
+def _end(child: int, number: int) -> NoReturn:
+    os.kill(child, signal.SIGKILL)
+    os._exit(128 + number)
+
+
+def _how(code: int) -> str:
+    if code < 0:
+        return f"killed by {signal.Signals(-code).name}"
+    return f"ended with exit code {code} {'and no word of why' if code else 'before the training was done'}"
+
+
+def _report(attempt: Path, error: str | None, message: str, kind: str = "error") -> None:
+    """Say why the rank ended, unless it has said so itself."""
+    rank, host = rank_from_environment(), os.uname().nodename
+    file = attempt / f"rank-{rank}.json"
+    if file.exists():
+        return
+    print(f"rank {rank} on {host}: {f'{error}: ' if error else ''}{message}", file=sys.stderr, flush=True)
+    write_json(file, {"rank": rank, "host": host, "error": error, "message": message, "at": time.time(), "kind": kind})
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,112 @@
+"""Traced steps of a run: taken twice, once under the profiler and off the clock, then as if nothing had been.
+
+The state of the training is saved before and put back after, as around the warm-up. So a trace changes neither the
+result of a run nor its times, and is no part of its spec.
+"""
+
+import gzip
+import json
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from mpi4py import MPI
+
+from ddp_hpc.config.errors import LaunchError
+from ddp_hpc.config.spec import RunSpec
+from ddp_hpc.config.traceable import why_not
+from ddp_hpc.execution.clock_sync import clock_offset
+from ddp_hpc.training.components import Setup
+from ddp_hpc.training.placement import Placement
+
+FOLDER = "trace"  # in the run's folder: rank-<r>.json.gz, and merged.json.gz
+
+
+class Tracer:
+    """Traces the steps `first` to `last` on all ranks.
+
+    Args:
+        steps: the first and the last, counted from 1.
+        spec: of the run.
+        comm: all ranks make one.
+
+    Raises:
+        LaunchError: there are no such steps, or the ranks take their steps each by itself.
+    """
+
+    def __init__(self, steps: Sequence[int], spec: RunSpec, comm: MPI.Intracomm) -> None:
+        self.first, self._last = steps
+        if reason := why_not(spec, steps):
+            raise LaunchError(f"trace: {reason}; allowed: steps that the run has, of a synchronous exchange")
+        self._comm = comm
+        self._events: list[dict[str, Any]] = []
+        self._offset_ns = self._error_ns = self._zero_ns = 0.0
+
+    def trace(self, setup: Setup, take_step: Callable[[int], object]) -> float:
+        """Take the steps under the profiler, put everything back, and return how many seconds it took."""
+        from ddp_hpc.profiling import trace  # brings torch's profiler
+
+        began, before = time.perf_counter(), setup.snapshot()
+        self._offset_ns, self._error_ns = clock_offset(self._comm)
+        self._comm.Barrier()  # no rank moves weights that it may share with one that still copies them
+
+        def put_back() -> None:
+            self._comm.Barrier()
+            before.restore()
+            self._comm.Barrier()
+
+        def begin() -> None:
+            put_back()
+            self._zero_ns = time.perf_counter_ns()
+
+        setup.marks.tell(trace.Marks())
+        try:
+            self._events = trace.record(take_step, self.first, self._last, setup.device, begin)
+        finally:
+            setup.marks.tell(setup.timers)
+        put_back()
+        return time.perf_counter() - began
+
+    def write(self, attempt: Path, place: Placement) -> None:
+        """Write each rank's trace and the merged one below `attempt`, and `trace.parquet`. All ranks must call.
+
+        If the run ended before the steps were reached, or went on from a later one, nothing is written.
+        """
+        from ddp_hpc.profiling import trace
+
+        if not self._events:
+            if place.rank == 0:
+                print(f"trace: step {self.first} was not taken in this attempt, nothing is traced", flush=True)
+            return
+        zero_ns = self._comm.bcast(self._zero_ns)
+        events = trace.on_one_axis(self._events, place.rank, place.host, self._offset_ns, zero_ns)
+        folder = attempt / FOLDER
+        folder.mkdir(parents=True, exist_ok=True)
+        offset = {"offset_ns": self._offset_ns, "error_ns": self._error_ns}
+        facts = {"rank": place.rank, "world_size": place.world_size, "backend": "ddp-hpc", "clock": offset}
+        _write(folder / f"rank-{place.rank}.json.gz", events, {"distributedInfo": facts})
+        rows = [row | {"rank": place.rank} | offset for row in trace.summary(events)]
+        gathered = self._comm.gather((events, rows))
+        if gathered is not None:
+            merged = [event for events, _ in gathered for event in events]
+            _write(folder / "merged.json.gz", merged, {})
+            _write_record([row for _, rows in gathered for row in rows], attempt / "trace.parquet")
+
+
+def _write(file: Path, events: list[dict[str, Any]], facts: dict[str, Any]) -> None:
+    """Write Chrome's trace format, which Perfetto reads too: https://ui.perfetto.dev."""
+    content = {"displayTimeUnit": "ms", "traceEvents": events} | facts
+    with gzip.open(file, "wt", encoding="utf-8", compresslevel=5) as opened:
+        json.dump(content, opened)
+
+
+def _write_record(rows: list[dict[str, Any]], file: Path) -> None:
+    from ddp_hpc.runs import records
+
+    several = len({row["rank"] for row in rows}) > 1
+    for row in rows:
+        row["clock_offset_s"], row["clock_error_s"] = row.pop("offset_ns") / 1e9, row.pop("error_ns") / 1e9
+        if several and not row["exchange_s"]:  # nothing was recognised, which is not the same as nothing exposed
+            row["exchange_s"] = row["exposed_s"] = None
+    records.write("trace", {name: [row[name] for row in rows] for name in records.TRACE.names}, file)

@@ -1,0 +1,150 @@
+"""The process that samples the GPUs and processors of a node: `python -m ddp_hpc.profiling.sampler_process`.
+
+A process of its own, so that no call of NVML that hangs, and no lock of Python's, holds up the training. It reads one
+line of JSON, samples until it is told to stop, and writes what it has, pickled; if the other end goes away, it ends.
+Within it a thread samples, so that it answers even when NVML does not.
+"""
+
+import json
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+from array import array
+from contextlib import suppress
+from typing import Any, NoReturn
+
+from ddp_hpc.profiling.nvml import COUNTERS, Device, as_text
+from ddp_hpc.profiling.rapl import Packages
+from ddp_hpc.system.process import die_with_parent
+
+INTERVAL_S = 0.1
+MOST = 8192  # samples per device: beyond, every second is dropped and the interval doubled
+BUSY = 0.1  # the most of the time that may go into reading
+LAST_S = 0.5  # how long the last reading may take
+
+Row = tuple[int, dict[str, float]]  # when, and what was read by counter
+
+
+class Sampling:
+    """Samples until told to stop.
+
+    Args:
+        uuids: of the devices.
+        interval_s: between samples, at first.
+        most: samples that are kept.
+    """
+
+    def __init__(self, uuids: list[str], interval_s: float = INTERVAL_S, most: int = MOST) -> None:
+        self._uuids, self._interval_s, self._most = uuids, interval_s, most
+        self._devices: list[tuple[Device, list[Row]]] = []
+        self._cpu_rows: list[tuple[int, float]] = []
+        self._packages = Packages()
+        self._reason = ""  # why NVML cannot be asked at all
+        self._asked_ns = time.perf_counter_ns()  # when the reading began that is under way; 0: none is
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> dict[str, Any]:
+        """Take a last sample, if that does not take long, and return all."""
+        self._stop.set()
+        self._thread.join(LAST_S)
+        return self._result()
+
+    def _run(self) -> None:
+        if self._uuids:
+            self._open()
+        while True:
+            began = self._asked_ns = time.perf_counter_ns()
+            last = self._stop.is_set()
+            self._sample()
+            self._asked_ns = 0
+            took_s = (time.perf_counter_ns() - began) / 1e9
+            if last:
+                return
+            self._stop.wait(max(self._interval_s - took_s, took_s / BUSY))
+
+    def _open(self) -> None:
+        try:
+            import pynvml
+
+            try:
+                pynvml.nvmlInit()
+            except pynvml.NVMLError as error:
+                self._reason = f"NVML: {as_text(str(error))}"
+                return
+            devices = [Device(pynvml, uuid) for uuid in self._uuids]
+        except Exception as error:
+            self._reason = f"NVML: {type(error).__name__}: {error}"
+            return
+        self._devices = [(device, []) for device in devices]
+
+    def _sample(self) -> None:
+        if (joules := self._packages.read()) is not None:
+            self._cpu_rows.append((time.perf_counter_ns(), joules))
+        for device, rows in self._devices:
+            now_ns = time.perf_counter_ns()
+            if values := device.read():
+                rows.append((now_ns, values))
+        kept: list[list[Any]] = [self._cpu_rows, *(rows for _, rows in self._devices)]
+        if max(map(len, kept)) >= self._most:
+            for rows in kept:
+                del rows[1::2]
+            self._interval_s *= 2
+
+    def _result(self) -> dict[str, Any]:
+        waits_s = (time.perf_counter_ns() - self._asked_ns) / 1e9 if self._asked_ns else 0.0
+        hangs = f"NVML has not answered for {waits_s:.1f} s" if waits_s > LAST_S and self._thread.is_alive() else ""
+        devices = [_series(device, list(rows), hangs) for device, rows in self._devices]
+        return {
+            "reason": self._reason or (hangs if not devices else ""),
+            "interval_s": self._interval_s,
+            "devices": devices,
+            "cpu": {
+                "reason": self._packages.reason,
+                "packages": self._packages.count,
+                "t_ns": array("q", [t_ns for t_ns, _ in self._cpu_rows]),
+                "joules": array("d", [joules for _, joules in self._cpu_rows]),
+            },
+        }
+
+
+def _series(device: Device, rows: list[Row], hangs: str) -> dict[str, Any]:
+    """Return a device's samples by counter, nan where there is none, and why counters were never read."""
+    nan = float("nan")
+    read = {name for _, values in rows for name in values}
+    unread = device.unread(read)
+    return {
+        "uuid": device.uuid,
+        "asked": device.asked,
+        "name": device.name,
+        "ended": device.lost or hangs,
+        "reasons": {name: hangs or why for name, why in unread.items()} if not read else unread,
+        "t_ns": array("q", [t_ns for t_ns, _ in rows]),
+        "values": {name: array("d", [values.get(name, nan) for _, values in rows]) for name in COUNTERS},
+    }
+
+
+def main() -> NoReturn:
+    """Sample until the other end says stop, or goes away."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the rank decides
+    die_with_parent(signal.SIGKILL)
+    with suppress(OSError, AttributeError):  # a rank may be bound to one core, which it needs
+        os.sched_setaffinity(0, range(os.cpu_count() or 1))
+    asked = json.loads(sys.stdin.readline() or "{}")
+    sampling = Sampling(**asked)
+    sampling.start()
+    if sys.stdin.readline().strip() == "stop":
+        sys.stdout.buffer.write(pickle.dumps(sampling.stop()))
+        sys.stdout.flush()
+    os._exit(0)  # whatever hangs
+
+
+if __name__ == "__main__":
+    main()

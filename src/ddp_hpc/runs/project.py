@@ -1,0 +1,166 @@
+"""Where things lie: the folder that holds config/, workflow/ and results/."""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ddp_hpc.config.catalog import PACKAGE, did_you_mean
+from ddp_hpc.config.errors import given
+from ddp_hpc.config.grid import Expansion, expand
+from ddp_hpc.config.machine import Machine, MachineError
+from ddp_hpc.config.machine import read as read_machine
+from ddp_hpc.config.study import StudyError
+from ddp_hpc.config.yaml_file import read_mapping
+from ddp_hpc.runs import identity
+from ddp_hpc.runs.store import Store
+from ddp_hpc.runs.study_runs import Ledger, Planned
+
+
+@dataclass(frozen=True)
+class Project:
+    """A checkout: its studies, its configuration, its results."""
+
+    root: Path
+
+    @classmethod
+    def here(cls, start: Path | None = None) -> "Project":
+        """Return the project that holds the folder `start` (the current one).
+
+        Raises:
+            StudyError: no folder above has config/studies and workflow/Snakefile.
+        """
+        start = (start or Path.cwd()).resolve()
+        for folder in (start, *start.parents):
+            if (folder / "config" / "studies").is_dir() and (folder / "workflow" / "Snakefile").is_file():
+                _warn_of_another_package(folder / "src" / PACKAGE.name)
+                return cls(folder)
+        raise StudyError(
+            f"{start} is in no ddp-hpc project: none of its parents has config/studies and workflow/Snakefile"
+        )
+
+    @property
+    def store(self) -> Store:
+        """The runs of all studies."""
+        return Store(self.root / "results")
+
+    @property
+    def studies_folder(self) -> Path:
+        """One file per study."""
+        return self.root / "config" / "studies"
+
+    @property
+    def data_folder(self) -> Path:
+        """Fetched datasets, one folder each."""
+        return self.root / "results" / "data"
+
+    @property
+    def studies(self) -> list[str]:
+        """The names of all studies, sorted."""
+        return sorted(file.stem for file in self.studies_folder.glob("*.yaml"))
+
+    @cached_property
+    def config(self) -> Mapping[str, Any]:
+        """The content of config/config.yaml; empty if there is none."""
+        file = self.root / "config" / "config.yaml"
+        return read_mapping(file, StudyError).values if file.exists() else {}
+
+    def profile(self, profile: str) -> Mapping[str, Any]:
+        """Return the content of a workflow profile, a folder relative to the project or an absolute one.
+
+        Raises:
+            StudyError: its file is missing or no YAML, or its `config` is no mapping.
+        """
+        files = [file for file in (self.root / profile).glob("*.yaml") if file.name.startswith(("profile.", "config."))]
+        if not files:
+            known = sorted(
+                str(file.parent.relative_to(self.root)) for file in self.root.glob("profiles/*/profile.yaml")
+            )
+            hint = did_you_mean(profile, known) or did_you_mean(f"profiles/{profile}", known)
+            raise StudyError(
+                f"{self.root / profile} has no profile.yaml{hint}; allowed: a folder with one, as {', '.join(known)}"
+            )
+        document = read_mapping(files[0], StudyError)
+        config = document.values.get("config") or {}
+        if not isinstance(config, Mapping):
+            raise StudyError(f"{document.where(('config',))}: config: given {given(config)}, allowed: a mapping")
+        return document.values
+
+    def profile_config(self, profile: str) -> Mapping[str, Any]:
+        """Return the `config:` of a profile; empty without any.
+
+        Raises:
+            StudyError: its file is missing or no YAML.
+        """
+        return self.profile(profile).get("config") or {}
+
+    def machine(self, name: str) -> Machine:
+        """Return a machine: the file NAME.yaml in config/machines.
+
+        Raises:
+            MachineError: there is none, or it is wrong.
+        """
+        folder = self.root / "config" / "machines"
+        file = folder / f"{name}.yaml"
+        if not file.is_file():
+            known = sorted(other.stem for other in folder.glob("*.yaml"))
+            raise MachineError(
+                f"no machine {name!r} in {folder}{did_you_mean(name, known)}; allowed: {', '.join(known) or 'none'}; "
+                "`ddp-hpc doctor --machine` proposes one"
+            )
+        return read_machine(file)
+
+    def machine_of(self, profile: str) -> Machine | None:
+        """Return the machine that a profile names; None if it names none.
+
+        Raises:
+            StudyError: the profile or the machine's file is missing or wrong.
+        """
+        name = self.profile_config(profile).get("machine")
+        return None if name is None else self.machine(str(name))
+
+    def study_file(self, name: str) -> Path:
+        """Return the file of a study, given its name or its path.
+
+        Raises:
+            StudyError: there is none.
+        """
+        stem = Path(name).stem if name.endswith(".yaml") else name
+        file = self.studies_folder / f"{stem}.yaml"
+        if not file.is_file():
+            known = ", ".join(self.studies) or "none"
+            raise StudyError(
+                f"no study {stem!r} in {self.studies_folder}{did_you_mean(stem, self.studies)}; allowed: {known}"
+            )
+        return file
+
+    def study_folder(self, name: str) -> Path:
+        """Return the folder of a study's tables, figures and page."""
+        return self.root / "results" / "studies" / name
+
+    def expansion(self, name: str) -> Expansion:
+        """Return the specs of a study."""
+        return expand(self.study_file(name))
+
+    def ledger(self, name: str) -> Ledger:
+        """Return the planned runs of a study."""
+        expansion = self.expansion(name)
+        planned = tuple(Planned(identity.run_id(spec), spec) for spec in expansion.specs)
+        return Ledger(expansion.study, self.store, planned, expansion.notes)
+
+    def dataset_source(self, name: str) -> str | None:
+        """Return from where a dataset is fetched: `data: {NAME: PATH-OR-URL}` in config.yaml, else None."""
+        source = (self.config.get("data") or {}).get(name)
+        return None if source is None else str(source)
+
+
+def _warn_of_another_package(source: Path) -> None:
+    """Say so if what is imported is not the source in this project: edits there would have no effect."""
+    if source.is_dir() and source.resolve() != PACKAGE.resolve():
+        print(
+            f"ddp-hpc: warning: this project has its own {source}, but what runs is {PACKAGE}; "
+            "edits in the project have no effect: install it with `pip install -e .` in its own environment",
+            file=sys.stderr,
+        )

@@ -1,0 +1,110 @@
+"""Every planned run is a row: what has ended, what has failed and why, what is not there yet."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from ddp_hpc.config.spec import RunSpec
+from ddp_hpc.config.study import Study
+from ddp_hpc.runs import identity
+from ddp_hpc.runs.state import state_of, stranger
+from ddp_hpc.runs.statuses import FINISHED, in_words
+from ddp_hpc.runs.store import Store
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A run that a study asks for."""
+
+    run: str
+    spec: RunSpec
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """The planned runs of a study, and where each stands."""
+
+    study: Study
+    store: Store
+    planned: tuple[Planned, ...]
+    notes: tuple[str, ...] = ()  # what is worth saying about the study's grid
+
+    def describe(self, run: str) -> str:
+        """Return a planned run by the fields that vary in the study, e.g. `world_size 2, learning_rate 0.1`."""
+        return ", ".join(f"{name} {value}" for name, value in self.varying[run].items()) or run
+
+    @cached_property
+    def varying(self) -> dict[str, dict[str, Any]]:
+        """By run: those fields, flat, that are not the same in all planned runs."""
+        columns = {planned.run: planned.spec.columns() for planned in self.planned}
+        values: dict[str, set[Any]] = {}
+        for row in columns.values():
+            for name, value in row.items():
+                values.setdefault(name, set()).add(value)
+        return {run: {name: row[name] for name in row if len(values[name]) > 1} for run, row in columns.items()}
+
+    @cached_property
+    def runs(self) -> "pd.DataFrame":
+        """One row per planned run, in the order of the plan: the columns of `records.RUN` and `attempts`.
+
+        A run that has not ended as result or finding has its spec, its status and reason; all else is null.
+
+        Raises:
+            RecordError: naming every record that cannot be read.
+        """
+        import pandas as pd
+        import pyarrow as pa
+
+        from ddp_hpc.runs import records
+
+        done = [planned for planned in self.planned if self.store.finished(planned.run)]
+        measured = records.read_runs(self.store.file(planned.run) for planned in done)
+        rows = {planned.run: row for planned, row in zip(done, measured.to_pylist(), strict=True)}
+        strange = [stranger(self.store.file(run), row["run"]) for run, row in rows.items() if row["run"] != run]
+        if strange:
+            raise records.RecordError("\n".join(strange))
+        table = pa.Table.from_pylist(
+            [rows.get(planned.run) or self._not_finished(planned) for planned in self.planned],
+            schema=records.RUN.remove_metadata(),
+        )
+        mapping = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype(), pa.string(): pd.StringDtype()}
+        frame: pd.DataFrame = table.to_pandas(types_mapper=mapping.get)
+        frame["attempts"] = [len(self.store.attempts(planned.run)) for planned in self.planned]
+        return frame
+
+    def _not_finished(self, planned: Planned) -> dict[str, Any]:
+        state = state_of(self.store, planned.run)
+        _, spec_hash, code_hash = identity.parts(planned.run)
+        hashes = {"run": planned.run, "spec_hash": spec_hash, "code_hash": code_hash}
+        return hashes | planned.spec.columns() | {"status": state.status, "reason": state.reason}
+
+    def steps(self, run: str) -> "pd.DataFrame":
+        """Return the steps of a finished run, all ranks, warm-up included: the columns of `records.STEPS`."""
+        return self._frame("steps", run)
+
+    def evaluations(self, run: str) -> "pd.DataFrame":
+        """Return the evaluations of a finished run: the columns of `records.EVALUATIONS`."""
+        return self._frame("evaluations", run)
+
+    def _frame(self, kind: str, run: str) -> "pd.DataFrame":
+        from ddp_hpc.runs import records
+
+        file = self.store.file(run, kind)
+        owner = records.read_metadata(file).get("run", run)
+        if owner != run:
+            raise records.RecordError(stranger(file, owner))
+        frame: pd.DataFrame = records.read(kind, file).to_pandas()
+        return frame
+
+    def coverage(self) -> str:
+        """Return e.g. `23 of 27 runs, 4 missing: 2 crashed, 2 not yet run`."""
+        states = self.runs["status"]
+        lacking = states[~states.isin(FINISHED)]
+        text = f"{len(states) - len(lacking)} of {len(states)} runs"
+        if lacking.empty:
+            return text
+        counts = ", ".join(f"{count} {in_words(str(name))}" for name, count in lacking.value_counts().items())
+        return f"{text}, {len(lacking)} missing: {counts}"

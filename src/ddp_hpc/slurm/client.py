@@ -1,0 +1,291 @@
+"""Questions to Slurm. Each has a time limit; a query that fails is an answer, "unknown", and never an exception.
+
+One `squeue` tells of all jobs and is kept for some seconds. A single job that squeue no longer lists is asked for with
+`scontrol`, then with `sacct`. Nothing heavy is imported: a supervisor asks, too.
+"""
+
+import functools
+import os
+import re
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ddp_hpc.system.commands import run
+
+TIMEOUT_S = 20.0  # of one question; Slurm's own clients give up after 10 s without a controller
+KEPT_S = 5.0  # how long an answer of squeue is good enough
+KEPT_WITHOUT_ANSWER_S = 30.0  # a controller that is away is not asked all the time
+ACCOUNTING_LEFT_ALONE_S = 300.0  # nor is accounting: there may be none
+
+# the states after which a job does not run again; any other, also one that we do not know, is not the end
+ENDED = frozenset(
+    {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL"}
+    | {"OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT"}
+)
+WAITING = frozenset(
+    {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
+)
+
+_SEPARATOR = "\x1f"  # in no name, path or comment
+_COLUMNS = ["%A", "%T", "%D", "%r", "%j", "%Z", "%k"]
+_COMMENT = re.compile(r"rule_train_wildcards_(\S+)")  # as the executor plugin writes it
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job as squeue lists it."""
+
+    number: str
+    state: str
+    nodes: int
+    reason: str  # why it waits, or "None"
+    name: str
+    folder: str  # in which it works
+    comment: str
+
+    @property
+    def active(self) -> bool:
+        """Whether it waits or runs; a state that is not known counts as such."""
+        return self.state not in ENDED
+
+    @property
+    def waits(self) -> bool:
+        """Whether it has not started."""
+        return self.state in WAITING
+
+    @property
+    def run(self) -> str | None:
+        """The run that it trains; None if it is none of ours."""
+        found = _COMMENT.fullmatch(self.comment)
+        return found[1] if found else None
+
+
+@dataclass(frozen=True)
+class Queue:
+    """The user's jobs, those lately ended included.
+
+    Args:
+        jobs: all of them; empty if squeue did not answer.
+        problem: why squeue did not answer; None: it did.
+    """
+
+    jobs: tuple[Job, ...] = ()
+    problem: str | None = None
+    _by_run: dict[tuple[str, str], list[Job]] = field(default_factory=dict, repr=False, compare=False)
+    _by_number: dict[str, Job] = field(default_factory=dict, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for one in self.jobs:
+            self._by_number[one.number] = one
+            if one.run:
+                self._by_run.setdefault((os.path.realpath(one.folder), one.run), []).append(one)
+
+    def of(self, project: str | os.PathLike[str], run_name: str) -> list[Job]:
+        """Return the jobs that train a run in a project, the oldest first."""
+        found = self._by_run.get((os.path.realpath(project), run_name), [])
+        return sorted(found, key=lambda one: int(one.number))
+
+    def job(self, number: str) -> Job | None:
+        """Return a job by its number; None if it is not listed."""
+        return self._by_number.get(number)
+
+
+@dataclass(frozen=True)
+class Record:
+    """What Slurm tells of one job: of its end above all. What it does not tell is None."""
+
+    number: str
+    state: str  # one word
+    by: str | None = None  # who cancelled it
+    reason: str | None = None
+    exit_code: int | None = None
+    exit_signal: int | None = None
+    nodes: int | None = None
+    hosts: str | None = None
+    limit: str | None = None  # of its time
+    memory_bytes: int | None = None  # that it may use on a node
+    peak_bytes: int | None = None  # of its largest task, where Slurm accounts for it
+    log: str | None = None
+    preempted_at: str | None = None  # when it was told to make room; it may then have left by itself
+
+
+def queue(kept_s: float = KEPT_S) -> Queue:
+    """Return the user's jobs, from an answer that is at most `kept_s` seconds old."""
+    global _kept
+    asked, answer = _kept
+    good_for = kept_s if answer.problem is None else max(kept_s, KEPT_WITHOUT_ANSWER_S)
+    if time.monotonic() - asked >= good_for:
+        answer = _ask_for_all()
+        _kept = (time.monotonic(), answer)
+    return answer
+
+
+def is_active(number: str) -> bool | None:
+    """Return whether a job waits or runs; None if Slurm does not answer. A job that it does not know does not run."""
+    listed, found = queue(), queue().job(number)
+    if found:
+        return found.active
+    if listed.problem:
+        return None
+    told = record(number)
+    return told is not None and told.state not in ENDED
+
+
+def forget() -> None:
+    """Forget what Slurm has said: the next question is asked anew."""
+    global _kept, _accounting_away_until
+    _kept = (float("-inf"), Queue())
+    _ended.clear()
+    _accounting_away_until = float("-inf")
+    is_here.cache_clear()
+
+
+_kept: tuple[float, Queue] = (float("-inf"), Queue())
+
+
+@functools.cache
+def is_here() -> bool:
+    """Return whether Slurm's client commands are installed."""
+    return shutil.which("squeue") is not None
+
+
+def _ask_for_all() -> Queue:
+    """Ask squeue. An answer without the names of its columns is none: it may be a failure that was not told."""
+    said = run(
+        ["squeue", "--me", "--states=all", f"--format={_SEPARATOR.join(_COLUMNS)}"],
+        TIMEOUT_S,
+        _environment(),
+    )
+    if said.code != 0:
+        return Queue(problem=f"squeue: {said.last_words}")
+    lines = [line for line in said.out.splitlines() if line.strip()]
+    heads = [number for number, line in enumerate(lines) if line.split(_SEPARATOR)[0].strip() == "JOBID"]
+    if not heads:
+        return Queue(problem=f"squeue: strange answer: {lines[0][:80]!r}" if lines else "squeue: an empty answer")
+    rows = lines[heads[0] + 1 :]  # before it a site may greet
+    jobs = [_listed(line) for line in rows]
+    if None in jobs:
+        return Queue(problem=f"squeue: strange answer: {rows[jobs.index(None)][:80]!r}")
+    return Queue(tuple(one for one in jobs if one))
+
+
+def _listed(line: str) -> Job | None:
+    parts = [part.strip() for part in line.split(_SEPARATOR)]
+    if len(parts) != len(_COLUMNS) or not parts[0].isdigit():
+        return None
+    number, state, nodes, reason, name, folder, comment = parts
+    return Job(number, state, int(nodes) if nodes.isdigit() else 1, reason, name, folder, comment)
+
+
+def _environment() -> dict[str, str]:
+    """Return our environment without what changes the formats of Slurm's commands."""
+    return {name: value for name, value in os.environ.items() if not re.match(r"(SQUEUE|SACCT|SLURM_TIME)_", name)}
+
+
+def record(number: str) -> Record | None:
+    """Return what Slurm tells of a job, from the controller and from accounting; None if neither knows it."""
+    if number not in _ended:
+        told = _ask_for(number)
+        if told is None or told.state not in ENDED:
+            return told
+        _ended[number] = told
+    return _ended[number]
+
+
+_ended: dict[str, Record] = {}  # what has ended does not change
+
+
+def _ask_for(number: str) -> Record | None:
+    shown = _shown(number)
+    accounted = _accounted(number) if shown is None or shown.state in ENDED else None
+    if shown is None or accounted is None:
+        return shown or accounted
+    return Record(**{name: getattr(shown, name) or getattr(accounted, name) for name in Record.__dataclass_fields__})
+
+
+def _shown(number: str) -> Record | None:
+    """Ask the controller, which forgets a job some minutes (MinJobAge) after its end."""
+    said = run(["scontrol", "show", "job", "--oneliner", number], TIMEOUT_S, _environment())
+    facts = dict(re.findall(r"(\w[\w:/]*)=(.*?)(?=\s+[A-Z]\w*(?:[:/]\w+)*=|\s*$)", said.out.partition("\n")[0]))
+    if said.code != 0 or "JobState" not in facts:
+        return None
+    code, _, number_of_signal = facts.get("ExitCode", "").partition(":")
+    nodes = _whole(facts.get("NumNodes"))
+    memory = _bytes(dict(re.findall(r"(\w+)=([^,]+)", facts.get("TRES", ""))).get("mem"))
+    return Record(
+        number=number,
+        state=facts["JobState"],
+        reason=_told(facts.get("Reason")),
+        exit_code=_whole(code),
+        exit_signal=_whole(number_of_signal),
+        nodes=nodes,
+        hosts=_told(facts.get("NodeList")),
+        limit=_told(facts.get("TimeLimit")),
+        memory_bytes=memory and memory // (nodes or 1),
+        log=_told(facts.get("StdOut")),
+        preempted_at=_told(facts.get("PreemptTime")),
+    )
+
+
+def _accounted(number: str) -> Record | None:
+    """Ask accounting, where there is any: it remembers, knows who cancelled a job and how much memory it took.
+
+    Where it does not answer it is left alone for a while: one that hangs takes its time for each of many jobs.
+    """
+    global _accounting_away_until
+    if time.monotonic() < _accounting_away_until:
+        return None
+    columns = "State,ExitCode,NNodes,MaxRSS,NodeList,Timelimit"
+    said = run(
+        ["sacct", "-j", number, "--parsable2", "--noheader", "--noconvert", f"--format={columns}"],
+        TIMEOUT_S,
+        _environment(),
+    )
+    if said.code != 0:
+        _accounting_away_until = time.monotonic() + ACCOUNTING_LEFT_ALONE_S
+        return None
+    rows = [line.split("|") for line in said.out.splitlines()]
+    rows = [row for row in rows if len(row) == columns.count(",") + 1]
+    if not rows:
+        return None
+    state, code, nodes, _, hosts, limit = rows[0]
+    word, _, by = state.partition(" by ")
+    peaks = [size for row in rows if (size := _bytes(row[3]))]
+    return Record(
+        number=number,
+        state=word,
+        by=by or None,
+        exit_code=_whole(code.partition(":")[0]),
+        exit_signal=_whole(code.partition(":")[2]),
+        nodes=_whole(nodes),
+        hosts=_told(hosts),
+        limit=_told(limit),
+        peak_bytes=max(peaks, default=None),
+    )
+
+
+_accounting_away_until = float("-inf")
+
+
+def cancel(numbers: Sequence[str]) -> str | None:
+    """Cancel jobs. Return what scancel complained of, None if nothing."""
+    if not numbers:
+        return None
+    said = run(["scancel", *numbers], TIMEOUT_S, _environment())
+    return None if said.code == 0 else said.last_words
+
+
+def _told(text: str | None) -> str | None:
+    return None if text in (None, "", "None", "(null)", "None assigned") else text
+
+
+def _whole(text: str | None) -> int | None:
+    return int(text) if text and text.isdigit() else None
+
+
+def _bytes(text: str | None) -> int | None:
+    """Return e.g. `1.50G` as bytes; Slurm's units are powers of 1024, and a number without one is in bytes."""
+    found = re.fullmatch(r"([\d.]+)([KMGTP]?)[cn]?", text or "")
+    return int(float(found[1]) * 1024 ** " KMGTP".index(found[2] or " ")) if found else None

@@ -1,0 +1,1 @@
+"""Processes, files, commands, control groups and the terminal; imports only the standard library."""

@@ -1,5 +1,0 @@
-"""Tables: one table, one file. Each offers `build(ledger) -> DataFrame`, and `CAPTION`."""
-
-from ddp_hpc.tables._write import lines, make
-
-__all__ = ["lines", "make"]

@@ -1,0 +1,1 @@
+"""The training loop in one rank, and what it is made of."""

@@ -1,0 +1,155 @@
+"""What a training is made of: data, replica, clock, batches and exchange, put together as a spec says."""
+
+import math
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import torch
+from mpi4py import MPI
+from torch import Tensor
+
+from ddp_hpc.config.spec import RunSpec
+from ddp_hpc.data._tasks import TASKS, Dataset, Samples, Task
+from ddp_hpc.exchange._protocol import Exchange, Remembers
+from ddp_hpc.models._replica import Replica, Snapshot
+from ddp_hpc.profiling import timers as clocks
+from ddp_hpc.training import optimizers, precision, sampler
+from ddp_hpc.training.loader import Batches, Resident, Staged
+
+Compute = Callable[[Tensor, Tensor], Tensor]  # from inputs and targets to the mean loss over the samples
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """Everything that a step needs, on one rank."""
+
+    device: torch.device
+    dataset: Dataset  # on the device, so that a step transfers nothing; in host memory if the spec says so
+    task: Task
+    loss: Callable[[Tensor, Tensor], Tensor]  # of outputs and targets: mean over the samples
+    replica: Replica
+    batches: Batches
+    arithmetic: precision.Arithmetic  # in which outputs and loss are computed
+    timers: clocks.Timers
+    marks: clocks.Relay  # what a step tells: the timers
+    exchange: Exchange
+    optimizers: list[optimizers.Optimizer]
+    synchronous: bool  # all ranks take their steps together
+    last_of_backward: str  # the phase in which the backward pass ends
+    compiled: Compute | None = None  # what `compute` does, in fused kernels
+
+    def compute(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss of samples that are trained on: the mean over them."""
+        if self.compiled is not None:
+            return self.compiled(inputs, targets)
+        return self.loss(self.replica.forward(inputs), targets)
+
+    def snapshot(self, to: torch.device | None = None) -> Snapshot:
+        """Return a copy of all that a step changes; `to` this device, None: beside it."""
+        states = [tensor for optimizer in self.optimizers for tensor in optimizer.state()]
+        if isinstance(self.exchange, Remembers):
+            states += self.exchange.state()
+        return Snapshot([self.replica.weights, *self.replica.frozen(), *states], self.replica.model, self.device, to)
+
+
+def assemble(spec: RunSpec, comm: MPI.Intracomm, data_dir: Path, device: torch.device) -> Setup:
+    """Return the parts of a training. All ranks of `comm` must call.
+
+    All ranks draw the same initial weights, from `spec.seed`; rank 0's are then broadcast, because different
+    processors may round them differently. An exchange whose option `different_starts` is true has each rank keep
+    weights of its own, except those that are not trained. Random numbers drawn later (dropout) differ between the
+    ranks.
+    """
+    data_file = import_module(f"ddp_hpc.data.{spec.dataset.name}")
+    _seed(spec.seed)  # a dataset may draw its samples
+    loaded = data_file.build(data_dir / spec.dataset.name, **spec.dataset.options)
+    place = torch.device("cpu") if spec.data_placement == "host" else device
+    dataset = _on_device(loaded, place, getattr(torch, spec.dtype))
+    arithmetic = precision.choose(spec.precision, device)
+    task = loaded.task or TASKS[data_file.TASK]
+
+    different_starts = spec.exchange.options.get("different_starts", False)
+    own_seed = (spec.seed << 20) + comm.rank + 1
+
+    _seed(own_seed + (1 << 19) if different_starts else spec.seed)
+    model_file = import_module(f"ddp_hpc.models.{spec.model.name}")
+    model = model_file.build(dataset.shape, data_file.OUTPUTS, **spec.model.options)
+    replica = Replica(model, device, getattr(torch, spec.dtype))
+    broadcast([*([] if different_starts else [replica.weights]), *replica.frozen(), *replica.buffers()], comm)
+    _seed(own_seed)
+
+    make_optimizer = optimizers.maker(spec)
+    timers = clocks.make(device)
+    marks = clocks.Relay(timers)
+    numbers = sampler.make_batches(spec, comm.rank, len(dataset.train), place)
+    exchange_file = import_module(f"ddp_hpc.exchange.{spec.exchange.name}")
+    exchange = exchange_file.make(replica, comm, marks, make_optimizer, **spec.exchange.options)
+    return Setup(
+        device=device,
+        dataset=dataset,
+        task=task,
+        loss=getattr(model_file, "loss", task.loss),
+        replica=replica,
+        batches=Resident(dataset.train, numbers, marks)
+        if place.type == device.type
+        else Staged(dataset.train, numbers, spec.batch_size, device, marks),
+        arithmetic=arithmetic,
+        timers=timers,
+        marks=marks,
+        exchange=exchange,
+        optimizers=make_optimizer.made,
+        synchronous=exchange_file.SYNCHRONOUS,
+        last_of_backward="exchange_exposed_s" if getattr(exchange_file, "WAITS_IN_BACKWARD", False) else "backward_s",
+    )
+
+
+def _seed(number: int) -> None:
+    """Seed every generator that a model may draw from."""
+    torch.manual_seed(number)
+    random.seed(number)
+    np.random.seed(number % 2**32)  # noqa: NPY002  (a model may draw from it)
+
+
+def _on_device(dataset: Dataset, device: torch.device, dtype: torch.dtype) -> Dataset:
+    def move(tensor: Tensor) -> Tensor:
+        return tensor.to(device, dtype if tensor.is_floating_point() else tensor.dtype)
+
+    train, test = (Samples(move(part.inputs), move(part.targets)) for part in (dataset.train, dataset.test))
+    return replace(dataset, train=train, test=test)
+
+
+def broadcast(tensors: Iterable[Tensor], comm: MPI.Intracomm) -> None:
+    """Give all ranks rank 0's values, in place, through host memory."""
+    for tensor in tensors:
+        host = tensor.detach().cpu().contiguous()
+        comm.Bcast(host.numpy(), root=0)
+        tensor.copy_(host)
+
+
+def evaluate(setup: Setup, comm: MPI.Intracomm, batch_size: int = 1024) -> tuple[float, float]:
+    """Return metric and loss on the whole test set; each rank does a part of it. All ranks must call.
+
+    What is evaluated is rank 0's model: buffers such as BatchNorm's running means differ between ranks, and a mix of
+    them is no model. Frozen parameters, which a model may change itself, are treated so, too. They, buffers and random
+    generators are put back, whatever the model does to them.
+    """
+    before = Snapshot(setup.replica.frozen(), setup.replica.model, setup.device)
+    broadcast([*setup.replica.frozen(), *setup.replica.buffers()], comm)
+    test, sums = setup.dataset.test, torch.zeros(2, dtype=torch.float64, device=setup.device)
+    first, last = (len(test) * place // comm.size for place in (comm.rank, comm.rank + 1))
+    setup.replica.model.eval()
+    with torch.inference_mode(), setup.arithmetic():
+        for start in range(first, last, batch_size):
+            chosen = slice(start, min(start + batch_size, last))
+            inputs, targets = (part[chosen].to(setup.device) for part in (test.inputs, test.targets))
+            outputs = setup.replica.model(inputs)
+            sums[0] += setup.task.metric_sum(outputs, targets)
+            sums[1] += setup.loss(outputs, targets) * len(targets)
+    setup.replica.model.train()
+    before.restore()
+    metric, loss = sampler.weighted_mean(comm.allgather(sums.cpu().numpy()), comm.allgather([last - first]))
+    return float(metric) if math.isfinite(loss) else math.nan, float(loss)  # the largest of NaNs is no answer

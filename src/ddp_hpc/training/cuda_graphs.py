@@ -1,0 +1,186 @@
+"""Training steps recorded once as CUDA graphs, then replayed: a hundred small kernels for the price of one launch.
+
+Where the exchange is CAPTURABLE, the step is recorded twice: whole, as one graph, and cut at every mark of the clock
+into one graph per phase. The latter is replayed every `SAMPLE_EVERY_STEPS` steps, with the clock between its graphs, so
+that phases are known; it is slower by a few launches only, which steps sampled without graphs are not. Where
+the exchange is not capturable, forward and backward pass are graphs cut in this way in every step: their phases stay
+known, and one graph of both would save a launch or two. The optimiser is then not captured: it is one or two kernels.
+
+Source: https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs
+"""
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from ddp_hpc.config import catalog
+from ddp_hpc.config.spec import RunSpec
+from ddp_hpc.exchange._protocol import NoTimers, Timers
+from ddp_hpc.training.components import Setup
+
+SAMPLE_EVERY_STEPS = 50
+
+Mode = Literal["whole step", "forward and backward", "off"]
+Replay = Callable[[], None]
+Work = Callable[[Setup], Tensor]  # queues work on the device, and returns where the loss will be
+
+
+def mode(spec: RunSpec, device: torch.device) -> Mode:
+    """Return what of a step is captured."""
+    flags = catalog.constants("exchange", spec.exchange.name)
+    if device.type != "cuda" or spec.capture == "off":
+        return "off"
+    if flags["CAPTURABLE"] and spec.dtype == "float32":  # the fused kernels read a rate on the device as float32
+        return "whole step"
+    return "off" if flags["OVERLAPS"] else "forward and backward"  # the backward pass calls what cannot be captured
+
+
+class Recorder(Protocol):
+    """Records what is queued on the device, in one stream."""
+
+    def begin(self) -> None:
+        """Record from here."""
+
+    def end(self) -> Replay | None:
+        """Record to here; return what queues it again, None if there was nothing."""
+
+    def separate(self) -> None:
+        """Let what is recorded from now on have working memory of its own."""
+
+
+class CudaGraphs:
+    """CUDA graphs.
+
+    Graphs that share working memory must be replayed in the order in which they were recorded.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self.separate()
+
+    @contextmanager
+    def warming_up(self) -> Iterator[None]:
+        """Work in the stream in which will be recorded, so that libraries and autograd know it."""
+        self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
+        with torch.cuda.stream(self._stream):
+            yield
+        torch.cuda.current_stream(self._stream.device).wait_stream(self._stream)
+
+    def separate(self) -> None:
+        """Let what is recorded from now on have working memory of its own."""
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def begin(self) -> None:
+        """Record from here."""
+        self._graph = torch.cuda.CUDAGraph()
+        # NCCL's watchdog asks for events in a thread of its own, which must not break the recording
+        self._recording = torch.cuda.graph(self._graph, self._pool, self._stream, capture_error_mode="thread_local")
+        self._recording.__enter__()
+
+    def end(self) -> Replay | None:
+        """Record to here; return what queues it again, None if there was nothing."""
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            self._recording.__exit__(None, None, None)
+        return None if any("graph is empty" in str(warning.message).lower() for warning in said) else self._graph.replay
+
+
+class _Cutter(NoTimers):
+    """Ends a recording at each mark, and begins the next."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self.pieces: list[tuple[Replay, str, str | None]] = []
+
+    def mark(self, phase: str, part: str | None = None) -> None:
+        self.end(phase, part)
+        self._recorder.begin()
+
+    def end(self, phase: str, part: str | None = None) -> None:
+        if replay := self._recorder.end():
+            self.pieces.append((replay, phase, part))
+
+
+class Captured:
+    """A training step from graphs.
+
+    Args:
+        setup: after the warm-up; what a step changes is to be restored after this. Batches, weights, gradients and
+            the optimisers' state stay where they are from now on.
+        recorder: records.
+        work: from the batch to gradients and loss; if `whole`, to the next weights.
+        whole: whether the exchange is recorded too.
+
+    Raises:
+        RuntimeError: something in the step cannot be captured.
+    """
+
+    def __init__(self, setup: Setup, recorder: Recorder, work: Work, whole: bool) -> None:
+        self._setup, self._clock = setup, setup.timers
+        self._whole: Replay | None = None
+        setup.batches.fix()
+        places = _places_of_buffers(setup)
+        try:
+            if whole:
+                for optimizer in setup.optimizers:
+                    optimizer.rate.to_device()
+                self._whole, self._whole_loss = self._record(recorder, work, NoTimers())  # nothing happens now
+                recorder.separate()
+            cutter = _Cutter(recorder)
+            rest, self._loss = self._record(recorder, work, cutter)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            raise RuntimeError(f"{error}\nthis step cannot be captured in a CUDA graph: set `capture: off`") from error
+        self._pieces = [*cutter.pieces, *([(rest, "rest_s", None)] if rest else [])]
+        _check_buffers(setup, places)
+
+    def _record(self, recorder: Recorder, work: Work, listener: Timers) -> tuple[Replay | None, Tensor]:
+        self._setup.marks.tell(listener)
+        recorder.begin()
+        try:
+            loss = work(self._setup)
+        except BaseException:
+            with suppress(RuntimeError):  # what is broken cannot be ended properly, but nothing more is recorded
+                recorder.end()
+            raise
+        finally:
+            self._setup.marks.tell(self._clock)
+        return recorder.end(), loss
+
+    def __call__(self, number: int) -> Tensor:
+        """Go from one state of the weights to the next; return the loss of this rank's batch, still on the device."""
+        setup, sampled = self._setup, self._whole is None or number % SAMPLE_EVERY_STEPS == 0
+        setup.batches.load(number)
+        if self._whole:
+            for optimizer in setup.optimizers:
+                optimizer.rate.advance()
+        if self._whole and not sampled:
+            self._whole()
+            self._clock.fused()
+        else:
+            for replay, phase, part in self._pieces:
+                replay()
+                setup.marks.mark(phase, part)
+        loss = (self._loss if sampled else self._whole_loss).clone()  # the next replay writes there again
+        setup.batches.prefetch(number + 1)
+        if self._whole is None:
+            setup.exchange.update()
+        return loss
+
+
+def _places_of_buffers(setup: Setup) -> dict[str, int]:
+    return {name: buffer.data_ptr() for name, buffer in setup.replica.model.named_buffers()}
+
+
+def _check_buffers(setup: Setup, places: dict[str, int]) -> None:
+    moved = [name for name, place in _places_of_buffers(setup).items() if places.get(name) != place]
+    if moved:
+        raise RuntimeError(
+            f"the model puts a new tensor in the place of its buffer {', '.join(moved)} in each step, which a captured "
+            "step does once: change it in place, e.g. with copy_, or set `capture: off`"
+        )

@@ -1,0 +1,147 @@
+"""What a training leaves on one rank, in one go or in several, from checkpoint to checkpoint."""
+
+import time
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ddp_hpc.profiling import contention
+from ddp_hpc.profiling.timers import Timers, Timings
+from ddp_hpc.system.process import boot_id
+from ddp_hpc.training.cuda_graphs import Mode
+from ddp_hpc.training.torch_compile import Compiled
+
+WARM_UP_STEPS = 3
+
+
+@dataclass(frozen=True)
+class History:
+    """Losses and timings of one rank's steps, those of the warm-up first."""
+
+    losses: NDArray[np.float64]  # of this rank's batches
+    timings: Timings
+
+
+@dataclass
+class Outcome:
+    """What a training leaves on one rank. It is filled as it goes, so that a failed training leaves its part too.
+
+    A training that goes on from a checkpoint takes over what that holds. Times of steps are sums of what the clock saw
+    within steps, so they go on where the checkpoint left them: nothing that lies between is in them, nor in anything
+    that is computed from them, such as the loss area. It is in `lost_s`.
+    """
+
+    losses: "array[float]" = field(default_factory=lambda: array("d"))  # of this process, the warm-up's first
+    timers: Timers | None = None  # of this process
+    before: History | None = None  # of the processes before, as far as the checkpoint goes
+    evaluations: list[tuple[int, float, float]] = field(default_factory=list)  # step, metric, loss
+    metric_name: str = ""
+    diverged: bool = False
+    interrupted: bool = False  # somebody asked to end: neither complete nor diverged
+    saved: bool = False  # and there is a checkpoint of the last step
+    parameters: int = 0
+    train_samples: int = 0  # of the dataset: an epoch
+    example: Tensor | None = None  # the inputs of one sample, where the dataset lies
+    device: str = ""
+    compiled: Compiled = "off"
+    compile_s: float | None = None  # None: nothing was compiled
+    captured: Mode = "off"
+    warm_up_s: float = 0.0
+    startup_s: float | None = None  # from the first launch to time zero; None: this is the first
+    time_zero_ns: int = 0  # when this process began or went on, on the host's monotonic clock, which nobody sets back
+    ended_ns: int = 0  # on the same; evaluation at the end comes later
+    cores_before: contention.Reading | None = None  # when this process began or went on
+    crowding: contention.Contention | None = None  # since then, pauses included
+    trained_s: float = 0.0  # since time zero, as of the last step at which ranks agreed
+    evaluation_s: float = 0.0
+    traced_s: float = 0.0  # spent on tracing
+    checkpoint_s: float = 0.0
+    resumes: int = 0  # how often training went on from a checkpoint
+    left_s: float = 0.0  # from the first launch to the state that this process goes on from
+    left_at: float = 0.0  # when that was, in seconds since the epoch: another host may go on
+    lost_s: float = 0.0  # from there to where training went on, summed over all resumes
+    resumed_s: float = 0.0  # from the first launch to where this process went on
+    reported: dict[str, float | None] = field(default_factory=dict)  # what the exchange says of itself
+
+    @property
+    def steps(self) -> int:
+        """Counted steps whose loss has been read."""
+        return max(0, len(self.history_of_losses()) - WARM_UP_STEPS)
+
+    @property
+    def paused_s(self) -> float:
+        """The seconds that were spent on other things than steps since time zero."""
+        return self.evaluation_s + self.traced_s + self.checkpoint_s
+
+    def begin(self) -> float:
+        """Note that training begins, or goes on, now; return when it would have begun without any pause.
+
+        On the clock of `time.perf_counter`, so that what `since` makes of it is the time spent in steps.
+        """
+        self.cores_before = contention.read()
+        self.time_zero_ns = time.perf_counter_ns()
+        if self.resumes:
+            lost_s = max(0.0, time.time() - self.left_at)
+            self.lost_s, self.resumed_s = self.lost_s + lost_s, self.left_s + lost_s
+        return time.perf_counter() - self.trained_s - self.paused_s
+
+    def end(self) -> None:
+        """Note that the last step has been taken."""
+        self.ended_ns = time.perf_counter_ns()
+        if self.cores_before is not None:
+            wall_s = (self.ended_ns - self.time_zero_ns) / 1e9
+            self.crowding = contention.between(self.cores_before, contention.read(), wall_s)
+
+    def since(self, began: float) -> float:
+        """Return the seconds spent in steps, from what `begin` returned."""
+        return time.perf_counter() - began - self.paused_s
+
+    def passed_s(self, launch: Mapping[str, Any], at_ns: int) -> float:
+        """Return the seconds from the first launch to a reading of this host's monotonic clock in this process.
+
+        Args:
+            launch: what `launch.json` says of this attempt.
+            at_ns: after this process has begun.
+        """
+        if self.resumes:
+            return self.resumed_s + (at_ns - self.time_zero_ns) / 1e9
+        return since_launch_s(launch, at_ns)
+
+    def history_of_losses(self) -> NDArray[np.float64]:
+        """Return the losses of all steps that have been read."""
+        own = np.array(self.losses)
+        return own if self.before is None else np.concatenate([self.before.losses, own[WARM_UP_STEPS:]])
+
+    def history(self) -> History:
+        """Return all steps as if they had been taken in one go: the warm-up is that of the first process."""
+        assert self.timers is not None, "train() makes the timers"
+        timings = self.timers.timings()
+        if self.before is not None:
+            timings = _joined(self.before.timings, timings)
+        return History(self.history_of_losses(), timings)
+
+
+def _joined(before: Timings, after: Timings) -> Timings:
+    """Return the steps of two processes in a row, without the warm-up of the second."""
+    by_step = {
+        part.name: np.concatenate([getattr(before, part.name), getattr(after, part.name)[WARM_UP_STEPS:]])
+        for part in fields(Timings)
+        if part.name != "starts"
+    }
+    starts = after.starts[after.starts[:, 0] >= WARM_UP_STEPS] + [len(before.fused) - WARM_UP_STEPS, 0]
+    return Timings(**by_step, starts=np.concatenate([before.starts, starts]))
+
+
+def since_launch_s(launch: Mapping[str, Any], at_ns: int) -> float:
+    """Return the seconds from the launch to a reading of this host's monotonic clock.
+
+    Where the launcher reads another host's, what both hosts take for the time of day has to do.
+    """
+    if launch["launched_on"] == boot_id():
+        return float(at_ns - launch["launched_ns"]) / 1e9
+    return float(time.time() - launch["launched_at"] - (time.perf_counter_ns() - at_ns) / 1e9)

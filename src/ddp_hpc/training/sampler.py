@@ -1,0 +1,69 @@
+"""Which samples a rank takes in a step."""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ddp_hpc.config.spec import RunSpec
+
+
+class SampleStream:
+    """An endless row of sample numbers: epochs, one after the other.
+
+    Args:
+        epoch: gives the 1-D int64 tensor of the sample numbers of epoch 0, 1, ...; all have the same length.
+        length: that length.
+    """
+
+    def __init__(self, epoch: Callable[[int], Tensor], length: int) -> None:
+        self._epoch, self._length = epoch, length
+        self._number, self._order = 0, epoch(0)
+
+    def take(self, start: int, count: int) -> Tensor:
+        """Return the sample numbers at positions start ... start + count - 1; always the same for the same position."""
+        pieces = []
+        while count:
+            number, offset = divmod(start, self._length)
+            if number != self._number:
+                self._number, self._order = number, self._epoch(number)
+            piece = self._order[offset : offset + count]
+            pieces.append(piece)
+            start, count = start + len(piece), count - len(piece)
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+
+
+def permutation(samples: int, seed: int, epoch: int) -> Tensor:
+    """Return the order of the samples in one epoch: the same on every rank and at every world size."""
+    return torch.from_numpy(np.random.default_rng((seed, epoch)).permutation(samples))
+
+
+def make_batches(spec: RunSpec, rank: int, samples: int, device: torch.device) -> Callable[[int], Tensor]:
+    """Return a function from the step, counted from 0, to the sample numbers (int64, on `device`) of this rank's batch.
+
+    global: step k takes the next global batch of the stream of permuted epochs, rank r its r-th part; so every
+    world size sees the same global batches. partitioned: rank r cycles its own 1/n of the samples in their order.
+
+    Raises:
+        ValueError: partitioned, with fewer samples than ranks.
+    """
+    batch, n = spec.batch_size, spec.world_size
+    if spec.sampling == "global":
+        stream = SampleStream(lambda epoch: permutation(samples, spec.seed, epoch).to(device), samples)
+        return lambda step: stream.take((step * n + rank) * batch, batch)
+    first, last = rank * samples // n, (rank + 1) * samples // n
+    if first == last:
+        raise ValueError(f"sampling: partitioned over {n} ranks needs at least {n} samples, the dataset has {samples}")
+    own = torch.arange(first, last, device=device)
+    cycle = SampleStream(lambda epoch: own, len(own))
+    return lambda step: cycle.take(step * batch, batch)
+
+
+def weighted_mean(sums: "np.typing.ArrayLike", counts: "np.typing.ArrayLike") -> "np.typing.NDArray[np.float64]":
+    """Return the mean over all samples of all ranks, from each rank's sum and number of samples (first axis: ranks).
+
+    A mean of the ranks' means would weigh a short batch too much.
+    """
+    total = np.sum(np.asarray(sums, dtype=np.float64), axis=0)
+    return np.asarray(total / np.sum(np.asarray(counts, dtype=np.float64), axis=0))

@@ -1,0 +1,1 @@
+"""From a study to jobs: plan, targets for Snakemake, the driver, retries, status."""

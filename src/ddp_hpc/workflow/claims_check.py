@@ -1,0 +1,87 @@
+"""Whether the tables that claims read have the columns that they name: known before any run, for tables keep theirs."""
+
+import importlib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ddp_hpc.config.claim_quantity import Cells, Key, Trend
+from ddp_hpc.config.claims import places
+from ddp_hpc.config.errors import StudyError, unknown
+from ddp_hpc.config.yaml_file import Document, read_mapping
+from ddp_hpc.runs.project import Project
+from ddp_hpc.runs.store import Store
+from ddp_hpc.runs.study_runs import Ledger, Planned
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NOWHERE = Path("/nonexistent")
+
+
+def checked(project: Project, ledger: Ledger) -> Ledger:
+    """Return `ledger`, with a note for each claim that reads no planned run.
+
+    The tables are built as if nothing had run; without claims nothing is imported for it.
+
+    Raises:
+        StudyError: a column that its table does not have, or one of no numbers; file, line and what is allowed.
+    """
+    claims = ledger.study.claims
+    if not claims:
+        return ledger
+    import pandas as pd
+
+    document = read_mapping(project.study_file(ledger.study.name), StudyError)
+    unrun = replace(ledger, store=Store(NOWHERE), planned=_few(ledger))
+    names = {cells.table for _, cells in places(claims)}
+    frames = {name: importlib.import_module(f"ddp_hpc.analysis.tables.{name}").build(unrun) for name in sorted(names)}
+    specs = pd.DataFrame([planned.spec.columns() for planned in ledger.planned])
+    problems: list[str] = []
+    notes = list(ledger.notes)
+    for place, cells in places(claims):
+        frame = frames[cells.table]
+        frame = frame.join(specs.head(0).drop(columns=[name for name in specs if name in frame]))
+        wrong = list(_wrong(place, cells, frame, document))
+        problems += wrong
+        if not wrong and not _planned(cells, specs, ledger):
+            where = document.where((*place, "where"), place)
+            notes.append(f"{where}: no run of the study fits the claim {claims[int(place[1])].id}: not testable here")
+    if problems:
+        raise StudyError("\n".join(problems))
+    return replace(ledger, notes=tuple(notes))
+
+
+def _wrong(place: Key, cells: Cells, frame: "pd.DataFrame", document: Document) -> Iterator[str]:
+    from pandas.api.types import is_bool_dtype, is_numeric_dtype
+
+    from ddp_hpc.analysis.tables._claim_rows import is_option
+
+    columns = [str(name) for name in frame]
+    numbers = [name for name in columns if is_numeric_dtype(frame[name]) and not is_bool_dtype(frame[name])]
+    for key, name in {"column": cells.column, **({"over": cells.over} if isinstance(cells, Trend) else {})}.items():
+        if name not in numbers:
+            what = "column of numbers" if name in columns else "column"
+            where = document.where((*place, key), place)
+            yield f"{where}: {key}: {unknown(what, name, numbers)} (table {cells.table})"
+    for name in cells.where:
+        if name not in columns and not is_option(name):
+            where = document.where((*place, "where", name), (*place, "where"), place)
+            yield f"{where}: where: {unknown('column', name, columns)} (table {cells.table})"
+
+
+def _few(ledger: Ledger) -> tuple[Planned, ...]:
+    """Return a few planned runs in which the same fields vary as in all: their tables measure the same columns."""
+    first, *others = ledger.planned
+    kept = [first]
+    for name, value in ledger.varying[first.run].items():
+        if all(ledger.varying[one.run][name] == value for one in kept):
+            kept.append(next(one for one in others if ledger.varying[one.run][name] != value))
+    return tuple(kept)
+
+
+def _planned(cells: Cells, specs: "pd.DataFrame", ledger: Ledger) -> bool:
+    from ddp_hpc.analysis.tables._claim_rows import of_specs, selected
+
+    return len(selected(of_specs(cells), specs, ledger)) > 0

@@ -1,0 +1,191 @@
+"""`ddp-hpc run`: train what is missing, then make tables, figures and page from what there is."""
+
+import os
+import re
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from ddp_hpc.analysis import claim_verdict
+from ddp_hpc.config.errors import StudyError
+from ddp_hpc.config.machine import MachineError
+from ddp_hpc.runs import identity
+from ddp_hpc.runs.project import Project
+from ddp_hpc.runs.state import State, state_of
+from ddp_hpc.runs.statuses import FINISHED, in_words
+from ddp_hpc.runs.study_runs import Ledger, Planned
+from ddp_hpc.slurm import job_environment
+from ddp_hpc.slurm.sbatch import without_shapes
+from ddp_hpc.system.durations import duration
+from ddp_hpc.system.printing import counted
+from ddp_hpc.workflow import claims_check, plan, requests
+from ddp_hpc.workflow.driver_lock import DriverLock
+from ddp_hpc.workflow.progress import Making
+from ddp_hpc.workflow.retries import Passes
+from ddp_hpc.workflow.slurm_jobs import Jobs
+from ddp_hpc.workflow.snakemake_process import Engine, Signals
+from ddp_hpc.workflow.targets import StudyTargets
+
+_NAMES = re.compile(r"[\w./-]*[\d/][\w./-]*")  # numbers, hosts, files
+EXAMPLE = "example"  # config/machines/example.yaml
+
+
+class DriverAliveError(RuntimeError):
+    """Another driver is alive."""
+
+
+def run(
+    project: Project,
+    name: str,
+    profile: str = "profiles/default",
+    launcher: str | None = None,
+    more: Sequence[str] = (),
+) -> int:
+    """Run a study to its page and return the exit code: 0 if every planned run ended as result or finding.
+
+    Args:
+        project: where the study is.
+        name: of the study.
+        profile: the workflow profile, relative to the project.
+        launcher: what starts the ranks, instead of the profile's.
+        more: further arguments of snakemake.
+
+    Raises:
+        StudyError: the study is wrong, or the machine cannot take a run; nothing was started.
+        DriverAliveError: another driver is alive in this project.
+    """
+    ledger = claims_check.checked(project, project.ledger(name))
+    remote, machine = project.profile(profile).get("executor") == "slurm", project.machine_of(profile)
+    if machine:
+        requests.requests([ledger], machine)
+        more = [*(["--slurm-status-command", machine.status_command] if remote else []), *more]
+    elif remote:
+        raise MachineError(f"{profile} submits to Slurm and names no machine: write `config: {{machine: NAME}}` there")
+    if machine and project.profile_config(profile).get("machine") == EXAMPLE:
+        raise MachineError(
+            f"{profile} names the machine {EXAMPLE!r}, which only shows the keys: `ddp-hpc doctor --machine > "
+            "config/machines/NAME.yaml` proposes one for this cluster; then write `machine: NAME` in "
+            f"{profile}/profile.yaml"
+        )
+    shared = bool(project.profile_config(profile).get("allocation"))
+    if shared and "SLURM_JOB_ID" not in os.environ:
+        raise MachineError(
+            f"{profile} is for a driver within a Slurm job, which all runs share: `ddp-hpc plan {name} --profile "
+            f"{profile}` has its sbatch line, and profiles/README.md; with --profile profiles/slurm each run is a job"
+        )
+    if remote and (note := without_shapes(os.environ)):
+        print(f"note: {note}", file=sys.stderr)
+    lock = DriverLock(project.root)
+    if not lock.take():
+        raise DriverAliveError(lock.refusal())
+    try:
+        with Signals() as signals:
+            engine = Engine(project, ledger.study.name, lock, profile, launcher, more, signals)
+            retries = machine.retries.model_dump() if machine else {}
+            jobs = Jobs(project, ledger.planned, signals) if remote else None
+            pause_s = machine.retry_after_s if machine and remote else 0
+            passes = Passes(ledger, engine, jobs, retries, signals, pause_s)
+            return _run(project, ledger, engine, passes, shared)
+    finally:
+        lock.release()
+
+
+def _run(project: Project, ledger: Ledger, engine: Engine, passes: Passes, shared: bool) -> int:
+    began = time.monotonic()
+    for note in ledger.notes:
+        print(f"note: {note}", file=sys.stderr)
+    targets = StudyTargets(project, ledger, settled=False)
+    trained = 0
+    if targets.missing:
+        plan.prepare(ledger)
+        of_all = f"{len(targets.missing)} of {counted(len(ledger.planned), 'run')}"
+        print(f"{ledger.study.name}: {of_all} to train", flush=True)
+        trained = passes.train(_of_this_partition(targets.missing) if shared else targets.missing)
+    new = _edited_meanwhile(project, ledger) if targets.missing else 0
+    making = Making([project.root / output for output in targets.outputs], project.root / engine.log)
+    published = 0 if engine.signals.asked else engine.start("all", making, "settled=1")
+    states = {planned.run: state_of(ledger.store, planned.run) for planned in ledger.planned}
+    nothing = not targets.missing and not published and not making.made
+    print(f"{ledger.study.name}: {_summary(states, nothing)}, in {duration(time.monotonic() - began)}")
+    lacking = {run: state for run, state in states.items() if state.status not in FINISHED}
+    for line in _failures(ledger, lacking):
+        print(line, file=sys.stderr)
+    if engine.signals.asked:
+        print("ended by a signal; the same command goes on from here", file=sys.stderr)
+        return 130
+    if published or (trained > 0 and not lacking):
+        print("\n".join(["the workflow failed", *engine.complaints()]), file=sys.stderr)
+    elif trained > 0:  # a run that waits for data has not failed, and its status has no reason
+        print("".join(f"{line}\n" for line in engine.said_beside()), end="", file=sys.stderr)
+    folder = project.study_folder(ledger.study.name)
+    page = folder / "report" / "index.html"
+    if ledger.study.claims and not published:
+        _say_verdicts(folder / "tables" / "claims.parquet")
+    if page.exists() and not published:
+        print(f"page: {page}")
+    return 1 if lacking or published or new else 0
+
+
+def _of_this_partition(missing: Sequence[Planned]) -> list[Planned]:
+    """Return the runs that the job which we are in may train; say so if there are others."""
+    others = {planned.run: why for planned in missing if (why := job_environment.elsewhere(planned.spec.partition))}
+    if others:
+        run, why = next(iter(others.items()))
+        print(f"{counted(len(others), 'run')} left for another job, e.g. {run}: {why}", file=sys.stderr)
+    return [planned for planned in missing if planned.run not in others]
+
+
+def _edited_meanwhile(project: Project, ledger: Ledger) -> int:
+    """Say so if the study asks for other runs than when this began, and return how many of them are not finished."""
+    identity.forget()  # the code may have been edited, too
+    try:
+        now = {planned.run for planned in project.ledger(ledger.study.name).planned}
+    except StudyError:  # the workflow, which reads it again, says what is wrong
+        return 0
+    then = {planned.run for planned in ledger.planned}
+    if now != then:
+        print(
+            f"{ledger.study.name} or its code was edited meanwhile: of the runs that were planned at first "
+            f"{len(then - now)} are no longer asked for, {len(now - then)} are new; tables and page are of those that "
+            "are asked for now, and the same command trains what they lack",
+            file=sys.stderr,
+        )
+    return sum(not ledger.store.finished(run) for run in now - then)
+
+
+def _say_verdicts(table: Path) -> None:
+    from pyarrow import parquet
+
+    if table.is_file():
+        print(claim_verdict.summary(parquet.read_table(table, columns=["verdict"])["verdict"].to_pylist()))
+
+
+def _summary(states: dict[str, State], nothing: bool) -> str:
+    counts = Counter(state.status for state in states.values())
+    findings = [f"{counts[status]} {status}" for status in FINISHED - {"ok"} if counts[status]]
+    done = f"{sum(counts[status] for status in FINISHED)} of {counted(len(states), 'run')} finished"
+    also = f" ({', '.join(sorted(findings))}: a finding, not a failure)" if findings else ""
+    return f"nothing to do: {done}{also}; tables, figures and page are up to date" if nothing else f"{done}{also}"
+
+
+def _failures(ledger: Ledger, lacking: dict[str, State]) -> list[str]:
+    """Return a line per status and reason: how many runs have it, one of them and its log.
+
+    Reasons that differ in numbers, hosts and files only are one: each Slurm job has its own.
+    """
+    groups: dict[tuple[str, str], list[str]] = {}
+    for run, state in lacking.items():
+        groups.setdefault((state.status, _NAMES.sub("#", state.reason or "")), []).append(run)
+    lines = []
+    for (status, _), runs in groups.items():
+        reason = lacking[runs[0]].reason
+        if status == "missing" and not reason:
+            lines.append(f"  {len(runs)} {in_words(status)}")
+            continue
+        example = f"{'e.g. ' if len(runs) > 1 else ''}{ledger.describe(runs[0])}, logs/train/{runs[0]}.log"
+        lines.append(f"  {len(runs)} {in_words(status)}: {reason or 'no reason is known'} ({example})")
+    most = 20
+    more = [f"  ... and {len(lines) - most} more: `ddp-hpc status {ledger.study.name}`"] if len(lines) > most else []
+    return [*lines[:most], *more]

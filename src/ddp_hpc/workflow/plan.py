@@ -1,0 +1,245 @@
+"""What a study still has to run, why, and for about how long."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ddp_hpc.config.spec import RunSpec
+from ddp_hpc.config.traceable import why_not
+from ddp_hpc.config.types import canonical_json
+from ddp_hpc.runs import identity
+from ddp_hpc.runs.state import State, state_of
+from ddp_hpc.runs.statuses import FAILED
+from ddp_hpc.runs.store import Store
+from ddp_hpc.runs.study_runs import Ledger, Planned
+from ddp_hpc.system.process import read_json, write_json
+
+FIELDS = tuple(RunSpec.model_fields)
+MOST_NEIGHBOURS = 20
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Seconds that a run will take, from `of` runs like it."""
+
+    low_s: float
+    middle_s: float
+    high_s: float
+    of: int
+
+
+@dataclass(frozen=True)
+class Item:
+    """One planned run: `kept`, `new`, `changed`, `running`, `queued` or the status of a failure, and why."""
+
+    planned: Planned
+    action: str
+    reason: str
+    estimate: Estimate | None = None
+
+    @property
+    def will_run(self) -> bool:
+        """Whether the next `ddp-hpc run` trains it."""
+        return self.action not in ("kept", "running", "queued")
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run in the store that has ended, as its `spec.json` and its journal tell."""
+
+    run: str
+    status: str | None
+    fields: tuple[str, ...]
+    files: dict[str, str]
+    wall_s: float | None
+    train_s: float | None
+    steps: int | None
+
+
+def plan(ledger: Ledger) -> list[Item]:
+    """Return what will happen to every planned run, in the order of the study."""
+    waiting = [planned for planned in ledger.planned if not ledger.store.finished(planned.run)]
+    finished = finished_runs(ledger.store) if waiting else []
+    items = {
+        planned.run: _item(planned, state, nearest)
+        for planned, state, nearest in zip(
+            waiting,
+            (state_of(ledger.store, planned.run) for planned in waiting),
+            _nearest(waiting, finished),
+            strict=True,
+        )
+    }
+    return [items.get(planned.run) or Item(planned, "kept", "finished") for planned in ledger.planned]
+
+
+def prepare(ledger: Ledger) -> None:
+    """Write `spec.json` into the folder of every run that is not finished: what the supervisor starts from.
+
+    One that says anything else than what is planned is written anew.
+    """
+    for planned in ledger.planned:
+        if ledger.store.finished(planned.run):
+            continue
+        file = ledger.store.folder(planned.run) / "spec.json"
+        _, spec_hash, code_hash = identity.parts(planned.run)
+        content = {
+            "run": planned.run,
+            "spec": planned.spec.canonical,
+            "spec_hash": spec_hash,
+            "code_hash": code_hash,
+            "world_size": planned.spec.world_size,
+            "files": identity.fingerprints(planned.spec),
+        }
+        asked = ledger.study.trace
+        if asked is not None and why_not(planned.spec, asked.steps) is None:
+            content["trace"] = list(asked.steps)
+        if read_json(file) != content:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_json(file, content)
+
+
+def finished_runs(store: Store) -> list[Finished]:
+    """Return all finished runs in the store, whichever study asked for them."""
+    found = []
+    for file in sorted((store.root / "runs").glob("*/run.parquet")):
+        planned = read_json(file.parent / "spec.json")
+        if not isinstance(planned.get("spec"), dict) or not isinstance(planned.get("files"), dict):
+            continue  # a record without its plan: it counts as finished, but explains nothing
+        journals = store.attempts(file.parent.name)
+        ended = read_json(journals[-1] / "ended.json") if journals else {}
+        found.append(
+            Finished(
+                file.parent.name,
+                ended.get("status"),
+                _fields(planned["spec"]),
+                planned["files"],
+                ended.get("wall_s"),
+                ended.get("train_s"),
+                ended.get("steps"),
+            )
+        )
+    return found
+
+
+def _fields(canonical: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(canonical_json(canonical[name]) if name in canonical else "" for name in FIELDS)
+
+
+def _nearest(waiting: Sequence[Planned], finished: Sequence[Finished]) -> list[list[Finished]]:
+    """Return for each waiting run the finished ones, of its model and dataset, that differ in the fewest fields.
+
+    Of equally near ones those come first whose numbers are closest.
+    """
+    if not waiting or not finished:
+        return [[] for _ in waiting]
+    import numpy as np
+
+    codes: list[dict[str, int]] = [{} for _ in FIELDS]
+
+    def encode(fields: tuple[str, ...]) -> list[int]:
+        return [codes[column].setdefault(value, len(codes[column])) for column, value in enumerate(fields)]
+
+    alike: dict[tuple[str, ...], list[Finished]] = {}
+    for run in finished:
+        alike.setdefault(_names(run.fields), []).append(run)
+    tables = {
+        names: (np.array([encode(run.fields) for run in runs]), np.array([_logarithms(run.fields) for run in runs]))
+        for names, runs in alike.items()
+    }
+    nearest: list[list[Finished]] = []
+    for planned in waiting:
+        fields = _fields(planned.spec.canonical)
+        names = _names(fields)
+        if names not in tables:
+            nearest.append([])
+            continue
+        old_codes, old_logarithms = tables[names]
+        different = old_codes != np.array(encode(fields))
+        apart = np.abs(old_logarithms - np.array(_logarithms(fields)))  # in orders of magnitude; NaN: no two numbers
+        distance = np.where(different, np.nan_to_num(apart, nan=1.0), 0.0).sum(axis=1)
+        count = different.sum(axis=1)
+        order = [index for index in np.lexsort((distance, count))[:MOST_NEIGHBOURS] if count[index] == count.min()]
+        nearest.append([alike[names][index] for index in order])
+    return nearest
+
+
+def _names(fields: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names of model and dataset, without their options."""
+    found = []
+    for kind in ("model", "dataset"):
+        value = json.loads(fields[FIELDS.index(kind)])
+        found.append(value if isinstance(value, str) else value["name"])
+    return tuple(found)
+
+
+def _logarithms(fields: tuple[str, ...]) -> list[float]:
+    """Return the logarithm of each field that is a positive number, NaN for the others."""
+    return [math.log(value) if (value := _number(text)) > 0 else math.nan for text in fields]
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _item(planned: Planned, state: State, nearest: list[Finished]) -> Item:
+    estimate = _estimate(planned.spec, nearest)
+    if state.status in ("running", "queued"):
+        return Item(planned, state.status, state.reason or "", estimate)
+    if state.status in FAILED:
+        times = f" ({state.attempts} attempts)" if state.attempts > 1 else ""
+        return Item(planned, state.status, f"{state.reason or 'no reason is known'}{times}", estimate)
+    if not nearest:
+        return Item(planned, "new", "no finished run with this model and dataset", estimate)
+    action, reason = _difference(planned.spec, nearest[0])
+    return Item(planned, action, reason, estimate)
+
+
+def _difference(spec: RunSpec, other: Finished) -> tuple[str, str]:
+    """Say which field differs from the nearest finished run or, if none does, which file of the code."""
+    now = spec.canonical
+    mine = _fields(now)
+    fields = [
+        f"{name} {_shown(name, value)} (nearest run: {_shown(name, theirs)})"
+        for name, value, theirs in zip(FIELDS, mine, other.fields, strict=True)
+        if value != theirs
+    ]
+    if fields:
+        return "new", "; ".join(fields)
+    current = identity.fingerprints(spec)
+    files = sorted(name for name in current.keys() | other.files.keys() if current.get(name) != other.files.get(name))
+    return "changed", "; ".join(f"{name} {_change(name, current, other.files)}" for name in files)
+
+
+def _change(name: str, now: dict[str, str], before: dict[str, str]) -> str:
+    return "is new" if name not in before else "is gone" if name not in now else "has changed"
+
+
+def _shown(name: str, value: str) -> str:
+    found = json.loads(value) if value else RunSpec.model_fields[name].default
+    if isinstance(found, dict):  # a choice with its options, or a budget
+        rest = ", ".join(f"{key} {item}" for key, item in found.items() if key != "name")
+        return f"{found['name']} ({rest})" if "name" in found else rest
+    return "null" if found is None else str(found)
+
+
+def _estimate(spec: RunSpec, nearest: Sequence[Finished]) -> Estimate | None:
+    """Scale the training time of the nearest runs by the number of steps; start-up stays as it was."""
+    times = []
+    for run in nearest:
+        if run.wall_s is None:
+            continue
+        if spec.budget.seconds is not None and run.train_s is not None:
+            times.append(run.wall_s - run.train_s + spec.budget.seconds)
+        elif spec.steps_asked and run.train_s is not None and run.steps:
+            times.append(run.wall_s - run.train_s + run.train_s / run.steps * spec.steps_asked)
+        else:
+            times.append(run.wall_s)
+    if not times:
+        return None
+    times.sort()
+    return Estimate(times[0], times[len(times) // 2], times[-1], len(times))

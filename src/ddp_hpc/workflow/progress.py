@@ -1,0 +1,176 @@
+"""How far a study is: one line that updates on a terminal, sparse lines in a log."""
+
+import re
+import shutil
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ddp_hpc.runs.state import State, state_of, uses_slurm, why_queued
+from ddp_hpc.runs.statuses import FAILED
+from ddp_hpc.runs.study_runs import Ledger, Planned
+from ddp_hpc.system.durations import duration
+from ddp_hpc.system.printing import counted
+
+SPARSE_S = 15.0
+LOOKING_COST = 100  # looking takes at most one part in so many of a core
+
+
+class Line:
+    """One line that is written over and over on a terminal, and now and then in a log."""
+
+    def __init__(self) -> None:
+        self.terminal = sys.stdout.isatty()
+        self.shown = time.monotonic()
+        self.text = ""
+
+    def write(self, text: str) -> None:
+        """Show `text`, if it is time to."""
+        if self.terminal:
+            text = text[: shutil.get_terminal_size().columns - 1]
+            sys.stdout.write("\r" + text.ljust(len(self.text)))
+            self.text = text
+        elif time.monotonic() - self.shown >= SPARSE_S:
+            sys.stdout.write(text + "\n")
+            self.shown = time.monotonic()
+        sys.stdout.flush()
+
+    def end(self) -> None:
+        """Leave the line."""
+        if self.text:
+            sys.stdout.write("\r" + " " * len(self.text) + "\r")
+            sys.stdout.flush()
+
+
+class Making:
+    """Counts the tables, figures and page that have been made since it was started."""
+
+    def __init__(self, outputs: Sequence[Path], log: Path) -> None:
+        self.outputs = outputs
+        self.log = log  # of the workflow, which counts its steps there
+        self.before = log.stat().st_size if log.exists() else 0
+        self.began = time.time()
+        self.line = Line()
+        self.made = 0
+
+    def show(self) -> None:
+        """Show how many have been made so far."""
+        self.made = sum(file.exists() and file.stat().st_mtime > self.began for file in self.outputs)
+        self.line.write(f"making tables, figures and page: {self._steps()}, {duration(time.time() - self.began)}")
+
+    def end(self) -> None:
+        """Count for the last time, and leave the line."""
+        self.show()
+        self.line.end()
+
+    def _steps(self) -> str:
+        """Return how many steps the workflow has done since it was started; how many there are, it says after one."""
+        with open(self.log, "rb") as log:
+            log.seek(self.before)
+            said = re.findall(rb"^(\d+ of \d+) steps", log.read(), flags=re.MULTILINE)
+        return f"{said[-1].decode()} steps done" if said else f"{self.made} done"
+
+
+SHORT = {"world_size": "ranks", "batch_size": "batch", "learning_rate": "rate", "threads_per_rank": "threads"}
+
+
+def _short(fields: dict[str, Any]) -> str:
+    """Return the fields of a run on little space, e.g. `ring, ranks 2, rate 0.1`: a word speaks for itself."""
+    return ", ".join(
+        value if isinstance(value, str) and value.isidentifier() else f"{SHORT.get(name, name)} {value}"
+        for name, value in fields.items()
+    )
+
+
+class Progress:
+    """Counts the runs of a pass: those that have ended, run, and wait in a queue.
+
+    Args:
+        ledger: of the study.
+        missing: the runs of the pass.
+
+    Attributes:
+        waiting: by run that has not ended: its attempts before the pass.
+    """
+
+    def __init__(self, ledger: Ledger, missing: Sequence[Planned]) -> None:
+        self.ledger = ledger
+        self.waiting = {planned.run: len(ledger.store.attempts(planned.run)) for planned in missing}
+        self.total = len(missing)
+        self.failed = 0
+        self.began = self.next_look = time.monotonic()
+        self.line = Line()
+
+    def show(self) -> None:
+        """Show where the study stands, if that is news and looking does not take a core from the trainings."""
+        if time.monotonic() < self.next_look:
+            return
+        before_s = time.process_time()  # waiting for a slow squeue takes no core
+        states = self._look()
+        self.next_look = time.monotonic() + LOOKING_COST * (time.process_time() - before_s)
+        done = self.total - len(self.waiting)
+        elapsed = time.monotonic() - self.began
+        ended = done - self.failed
+        worked = done + sum(map(_share, states.values()))
+        running = [run for run, state in states.items() if state.status == "running"]
+        parts = [
+            f"{ended} of {counted(self.total, 'run')} trained",
+            *([f"{self.failed} failed"] if self.failed else []),
+            *([f"{len(running)} running"] if len(running) > 1 else []),
+            *_queued([state for state in states.values() if state.status == "queued"], bool(running)),
+            duration(elapsed),
+            *([f"about {duration(elapsed / worked * (self.total - worked))} left"] if done and self.waiting else []),
+        ]
+        now = self._now(running[0], states[running[0]]) if running else ""
+        self.line.write(", ".join(parts) + (f"; now {now}" if now else ""))
+
+    def end(self) -> None:
+        """Leave the line."""
+        self.line.end()
+
+    def _now(self, run: str, state: State) -> str:
+        """Return a run that is trained now, e.g. `ring, ranks 2, rate 0.1 (step 120 of 400, 12 s left)`."""
+        point, far = _short(self.ledger.varying[run]), how_far(state)
+        return f"{point} ({far})" if point and far else point or far
+
+    def _look(self) -> dict[str, State]:
+        """Drop the runs that have ended since we last looked, and return the states of those that run or are queued."""
+        found = {}
+        store = self.ledger.store
+        for run, attempts_before in list(self.waiting.items()):
+            if store.finished(run):
+                del self.waiting[run]
+                continue
+            if len(store.attempts(run)) == attempts_before and not uses_slurm(store):
+                continue
+            state = state_of(store, run)
+            if state.status in FAILED and (state.attempts > attempts_before or state.learned):
+                del self.waiting[run]
+                self.failed += 1
+            elif state.status in ("running", "queued"):
+                found[run] = state
+        return found
+
+
+def _queued(waiting: Sequence[State], others_run: bool) -> list[str]:
+    """Return how many wait and, if nothing runs, why most of them do: somebody may have to help, e.g. JobHeldUser."""
+    if not waiting:
+        return []
+    (why, _), *_ = Counter(why_queued(state.reason) for state in waiting).most_common(1)
+    return [f"{len(waiting)} queued" if others_run else f"{len(waiting)} queued ({why})"]
+
+
+def _share(state: State) -> float:
+    """Return which part of a run is done: many run side by side on a cluster, and none of them counts as nothing."""
+    return min(1.0, float(state.progress.get("step", 0)) / (state.progress.get("steps_asked") or float("inf")))
+
+
+def how_far(state: State) -> str:
+    """Return how far a running one is, e.g. `step 120 of 400, 12 s left`; empty if it has not said."""
+    if "step" not in state.progress:
+        return ""
+    asked = f" of {state.progress['steps_asked']}" if state.progress.get("steps_asked") else ""
+    return f"step {state.progress['step']}{asked}, {duration(state.progress.get('eta_s', 0))} left"

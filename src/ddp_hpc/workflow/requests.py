@@ -1,0 +1,141 @@
+"""What the missing runs ask of a machine: from their specs, their past attempts and the runs like them.
+
+A job evaluates the workflow's rules anew on its node, when more may be known than at its submission. So the driver
+keeps each request beside the run's spec, and the job takes it from there.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+
+from ddp_hpc.config import spec as specs
+from ddp_hpc.config.machine import Machine, MachineError
+from ddp_hpc.config.spec import RunSpec
+from ddp_hpc.config.types import canonical_json
+from ddp_hpc.runs.statuses import FAILED
+from ddp_hpc.runs.store import Store
+from ddp_hpc.runs.study_runs import Ledger, Planned
+from ddp_hpc.slurm.resources import ImpossibleError, Past, Request, request
+from ddp_hpc.system.process import read_json, write_json
+from ddp_hpc.workflow import plan
+from ddp_hpc.workflow.plan import Finished
+
+SPEC, REQUEST = "spec.json", "request.json"
+MOST_PROBLEMS = 10
+
+# fields on which the time of a run does not depend
+_TIMELESS = frozenset(
+    {"learning_rate", "momentum", "weight_decay", "seed"}
+    | {"learning_rate_scaling", "base_batch_size", "learning_rate_warm_up_steps"}
+)
+_TIMED = [index for index, name in enumerate(plan.FIELDS) if name not in _TIMELESS]
+
+
+def requests(ledgers: Iterable[Ledger], machine: Machine) -> dict[str, Request]:
+    """Return by name what every run that is not finished asks of `machine`.
+
+    Raises:
+        MachineError: naming the runs that the machine cannot take, and what would fit.
+    """
+    found: dict[str, Request] = {}
+    problems: dict[str, list[str]] = {}
+    measured: dict[tuple[str, ...], list[float]] | None = None
+    for ledger in ledgers:
+        for planned in ledger.planned:
+            if ledger.store.finished(planned.run):
+                continue
+            if measured is None:
+                measured = _times(plan.finished_runs(ledger.store))
+            try:
+                asked = request(
+                    planned.spec,
+                    machine,
+                    past=past(ledger.store, planned.run),
+                    measured_s=measured.get(_key(planned.spec), ()),
+                    runtime_min=ledger.study.runtime_min,
+                )
+            except ImpossibleError as error:
+                problems.setdefault(str(error), []).append(ledger.describe(planned.run))
+                continue
+            other = found.get(planned.run)  # two studies that share a run may give it different times
+            found[planned.run] = asked if other is None or other.runtime_min < asked.runtime_min else other
+    if problems:
+        raise ImpossibleError("\n".join(_listed(problems)))
+    return found
+
+
+def _listed(problems: Mapping[str, list[str]]) -> list[str]:
+    lines = [
+        f"{problem} ({'e.g. ' if len(runs) > 1 else ''}{runs[0]}{f'; {len(runs)} runs' if len(runs) > 1 else ''})"
+        for problem, runs in problems.items()
+    ]
+    more = len(lines) - MOST_PROBLEMS
+    return [*lines[:MOST_PROBLEMS], *([f"... and {more} more problems"] if more > 0 else [])]
+
+
+def past(store: Store, run: str) -> list[Past]:
+    """Return the attempts at a run that failed, the oldest first, with what they had asked for."""
+    found = []
+    for journal in store.attempts(run):
+        status = read_json(journal / "ended.json").get("status")
+        if status in FAILED:
+            asked = read_json(journal / "started.json").get("request") or {}
+            found.append(Past(status=status, runtime_min=asked.get("runtime_min"), mem_mb=asked.get("mem_mb")))
+    return found
+
+
+def _key(spec: RunSpec) -> tuple[str, ...]:
+    fields = [canonical_json(spec.canonical[name]) if name in spec.canonical else "" for name in plan.FIELDS]
+    return tuple(fields[index] for index in _TIMED)
+
+
+def _times(finished: Iterable[Finished]) -> dict[tuple[str, ...], list[float]]:
+    """Return the wall times of finished runs, in seconds, by the fields on which they depend."""
+    times: dict[tuple[str, ...], list[float]] = {}
+    for run in finished:
+        if run.wall_s is not None and run.status == "ok":  # one that diverged took less time
+            times.setdefault(tuple(run.fields[index] for index in _TIMED), []).append(run.wall_s)
+    return times
+
+
+def write(store: Store, planned: Iterable[Planned], asked: Mapping[str, Request]) -> None:
+    """Keep what each of these runs asks for; what a run asked for earlier goes, also where nothing is asked now."""
+    for one in planned:
+        file = store.folder(one.run) / REQUEST
+        if one.run not in asked:
+            file.unlink(missing_ok=True)
+            continue
+        content = asdict(asked[one.run])
+        if read_json(file) != content:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_json(file, content)
+
+
+def read(store: Store, run: str) -> Request:
+    """Return what a run asked for when it was submitted.
+
+    Raises:
+        MachineError: nobody has written that.
+    """
+    try:
+        return Request(**read_json(store.folder(run) / REQUEST))
+    except TypeError:
+        raise _gone(store, run, REQUEST) from None
+
+
+def spec(store: Store, run: str) -> RunSpec:
+    """Return the spec of a run as it was when it was submitted.
+
+    Raises:
+        MachineError: nobody has written that.
+    """
+    try:
+        return specs.load(read_json(store.folder(run) / SPEC)["spec"])
+    except (KeyError, TypeError, ValueError):
+        raise _gone(store, run, SPEC) from None
+
+
+def _gone(store: Store, run: str, name: str) -> MachineError:
+    return MachineError(
+        f"{store.folder(run) / name} is missing or of another version of ddp-hpc: the driver writes it before it "
+        "submits a run; call `ddp-hpc run` again"
+    )

@@ -1,0 +1,173 @@
+"""The training of a study, in passes: what fails is tried again as the machine file says, and no run is doubled."""
+
+import json
+import re
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from ddp_hpc.runs.state import State, keep, mark_slurm, record_is_late, state_of
+from ddp_hpc.runs.statuses import FAILED, in_words
+from ddp_hpc.runs.study_runs import Ledger, Planned
+from ddp_hpc.system.durations import duration
+from ddp_hpc.system.printing import counted
+from ddp_hpc.workflow.progress import Progress
+from ddp_hpc.workflow.slurm_jobs import Jobs, Watch
+from ddp_hpc.workflow.snakemake_process import POLL_S, Engine, Signals
+
+LATE_S = 60.0
+PAUSING = ("node_fail", "launch_failed")  # what a second job may meet, too, if it starts at once
+MOST_STUCK = 3  # passes that Snakemake may spoil by hanging
+
+# words of a refusal: the controller, or accounting, does not answer; the user, or Slurm, may have no more jobs queued
+_AWAY = re.compile(
+    "contact slurm controller|socket timed out|connection refused|unable to test the validity", re.IGNORECASE
+)
+_FULL = re.compile("submit ?limit|MaxSubmit|MaxJobCount|temporarily unable to accept job", re.IGNORECASE)
+
+
+class Passes:
+    """Trains the runs that a study lacks.
+
+    Args:
+        ledger: of the study.
+        engine: Snakemake.
+        jobs: of the study, where Slurm runs them; None: they run here.
+        retries: by status, how often a run that failed so is tried again.
+        pause_s: how long to wait before that, if it failed with its node or its launch.
+        signals: what asks to end.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        engine: Engine,
+        jobs: Jobs | None,
+        retries: Mapping[str, int],
+        signals: Signals,
+        pause_s: float = 0.0,
+    ) -> None:
+        self.ledger, self.engine, self.jobs, self.retries, self.signals = ledger, engine, jobs, retries, signals
+        self.pause_s = pause_s
+        self.failures: Counter[tuple[str, str]] = Counter()
+        self.stuck = 0
+        self.full: set[str] = set()  # runs of this pass for which there was no room in the queue
+
+    def train(self, missing: Sequence[Planned]) -> int:
+        """Train, pass after pass, and return the last exit code of Snakemake; negative if a signal asked to end."""
+        waiting, code, number = list(missing), 0, 0
+        if self.jobs:
+            mark_slurm(self.ledger.store)
+            self.jobs.wait_for_slurm()
+            self._keep_ends(waiting)
+        while waiting and not self.signals.asked:
+            number += 1
+            code = self._pass(waiting, number)
+            if self.signals.asked:
+                break
+            waiting = self._again(waiting)
+        if signal.SIGHUP in self.signals.asked and self.jobs:
+            self.engine.say("the terminal went away: jobs go on, and the same command finds them")
+        elif self.signals.asked and self.jobs:
+            self.jobs.cancel()
+            self._keep_ends(missing)
+        return -1 if self.signals.asked else code
+
+    def _pass(self, waiting: Sequence[Planned], number: int) -> int:
+        """Train once what waits; jobs of an earlier driver are left alone, and waited for."""
+        progress = Progress(self.ledger, waiting)
+        if not self.jobs:
+            return self.engine.start("trained", progress, self._only(waiting, number))
+        self.jobs.wait_for_slurm()
+        theirs = {job.run: job for job in self.jobs.active()}
+        ours = [planned for planned in waiting if planned.run not in theirs]
+        if theirs:
+            numbers = ", ".join(job.number for job in theirs.values())
+            print(f"{counted(len(theirs), 'run')} already in the queue or running: Slurm jobs {numbers}", flush=True)
+        code = 0
+        if ours and not self.signals.asked:
+            watch = Watch(self.jobs, lambda: len(progress.waiting))
+
+            def over(pid: int) -> bool:
+                self._keep_refusals(ours)  # at once: others may run for days
+                return watch(pid)
+
+            self.full.clear()
+            code = self.engine.start("trained", progress, self._only(ours, number), remote=True, over=over)
+            if watch.stuck:
+                self.stuck += 1
+                self.engine.say(watch.stuck)
+                print(watch.stuck, file=sys.stderr)
+            elif code < 0 and not self.signals.asked:
+                self.engine.say("all runs of this pass have ended; the workflow had not noticed yet, and is ended")
+        self.jobs.wait_for_end(progress)
+        self._wait_for_records(waiting)
+        return code
+
+    def _wait_for_records(self, waiting: Sequence[Planned]) -> None:
+        """Wait a while for records that were written on a node and are not seen here yet."""
+        deadline = time.monotonic() + LATE_S
+        while time.monotonic() < deadline and not self.signals.asked:
+            if not any(record_is_late(self.ledger.store, planned.run) for planned in waiting):
+                return
+            time.sleep(POLL_S)
+
+    def _only(self, runs: Sequence[Planned], number: int) -> str:
+        """Write which runs a pass trains, and return what tells the Snakefile."""
+        file = self.engine.log.with_suffix(f".pass-{number}.json")
+        (self.ledger.store.root.parent / file).parent.mkdir(parents=True, exist_ok=True)
+        (self.ledger.store.root.parent / file).write_text(json.dumps([planned.run for planned in runs], indent=1))
+        return f"only={file}"
+
+    def _again(self, waiting: Sequence[Planned]) -> list[Planned]:
+        """Return the runs that are to be tried once more, and say so."""
+        lacking = [planned for planned in waiting if not self.ledger.store.finished(planned.run)]
+        if self.jobs:
+            self._keep_refusals(lacking)
+            self._keep_ends(lacking)
+        room = len(self.full) < len(waiting)  # in the queue: the other jobs of this pass have left it
+        again, why = [], Counter[str]()
+        for planned in lacking:
+            status = state_of(self.ledger.store, planned.run).status
+            self.failures[planned.run, status] += 1
+            lost = status == "missing" and 0 < self.stuck < MOST_STUCK
+            refused = room and planned.run in self.full
+            if (
+                lost
+                or refused
+                or (status in FAILED and self.failures[planned.run, status] <= self.retries.get(status, 0))
+            ):
+                again.append(planned)
+                why[status] += 1
+        if again:
+            counts = ", ".join(f"{count} {in_words(status)}" for status, count in why.items())
+            pause_s = self.pause_s if any(status in PAUSING for status in why) else 0.0
+            later = f", in {duration(pause_s)}" if pause_s else ""
+            print(f"{counted(len(again), 'run')} to try again{later}: {counts}", flush=True)
+            self._pause(pause_s)
+        return again
+
+    def _pause(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and not self.signals.asked:
+            time.sleep(POLL_S)
+
+    def _keep_refusals(self, waiting: Sequence[Planned]) -> None:
+        """Write into the journals what sbatch has refused since the last time, and note where the queue was full."""
+        refused = self.engine.refusals()
+        for planned in waiting:
+            words = refused.get(planned.run)
+            if words:
+                state = State("launch_failed" if _AWAY.search(words) else "rejected", words)
+                keep(self.ledger.store, planned.run, state)
+                self.full |= {planned.run} if _FULL.search(words) else set()
+
+    def _keep_ends(self, runs: Sequence[Planned]) -> None:
+        """Write into the journals what only Slurm knows, before it forgets."""
+        for planned in runs:
+            if not self.ledger.store.finished(planned.run):
+                state = state_of(self.ledger.store, planned.run)
+                if state.learned:
+                    keep(self.ledger.store, planned.run, state)

@@ -1,0 +1,160 @@
+"""`ddp-hpc status`: where a study stands at a glance, and what it has cost."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ddp_hpc.runs.state import State, state_of, why_queued
+from ddp_hpc.runs.statuses import FAILED, FINISHED, STATUSES, in_words
+from ddp_hpc.runs.study_runs import Ledger
+from ddp_hpc.system.printing import counted
+from ddp_hpc.system.process import read_json
+from ddp_hpc.workflow import plan
+from ddp_hpc.workflow.progress import how_far
+from ddp_hpc.workflow.requests import REQUEST
+
+MOST_LINES = 60
+_TOLD = ("step", "steps_asked", "eta_s", "loss")
+
+
+@dataclass(frozen=True)
+class NodeHours:
+    """What a study costs: nodes times the hours from the start of a supervisor to its end.
+
+    Args:
+        used: by all attempts at its runs, failed ones and those that still run included.
+        expected: for what is still to be done, as far as runs like it have finished.
+        of_runs: so many of the runs to do are in `expected`.
+        to_do: the runs to do, those that run now included.
+    """
+
+    used: float
+    expected: float
+    of_runs: int
+    to_do: int
+
+
+def overview(ledger: Ledger) -> dict[str, Any]:
+    """Return as plain values: `study`, `counts` by status, `node_hours`, and a row per planned run in `runs`.
+
+    A row has run, status, reason, attempts, job (of Slurm) and, of a running one, step, steps_asked, eta_s and loss.
+    """
+    states = {planned.run: state_of(ledger.store, planned.run) for planned in ledger.planned}
+    return {
+        "study": ledger.study.name,
+        "counts": dict(Counter(state.status for state in states.values())),
+        "node_hours": asdict(node_hours(ledger, states)),
+        "runs": [_row(run, state) for run, state in states.items()],
+    }
+
+
+def _row(run: str, state: State) -> dict[str, Any]:
+    told = {name: state.progress.get(name) for name in _TOLD} if state.status == "running" else {}
+    row = {"run": run, "status": state.status, "reason": state.reason, "attempts": state.attempts, "job": state.job}
+    return row | told
+
+
+def node_hours(ledger: Ledger, states: Mapping[str, State]) -> NodeHours:
+    """Return what the study has used, and what it is expected to use still."""
+    used = sum(
+        _nodes(journal.parents[1], read_json(journal / "started.json")) * _seconds(journal)
+        for run in states
+        for journal in ledger.store.attempts(run)
+    )
+    estimates = {item.planned.run: item.estimate for item in plan.plan(ledger)}
+    steps_asked = {planned.run: planned.spec.steps_asked for planned in ledger.planned}
+
+    def done(run: str) -> float:  # the part that its last checkpoint holds
+        step, asked = ledger.store.checkpointed_step(run), steps_asked[run]
+        return min(1.0, step / asked) if step and asked else 0.0
+
+    to_do = [run for run, state in states.items() if state.status not in FINISHED]
+    expected_s = {}
+    for run in to_do:
+        eta_s, estimate = states[run].progress.get("eta_s"), estimates[run]
+        if states[run].status == "running" and eta_s is not None:
+            expected_s[run] = eta_s
+        elif estimate:
+            expected_s[run] = estimate.middle_s * (1 - done(run))
+    expected = sum(_nodes(ledger.store.folder(run), {}) * seconds for run, seconds in expected_s.items())
+    return NodeHours(used / 3600, expected / 3600, len(expected_s), len(to_do))
+
+
+def _nodes(folder: Path, started: Mapping[str, Any]) -> int:
+    """Return the nodes that were asked for; one where no machine was named."""
+    asked = started.get("request") or read_json(folder / REQUEST)
+    return int(asked.get("nodes") or 1)
+
+
+def _seconds(journal: Path) -> float:
+    """Return how long an attempt took, or has been running; 0 if its journal does not say."""
+    started, ended = read_json(journal / "started.json"), read_json(journal / "ended.json")
+    if "wall_s" in ended:
+        return float(ended["wall_s"])
+    last = str(ended.get("at") or _last_sign(journal))
+    try:
+        return max(0.0, (datetime.fromisoformat(last) - datetime.fromisoformat(started["at"])).total_seconds())
+    except (KeyError, ValueError, TypeError):
+        return 0.0
+
+
+def _last_sign(journal: Path) -> str | None:
+    try:
+        return datetime.fromtimestamp((journal / "alive").stat().st_mtime, UTC).isoformat()
+    except OSError:
+        return None
+
+
+def lines(ledger: Ledger, found: Mapping[str, Any]) -> list[str]:
+    """Return an overview as lines: counts, node-hours, what runs and how far it is, what waits, what has failed."""
+    counts, rows = found["counts"], found["runs"]
+    listed = ", ".join(f"{counts[status]} {in_words(status)}" for status in STATUSES if counts.get(status))
+    finished = sum(counts.get(status, 0) for status in FINISHED)
+    of_status = {status: [row for row in rows if row["status"] == status] for status in STATUSES}
+    shown = [
+        *of_status["running"],
+        *(row for status in STATUSES if status in FAILED for row in of_status[status]),
+        *(row for status in ("diverged", "oom_gpu") for row in of_status[status]),
+        *(row for row in of_status["missing"] if row["reason"]),
+    ]
+    more = len(shown) - MOST_LINES
+    return [
+        f"{ledger.study.name}: {finished} of {counted(len(rows), 'run')} finished: {listed}",
+        _cost(found["node_hours"]),
+        *(_line(ledger, row) for row in shown[:MOST_LINES]),
+        *([f"  ... and {more} more: --json"] if more > 0 else []),
+        *_queued(of_status["queued"]),
+    ]
+
+
+def _cost(hours: Mapping[str, Any]) -> str:
+    text = f"node-hours: {_hours(hours['used'])} used"
+    if not hours["to_do"]:
+        return text
+    if not hours["of_runs"]:
+        return f"{text}; what is to come is not known: no run like it has finished"
+    unknown = hours["to_do"] - hours["of_runs"]
+    but = f", without {unknown} like which none has finished" if unknown else ""
+    return f"{text}, about {_hours(hours['expected'])} to come for {counted(hours['of_runs'], 'run')}{but}"
+
+
+def _hours(hours: float) -> str:
+    return f"{hours:,.1f}" if hours >= 10 else f"{hours:.3f}"
+
+
+def _line(ledger: Ledger, row: Mapping[str, Any]) -> str:
+    point = ledger.describe(row["run"])
+    name = row["run"] if point == row["run"] else f"{row['run']} ({point})"
+    again = f" ({row['attempts']} attempts)" if row["status"] in FAILED and row["attempts"] > 1 else ""
+    far = how_far(State("running", progress={name: row[name] for name in _TOLD if row.get(name) is not None}))
+    told = "  ".join(part for part in (far, row["reason"] or "") if part)
+    return f"  {row['status']:13} {name}{again}  {told}".rstrip()
+
+
+def _queued(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a line per reason for which jobs wait, not one per job: thousands may."""
+    reasons = Counter(why_queued(row["reason"]) for row in rows)
+    return [f"  queued        {counted(count, 'run')}: {reason}" for reason, count in reasons.most_common()]

@@ -1,0 +1,258 @@
+"""What the workflow has to know: which runs are missing, and what every table, figure and page is made from.
+
+A run that is finished takes no part in the workflow, so nothing that Snakemake remembers can make it run again. A
+table, figure or page depends on a stamp, an empty file whose name holds the hash of what it is made from: the planned
+runs and which of them exist, the study's rules, the code. When any of these changes, the stamp of that name does not
+exist, is made, and is newer than the table.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from ddp_hpc.config import catalog
+from ddp_hpc.config import pairs as pairing
+from ddp_hpc.config.claims import tables_read
+from ddp_hpc.config.machine import Machine
+from ddp_hpc.config.spec import RunSpec
+from ddp_hpc.config.types import canonical_json
+from ddp_hpc.data._sources import is_fetched
+from ddp_hpc.runs import identity
+from ddp_hpc.runs.project import Project
+from ddp_hpc.runs.state import state_of
+from ddp_hpc.runs.study_runs import Ledger, Planned
+from ddp_hpc.slurm.resources import Request
+from ddp_hpc.workflow import requests as submission
+
+TEMPLATES = catalog.PACKAGE / "analysis" / "report" / "templates"
+
+
+@dataclass(frozen=True)
+class StudyTargets:
+    """The files that one study asks for.
+
+    Args:
+        settled: the second pass: what is not there now will not come; tables say what is missing.
+    """
+
+    project: Project
+    ledger: Ledger
+    settled: bool
+
+    @property
+    def folder(self) -> str:
+        """The study's folder, relative to the project, as the workflow names it."""
+        return f"results/studies/{self.ledger.study.name}"
+
+    @cached_property
+    def runs(self) -> frozenset[str]:
+        """The names of the planned runs."""
+        return frozenset(planned.run for planned in self.ledger.planned)
+
+    @cached_property
+    def missing(self) -> list[Planned]:
+        """The planned runs that have not ended as result or finding."""
+        return [planned for planned in self.ledger.planned if not self.ledger.store.finished(planned.run)]
+
+    @property
+    def in_rounds(self) -> list[Planned]:
+        """The planned runs, the first repeat of every point in the order of the grid, then all second repeats, ...
+
+        So what slows the machine for a while meets all points alike, and repeats of one point are far apart. Runs
+        that differ in their seed alone are repeats, whether `repeats` or an axis asks for them. Runs of a pair stand
+        side by side (`pairing.side_by_side`).
+        """
+        taken: Counter[tuple[Any, ...]] = Counter()
+        rounds = {}
+        for planned in sorted(self.ledger.planned, key=lambda planned: planned.spec.seed):
+            point = tuple(value for name, value in planned.spec.columns().items() if name != "seed")
+            rounds[planned.run] = taken[point]
+            taken[point] += 1
+        pairs = self.ledger.study.pairs
+        if pairs:
+            by_planned = {planned: rounds[planned.run] for planned in self.ledger.planned}
+            return pairing.side_by_side(self.ledger.planned, lambda planned: planned.spec, by_planned, pairs)
+        return sorted(self.ledger.planned, key=lambda planned: rounds[planned.run])
+
+    @property
+    def tables(self) -> list[str]:
+        """The tables that the study asks for, and those that its figures read."""
+        read = [table for name in self.ledger.study.figure_names for table in figure_tables(name)]
+        return list(dict.fromkeys([*self.ledger.study.table_names, *read]))
+
+    @property
+    def outputs(self) -> list[str]:
+        """All tables and figures, and the page."""
+        tables = [self._table(name) for name in self.tables]
+        figures = [f"{self.folder}/figures/{name}.svg" for name in self.ledger.study.figure_names]
+        return [*tables, *figures, f"{self.folder}/report/index.html"]
+
+    @property
+    def stamps(self) -> list[str]:
+        """The stamps of all outputs."""
+        tables = [self.stamp("table", name) for name in self.tables]
+        figures = [self.stamp("figure", name) for name in self.ledger.study.figure_names]
+        return [*tables, *figures, self.stamp("report", "report")]
+
+    def inputs_of_figure(self, name: str) -> list[str]:
+        """Return the tables that a figure reads, as the workflow names them."""
+        return [self._table(table) for table in figure_tables(name)]
+
+    def _table(self, name: str) -> str:
+        return f"{self.folder}/tables/{name}.parquet"
+
+    @property
+    def awaited(self) -> list[str]:
+        """The records that tables and page have to wait for. Finished ones are not among them, see above."""
+        return [] if self.settled else [run_file(planned.run) for planned in self.missing]
+
+    def stamp(self, kind: str, name: str) -> str:
+        """Return the stamp of a table, a figure or the page (kind `report`)."""
+        parts = {"table": self._table_parts, "figure": self._figure_parts, "report": self._report_parts}[kind](name)
+        return f"{self.folder}/.made/{kind}-{name}.{_digest(parts)}"
+
+    def _table_parts(self, name: str) -> Any:
+        roots = [catalog.path("table", name), catalog.PACKAGE / "analysis" / "tables" / "_formats.py"]
+        if "OF_CLAIMS" not in catalog.constants("table", name):
+            return [identity.closure(roots), self._rules, self._evidence]
+        claims = self.ledger.study.claims
+        read = [catalog.path("table", table) for table in tables_read(claims)]
+        written = [claim.model_dump(mode="json") for claim in claims]
+        return [identity.closure([*roots, *read]), self._rules, self._evidence, written]
+
+    def _figure_parts(self, name: str) -> Any:
+        return [
+            identity.closure([catalog.path("figure", name), catalog.PACKAGE / "analysis" / "figures" / "_save.py"]),
+            self._rules,
+            self.ledger.study.description,
+        ]
+
+    def _report_parts(self, _name: str) -> Any:
+        templates = {file.name: identity.content_hash(file) for file in sorted(TEMPLATES.glob("*")) if file.is_file()}
+        study = self.ledger.study.model_dump(
+            mode="json", include={"name", "description", "citation", "rules", "search", "claims"}
+        )
+        return [
+            identity.closure([catalog.PACKAGE / "analysis" / "report" / "page.py"]),
+            templates,
+            study,
+            self._evidence,
+        ]
+
+    @cached_property
+    def _rules(self) -> Any:
+        return self.ledger.study.model_dump(mode="json", include={"name", "rules", "search", "pairs"})
+
+    @cached_property
+    def _evidence(self) -> str:
+        """A hash of the planned runs and, in the second pass, of why some are not there: a reason is worth a table."""
+        lacking = [planned.run for planned in self.missing]
+        states = {run: state_of(self.ledger.store, run) for run in lacking} if self.settled else {}
+        return _digest(
+            {
+                "runs": {planned.run: self._version(planned.run) for planned in self.ledger.planned},
+                "missing": {run: [state.status, state.reason] for run, state in states.items()},
+            }
+        )
+
+    def _version(self, run: str) -> list[int]:
+        """Return size and date of a record: another one in its place makes other tables."""
+        try:
+            status = self.ledger.store.file(run).stat()
+        except FileNotFoundError:
+            return []
+        return [status.st_size, status.st_mtime_ns]
+
+
+@dataclass(frozen=True)
+class Targets:
+    """The studies of one call of the workflow; none within a job, for they may have been edited since it was queued.
+
+    Args:
+        project: in which they are.
+        studies: by name.
+        machine: that runs them; None: they run here.
+        only: of the missing runs, train these; None: all.
+    """
+
+    project: Project
+    studies: dict[str, StudyTargets] = field(default_factory=dict)
+    machine: Machine | None = None
+    only: frozenset[str] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        project: Project,
+        names: Sequence[str],
+        settled: bool,
+        machine: Machine | None = None,
+        only: frozenset[str] | None = None,
+    ) -> "Targets":
+        """Expand the named studies; everything is checked here, before any job exists."""
+        studies = {name: StudyTargets(project, project.ledger(name), settled) for name in names}
+        return cls(project, studies, machine, only)
+
+    @cached_property
+    def requests(self) -> dict[str, Request]:
+        """What each run that is still to be trained asks of the machine; empty without one."""
+        ledgers = [study.ledger for study in self.studies.values() if not study.settled]
+        return {} if self.machine is None else submission.requests(ledgers, self.machine)
+
+    def runtime_min(self, run: str) -> int | None:
+        """Return the minutes that a run may take: the most of those that its studies give; None: they do not say."""
+        asking = [study.ledger.study for study in self.studies.values() if run in study.runs]
+        return max((study.runtime_min for study in asking if study.runtime_min is not None), default=None)
+
+    @cached_property
+    def planned(self) -> dict[str, Planned]:
+        """All planned runs by name; two studies that share a point share the run."""
+        return {planned.run: planned for study in self.studies.values() for planned in study.ledger.planned}
+
+    @cached_property
+    def priority(self) -> dict[str, int]:
+        """By run: the higher, the earlier it is trained. Study after study, each in rounds of repeats."""
+        order = dict.fromkeys(planned.run for study in self.studies.values() for planned in study.in_rounds)
+        return {run: len(order) - place for place, run in enumerate(order)}
+
+    @property
+    def missing(self) -> list[str]:
+        """The records that have to be trained."""
+        runs = dict.fromkeys(planned.run for study in self.studies.values() for planned in study.missing)
+        return [run_file(run) for run in runs if self.only is None or run in self.only]
+
+    @property
+    def wanted(self) -> list[str]:
+        """All that a call of the workflow should bring about.
+
+        The records and stamps stand here by name: Snakemake makes nothing that is missing between files that exist.
+        """
+        settled = any(study.settled for study in self.studies.values())
+        made = [file for study in self.studies.values() for file in (*study.stamps, *study.outputs)]
+        return made if settled else [*self.missing, *made]
+
+    def spec(self, run: str) -> RunSpec:
+        """Return the spec of a run; of one that no study here plans, from its folder."""
+        return self.planned[run].spec if run in self.planned else submission.spec(self.project.store, run)
+
+    def data_for(self, run: str) -> list[str]:
+        """Return the receipts of datasets that must have been fetched before `run`; none for those that ship."""
+        dataset = self.spec(run).dataset.name
+        return [f"results/data/{dataset}/archive.sha256"] if is_fetched(dataset) else []
+
+
+def run_file(run: str) -> str:
+    """Return the record of a run as the workflow names it."""
+    return f"results/runs/{run}/run.parquet"
+
+
+def figure_tables(name: str) -> tuple[str, ...]:
+    """Return the tables that a figure reads, from the constant INPUTS in its file."""
+    return tuple(catalog.constants("figure", name).get("INPUTS", ()))
+
+
+def _digest(parts: Any) -> str:
+    return hashlib.sha256(canonical_json(parts).encode()).hexdigest()[: identity.DIGITS]

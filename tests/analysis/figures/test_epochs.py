@@ -1,0 +1,123 @@
+"""Accuracy, synchronisation and epochs as drawn: what is a line, what its points are, what the reader is told."""
+
+import importlib
+
+import numpy as np
+import pytest
+from drawn import words
+from factory import CORES, Result, made_up
+
+from ddp_hpc.analysis.figures._style import OVERSUBSCRIBED, style
+from ddp_hpc.runs import records
+
+STEPS = 40
+BASE = {"dataset": "digits", "model": "mlp", "learning_rate": 0.1, "threads_per_rank": 1}
+
+
+def train(spec):
+    step_s = 0.01 * (1 + spec.seed) * spec.batch_size / 64
+    t_s = tuple(step_s * np.arange(1, (spec.steps_asked or STEPS) + 1))
+    return Result(t_s=t_s, loss=(0.1,) * len(t_s), provenance={"train_samples": 1280})
+
+
+def drawn(folder, name, metric=lambda spec, step: step / 100 + spec.seed / 10, **keys):
+    """Draw a figure of a study whose runs were evaluated every ten steps."""
+    ledger = made_up(folder, train, **({"base": BASE, "budget": {"steps": STEPS}} | keys))
+    for run in ledger.planned:
+        steps = range(10, run.spec.steps_asked + 1, 10)
+        columns = {
+            "step": steps,
+            "t_s": [step * 0.01 * (1 + run.spec.seed) for step in steps],
+            "samples_seen": [step * run.spec.global_batch_size for step in steps],
+            "metric": [metric(run.spec, step) for step in steps],
+            "loss": [1 / step for step in steps],
+        }
+        records.write("evaluations", columns, ledger.store.file(run.run, "evaluations"))
+    module = importlib.import_module(f"ddp_hpc.analysis.figures.{name}")
+    tables = {
+        table: importlib.import_module(f"ddp_hpc.analysis.tables.{table}").build(ledger) for table in module.INPUTS
+    }
+    with style():
+        figure = module.draw(tables, ledger.study, ledger.coverage())
+        figure.draw_without_rendering()
+    return figure
+
+
+def test_accuracy_is_drawn_over_epochs_and_over_time_as_medians_of_the_repeats(tmp_path):
+    """Of 1,280 samples, ten steps of 64 are half an epoch; the seeds add 0, 0.1 and 0.2 to the metric."""
+    grid = [{"exchange": "none", "world_size": 1, "batch_size": 64}]
+    figure = drawn(tmp_path, "accuracy", grid=grid, repeats=3)
+    (over_epochs, over_time), (loss, _) = np.array(figure.axes).reshape(2, 2)
+    (line,), (timed,) = over_epochs.lines, over_time.lines
+    assert list(line.get_xdata()) == [0.5, 1.0, 1.5, 2.0]
+    assert list(line.get_ydata()) == pytest.approx([0.2, 0.3, 0.4, 0.5])
+    assert list(timed.get_xdata()) == pytest.approx([0.2, 0.4, 0.6, 0.8])
+    assert list(loss.lines[0].get_ydata()) == pytest.approx([1 / 10, 1 / 20, 1 / 30, 1 / 40])
+    (band,) = [part.get_paths()[0].vertices for part in over_epochs.collections]
+    assert (band[:, 1].min(), band[:, 1].max()) == pytest.approx((0.1, 0.6))
+    assert "medians over up to 3 runs" in words(figure)
+
+
+def test_lines_say_only_what_tells_them_apart(tmp_path):
+    """All batches differ in how often they are evaluated; at 128 only the scaling tells two lines apart."""
+    grid = [
+        {"exchange": "none", "world_size": 1, "zip": {"batch_size": [32, 64], "evaluate_every_steps": [20, 10]}},
+        {"exchange": "none", "world_size": 1, "batch_size": 128},
+        {
+            "exchange": "none",
+            "world_size": 1,
+            "batch_size": 128,
+            "learning_rate_scaling": "sqrt",
+            "base_batch_size": 64,
+        },
+    ]
+    labels = [text.get_text() for text in drawn(tmp_path, "accuracy", grid=grid).legends[0].get_texts()]
+    assert sorted(labels) == [
+        "1 rank, batch size 128, learning rate scaling none",
+        "1 rank, batch size 128, learning rate scaling sqrt",
+        "1 rank, batch size 32",
+        "1 rank, batch size 64",
+    ]
+
+
+def test_of_many_searched_settings_the_winners_are_drawn(tmp_path):
+    grid = [{"exchange": "ring", "world_size": [1, 2], "learning_rate": [0.1, 0.2, 0.3, 0.4, 0.5]}]
+    figure = drawn(tmp_path, "accuracy", grid=grid, base=BASE | {"batch_size": 64})
+    assert len(figure.axes[0].lines) == 2
+    assert "the winner only" in words(figure)
+
+
+def test_runs_that_were_evaluated_at_the_end_only_say_how_to_change_that(tmp_path):
+    grid = [{"exchange": "none", "world_size": 1, "batch_size": 64}]
+    assert "`evaluate_every_steps`" in words(drawn(tmp_path, "accuracy", grid=grid, budget={"steps": 10}))
+
+
+def test_more_ranks_than_cores_are_hollow_where_time_is_shown(tmp_path):
+    grid = [{"exchange": "ring", "world_size": [2, 2 * CORES], "batch_size": 64}]
+    figure = drawn(tmp_path, "accuracy", grid=grid)
+    assert f"Hollow: {OVERSUBSCRIBED}." in words(figure)
+    marks = [[line.get_marker() for line in axes.lines].count("o") for axes in figure.axes]
+    assert marks == [0, 1, 0, 1]
+
+
+def test_synchronisation_is_drawn_per_step_and_per_epoch(tmp_path):
+    """The exchange takes 0.1 + 0.08 n of a made-up step of 10 ms; 1,280 samples are 20 / n batches of 64."""
+    grid = [{"exchange": "ring", "world_size": [1, 2, 4], "batch_size": 64}]
+    per_step, per_epoch = drawn(tmp_path, "synchronisation", grid=grid).axes
+    expected = {ranks: (0.1 + 0.08 * ranks) * 10 for ranks in (2, 4)}  # one rank has nobody to wait for
+    assert list(per_step.lines[0].get_ydata()) == pytest.approx(list(expected.values()))
+    assert list(per_epoch.lines[0].get_ydata()) == pytest.approx(
+        [milliseconds / 1e3 * 20 / ranks for ranks, milliseconds in expected.items()]
+    )
+
+
+def test_other_gpus_have_panels_of_their_own(tmp_path):
+    grid = [
+        {"exchange": "none", "world_size": 1, "batch_size": 64, "partition": ["a", "b"]},
+        {"exchange": "ring", "world_size": [2, 4], "batch_size": 64, "partition": ["a", "b"]},
+    ]
+    budget = {"samples_seen": 64 * 4 * STEPS}
+    figure = drawn(tmp_path, "speedup", grid=grid, budget=budget)
+    assert len(figure.axes) == 4
+    assert [axes.get_title().split("\n")[-1] for axes in figure.axes[:2]] == ["a", "b"]
+    assert "partition" not in words(figure)

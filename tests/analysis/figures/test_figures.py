@@ -1,0 +1,200 @@
+"""Figures say what is missing, mark what may not win, and never fail for want of something to draw."""
+
+import itertools
+import os
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pandas as pd
+import pytest
+from drawn import SITUATIONS, draw, situations, words
+from factory import planned
+
+from ddp_hpc.analysis import figures, tables
+from ddp_hpc.analysis.figures._style import OVERSUBSCRIBED
+from ddp_hpc.config import catalog
+
+FIGURES = catalog.names("figure")
+
+
+@pytest.fixture(scope="module")
+def situation(tmp_path_factory):
+    return situations(lambda name: tmp_path_factory.mktemp("study"))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("which", SITUATIONS)
+def test_a_figure_is_drawn_whatever_there_is_and_no_words_overlap(situation, which, name):
+    figure = draw(situation(which), name, which)
+
+    assert figure.axes
+    box = figure.bbox
+    titles = [axes.title.get_window_extent() for axes in figure.axes if axes.title.get_text()]
+    assert all(box.x0 - 1 <= title.x0 and title.x1 <= box.x1 + 1 for title in titles)
+    assert not [pair for pair in itertools.combinations(titles, 2) if pair[0].overlaps(pair[1])]
+    small = [text.get_window_extent() for text in figure.texts]
+    panels = [axes.get_tightbbox() for axes in figure.axes]
+    assert not [(note, panel) for note in small for panel in panels if note.overlaps(panel)]
+    legends = [legend.get_window_extent() for legend in figure.legends]
+    assert all(box.x0 - 1 <= legend.x0 and legend.x1 <= box.x1 + 1 for legend in legends)
+    assert not [(legend, panel) for legend in legends for panel in panels if legend.overlaps(panel)]
+
+
+@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("which", ["nothing", "all failed", "diverged"])
+def test_a_figure_without_winners_says_so(situation, which, name):
+    text = words(draw(situation(which), name, which)).replace("\n", " ")
+
+    assert "no eligible runs" in text or "no winner" in text
+    if which != "diverged":
+        assert "Coverage: 0 of 36 runs, 36 missing" in text
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_coverage_and_oversubscription_stand_on_every_figure(situation, name):
+    text = words(draw(situation("mixed"), name, "mixed"))
+
+    assert "Coverage: 14 of 16 runs, 2 missing: " in text
+    # the oversubscribed points are above the threshold too, have no server, and no evaluations; steps know no time
+    assert (OVERSUBSCRIBED in text) == (name not in {"loss_areas", "server_times", "accuracy", "noise", "noise_curves"})
+
+
+def test_oversubscribed_bars_are_hollow(situation):
+    ledger, frames = situation("mixed")
+    areas = frames["areas"].copy()
+    areas.loc[areas["oversubscribed"], "excluded"] = "oversubscribed"
+    figure = draw((ledger, frames | {"areas": areas}), "loss_areas", "")
+
+    assert f"Hollow: {OVERSUBSCRIBED}." in words(figure)
+    assert [patch.get_facecolor() for patch in figure.axes[-1].patches] == [(1.0, 1.0, 1.0, 1.0)] * 4
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_complete_study_needs_no_small_print_on_coverage(situation, name):
+    text = words(draw(situation("usual"), name, "usual"))
+
+    assert "Coverage" not in text
+    assert OVERSUBSCRIBED not in text
+
+
+def marks(figure, marker):
+    return [line for axes in figure.axes for line in axes.lines if line.get_marker() == marker]
+
+
+def test_the_heat_map_marks_what_may_not_win(situation):
+    figure = draw(situation("mixed"), "heat_map", "mixed")
+    _, frames = situation("mixed")
+    reasons = frames["areas"]["excluded"].value_counts()
+
+    for reason, marker in {
+        "diverged": "x",
+        "not yet run": ".",
+        "crashed": "+",
+        "oom gpu": "v",
+        "incomplete": "s",
+        "above threshold": "^",
+    }.items():
+        assert len(marks(figure, marker)) == reasons[reason] > 0, reason
+    for legend in ("diverged", "not yet run", "failed", "out of GPU memory", "incomplete", "threshold", "winner"):
+        assert legend in words(figure)
+
+
+def test_a_diverged_cell_is_white_and_not_the_colour_of_zero(situation):
+    figure = draw(situation("diverged"), "heat_map", "diverged")
+    cells = [patch for axes in figure.axes for patch in axes.patches]
+
+    assert len(cells) == len(marks(figure, "x")) == 36
+    assert {patch.get_facecolor() for patch in cells} == {(1.0, 1.0, 1.0, 1.0)}
+
+
+def test_bars_stand_in_the_order_of_minimum_loss_with_the_winner_in_the_title(situation):
+    figure = draw(situation("usual"), "loss_areas", "usual")
+    _, frames = situation("usual")
+    for axes, winner in zip(figure.axes, frames["winners"].to_dict("records"), strict=True):
+        same = (frames["areas"]["exchange"] == winner["exchange"]) & (
+            frames["areas"]["world_size"] == winner["world_size"]
+        )
+        fit = frames["areas"][same & frames["areas"]["excluded"].isna()].sort_values("min_loss")
+        assert [label.get_text() for label in axes.get_xticklabels()] == list(fit["point"])
+        np.testing.assert_allclose([bar.get_height() for bar in axes.patches], fit["loss_area_loss_s"])
+        assert axes.get_title().endswith(winner["winner"])
+
+
+def test_speedup_is_drawn_with_its_ideal_and_hollow_where_oversubscribed(situation):
+    figure = draw(situation("mixed"), "speedup", "mixed")
+    upper = figure.axes[0]
+    hollow = {
+        float(line.get_xdata()[0])
+        for line in upper.lines
+        if len(line.get_xdata()) == 1 and line.get_markerfacecolor() == "#ffffff"
+    }
+
+    assert hollow == {16.0}
+    ideal = next(line for line in upper.lines if line.get_label() == "ideal")
+    np.testing.assert_allclose(ideal.get_xdata(), ideal.get_ydata())
+
+
+def test_stacked_phases_are_the_phases_of_the_table(situation):
+    figure = draw(situation("usual"), "phases", "usual")
+    _, frames = situation("usual")
+    shown = sum(patch.get_height() for axes in figure.axes for patch in axes.patches)
+    columns = ["data_s", "h2d_s", "forward_s", "backward_s", "exchange_exposed_s", "update_s", "rest_s"]
+
+    assert shown == pytest.approx(1e3 * frames["phases"][columns].to_numpy().sum())
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_the_same_tables_make_the_same_bytes_in_three_forms(tmp_path, situation, name):
+    ledger, _ = situation("nothing searched")
+    for table in catalog.constants("figure", name)["INPUTS"]:
+        tables.make(table, ledger, tmp_path / "tables")
+    drawn = [figures.make(name, ledger.study, tmp_path / "tables", tmp_path / folder) for folder in ("a", "b")]
+
+    assert sorted(os.listdir(tmp_path / "a")) == [f"{name}.{form}" for form in ("pdf", "png", "svg")]
+    assert drawn[0] == tmp_path / "a" / f"{name}.svg"
+    for form in ("svg", "pdf", "png"):
+        one, other = (file.with_suffix(f".{form}").read_bytes() for file in drawn)
+        assert one == other, form
+    ET.parse(drawn[0])
+
+
+def test_neither_display_nor_backend_matters(tmp_path):
+    ledger = planned(tmp_path)
+    tables.make("scaling", ledger, tmp_path / "tables")
+    code = (
+        "import sys; from pathlib import Path; from ddp_hpc.analysis import figures\n"
+        "from ddp_hpc.config.grid import expand\n"
+        "study, folder = expand(Path(sys.argv[1])).study, Path(sys.argv[2])\n"
+        "figures.make('speedup', study, folder / 'tables', folder / 'figures')"
+    )
+    file = tmp_path / "config" / "studies" / "made_up.yaml"
+    environment = os.environ | {"DISPLAY": "nowhere:7", "MPLBACKEND": "no_such_backend", "MPLCONFIGDIR": str(tmp_path)}
+
+    subprocess.run([sys.executable, "-c", code, file, tmp_path], env=environment, check=True, timeout=60)
+
+    assert (tmp_path / "figures" / "speedup.svg").is_file()
+
+
+def test_a_table_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"scaling\.parquet.*ddp-hpc table made_up scaling"):
+        figures.make("speedup", planned(tmp_path).study, tmp_path / "tables", tmp_path / "figures")
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_figure_says_which_tables_it_reads(name):
+    constants = catalog.constants("figure", name)
+
+    assert set(constants["INPUTS"]) <= set(catalog.names("table"))
+    assert constants["CAPTION"].endswith(".")
+
+
+def test_an_empty_table_is_no_exception(situation):
+    ledger, frames = situation("one run")
+    empty = {name: frame.iloc[:0] for name, frame in frames.items()}
+    for name in FIGURES:
+        figure = draw((ledger, empty), name, "empty")
+        assert isinstance(words(figure), str)
+        assert pd.Series([words(figure)]).str.contains("no eligible runs|no runs").all()

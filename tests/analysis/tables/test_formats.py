@@ -1,0 +1,249 @@
+"""The forms of a table, what stands around it, and what happens when records are broken or missing."""
+
+import json
+import os
+import shutil
+import subprocess
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from factory import Result, made_up, planned, realistic
+
+from ddp_hpc.analysis import tables
+from ddp_hpc.analysis.formatting import Readable, readable
+from ddp_hpc.analysis.tables import curves, evaluations, runs
+from ddp_hpc.analysis.tables._curve import thinned
+from ddp_hpc.analysis.tables._formats import Text, latex, markdown
+from ddp_hpc.config import catalog
+from ddp_hpc.runs import records
+from ddp_hpc.runs.records import RecordError
+
+SMALL = [{"exchange": "none", "world_size": 1, "batch_size": [16, 64], "learning_rate": 0.5}]
+EVIL = '50 % of $x_1 & #2 {a} \\b ~c^d <e> [f] "g" | h\nnext ü \x1b[31m\t† 漢'
+
+
+def pathological(spec):
+    return Result("crashed", EVIL) if spec.batch_size == 16 else realistic(spec)
+
+
+LONG = ["curves", "evaluations", "noise_curves"]
+READ = [name for name in catalog.names("table") if name not in LONG]
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_what_is_for_programs_has_two_forms(tmp_path, name):
+    tables.make(name, made_up(tmp_path, grid=SMALL), tmp_path / "tables")
+
+    assert sorted(os.listdir(tmp_path / "tables")) == [f"{name}.csv", f"{name}.parquet"]
+
+
+def test_every_evaluation_of_every_run_is_a_row(tmp_path):
+    ledger = made_up(tmp_path, grid=SMALL)
+    for number, run in enumerate(ledger.planned):
+        last = 10 * number + 20
+        columns = {"step": [10, last], "t_s": [0.5, 1.5], "samples_seen": [160, 320], "metric": [0.3, 0.9 + number]}
+        records.write("evaluations", columns | {"loss": [1.0, None]}, ledger.store.file(run.run, "evaluations"))
+    frame = evaluations.build(ledger)
+
+    assert list(frame["batch_size"]) == [16, 16, 64, 64]
+    assert list(frame["step"]) == [10, 20, 10, 30]
+    assert list(frame["test_metric"]) == [0.3, 0.9, 0.3, 1.9]
+    assert list(frame["test_loss"].isna()) == [False, True, False, True]
+    assert list(frame["epoch"]) == pytest.approx([160 / 1437, 320 / 1437] * 2)
+
+
+def test_evaluations_say_after_how_many_epochs_and_which_is_the_last(tmp_path):
+    """Of 320 samples, 160 are half an epoch; the runs of batch 16 take 1600 steps, those of batch 64 400."""
+    knowing = lambda spec: replace(realistic(spec), provenance={"train_samples": 320})
+    ledger = made_up(tmp_path, knowing, grid=SMALL)
+    for run in ledger.planned:
+        columns = {"step": [10, 400], "samples_seen": [160, 640], "metric": [0.3, 0.9], "loss": [1.0, 0.5]}
+        records.write("evaluations", columns, ledger.store.file(run.run, "evaluations"))
+    frame = evaluations.build(ledger)
+
+    assert list(frame["epoch"]) == [0.5, 2.0, 0.5, 2.0]
+    assert list(frame["last"]) == [False, False, False, True]
+
+
+def test_runs_that_were_not_evaluated_have_no_row(tmp_path):
+    assert evaluations.build(made_up(tmp_path, grid=SMALL)).empty
+
+
+@pytest.mark.parametrize("name", READ)
+def test_a_table_has_four_forms_with_coverage_and_rules(tmp_path, name):
+    ledger = made_up(tmp_path, pathological, grid=SMALL)
+    file = tables.make(name, ledger, tmp_path / "tables")
+
+    frame = pd.read_parquet(file)
+    assert file == tmp_path / "tables" / f"{name}.parquet"
+    assert sorted(os.listdir(tmp_path / "tables")) == [f"{name}.{form}" for form in ("csv", "md", "parquet", "tex")]
+    assert len(pd.read_csv(file.with_suffix(".csv"))) == len(frame)
+    metadata = records.read_metadata(file)
+    assert metadata["coverage"] == "1 of 2 runs, 1 missing: 1 crashed"
+    assert metadata["rules"]["loss_threshold"] == 0.5
+    for form in (".md", ".tex"):
+        assert "1 of 2 runs, 1 missing: 1 crashed" in file.with_suffix(form).read_text()
+
+
+def test_the_same_records_make_the_same_bytes(tmp_path):
+    ledger = made_up(tmp_path, grid=SMALL)
+    files = [tables.make("winners", ledger, tmp_path / folder) for folder in ("a", "b")]
+
+    for form in (".parquet", ".csv", ".md", ".tex"):
+        one, other = (file.with_suffix(form).read_bytes() for file in files)
+        assert one == other
+
+
+def test_an_unreadable_record_is_named_and_no_table_is_made(tmp_path):
+    ledger = made_up(tmp_path, grid=SMALL)
+    broken = ledger.planned[1].run
+    ledger.store.file(broken).write_bytes(b"PAR1 half a file")
+
+    with pytest.raises(RecordError, match=broken):
+        tables.make("winners", ledger, tmp_path / "tables")
+    assert not (tmp_path / "tables").exists()
+
+
+def test_unreadable_steps_are_named(tmp_path):
+    ledger = made_up(tmp_path, grid=SMALL)
+    broken = ledger.planned[0].run
+    ledger.store.file(broken, "steps").write_bytes(b"")
+
+    with pytest.raises(RecordError, match=broken):
+        tables.make("curves", ledger, tmp_path / "tables")
+
+
+def test_a_column_that_is_null_in_one_run_keeps_its_type(tmp_path):
+    """A run without a meter beside one with: the merged column is a number with a null."""
+
+    def train(spec):
+        result = realistic(spec)
+        energy = None if spec.batch_size == 16 else 12.5
+        return Result(t_s=result.t_s, loss=result.loss, columns={"energy_j": energy})
+
+    frame = runs.build(made_up(tmp_path, train, grid=SMALL))
+
+    assert frame["energy_j"].dtype == np.float64
+    assert list(frame["energy_j"].isna()) == [True, False]
+
+
+@pytest.mark.parametrize("name", catalog.names("table"))
+def test_no_type_depends_on_what_is_there(tmp_path, name):
+    """Nothing has run, or all: the columns and their types are the same."""
+    nothing = pq.read_schema(tables.make(name, planned(tmp_path / "a", grid=SMALL), tmp_path / "nothing"))
+    everything = pq.read_schema(tables.make(name, made_up(tmp_path / "b", grid=SMALL), tmp_path / "everything"))
+
+    assert nothing.remove_metadata() == everything.remove_metadata()
+
+
+def test_a_curve_is_thinned_without_its_warm_up_ends_or_minimum(tmp_path):
+    def train(spec):
+        loss = np.linspace(2.0, 1.0, 1600)
+        loss[1234] = 0.001
+        return Result(t_s=tuple(np.linspace(0.1, 9.0, 1600)), loss=tuple(loss))
+
+    frame = curves.build(made_up(tmp_path, train, grid=[SMALL[0] | {"batch_size": 16}]))
+
+    assert len(frame) <= 400
+    assert (frame["step"].min(), frame["step"].max()) == (1, 1600)
+    assert frame["loss"].min() == 0.001
+    assert frame["t_s"].is_monotonic_increasing
+
+
+@pytest.mark.parametrize("loss", [[], [np.nan], [1.0], [np.nan] * 500, [1.0] * 400, list(range(401))])
+def test_thinning_takes_any_curve(loss):
+    places = thinned(np.array(loss, dtype=float), 400)
+
+    assert min(len(loss), 399) <= len(places) <= min(len(loss), 400)
+    assert len(loss) == 0 or (places[0], places[-1]) == (0, len(loss) - 1)
+
+
+def test_markdown_takes_no_text_for_html_or_the_end_of_a_cell():
+    shown = Readable(pd.DataFrame({"a": ["<script>&amp;\\|b\r\nc"]}), [False], [])
+    text = markdown(shown, Text("Caption", "tab:a", ["source <b>"]))
+
+    assert "| &lt;script>&amp;amp;\\\\\\|b c |" in text.splitlines()
+    assert "source &lt;b>" in text
+
+
+def test_latex_breaks_sentences_into_lines():
+    frame = pd.DataFrame({"a": ["word " * 100], "b": ["short"], "c": ["1"]})
+
+    assert r"\begin{tabular}{p{0.25\linewidth}lr}" in latex(
+        Readable(frame, [False, False, True], []), Text("A", "b", [])
+    )
+
+
+def test_markdown_keeps_a_row_a_row():
+    text = markdown(Readable(pd.DataFrame({"a": ["x|y\nz"]}), [False], []), Text("Caption", "tab:a", ["Note."]))
+
+    assert "| x\\|y z |" in text.splitlines()
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no pdflatex on this machine")
+@pytest.mark.parametrize("rows", [2, 120])
+def test_latex_compiles_whatever_is_in_the_cells(tmp_path, rows):
+    frame = pd.DataFrame({"a_b": [EVIL] * rows, "c": ["[x]"] * rows})
+    table = latex(Readable(frame, [False, True], []), Text("50 % & more_of it", "tab:x", [f"Coverage: {EVIL}"]))
+    packages = "\\usepackage[T1]{fontenc}\\usepackage{booktabs,longtable}"
+    document = f"\\documentclass{{article}}{packages}\\begin{{document}}\n{table}\\end{{document}}\n"
+    (tmp_path / "x.tex").write_text(document)
+
+    done = subprocess.run(
+        ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "x.tex"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+
+    assert done.returncode == 0, done.stdout[-2000:]
+
+
+def test_the_rules_are_plain_values(tmp_path):
+    file = tables.make("areas", made_up(tmp_path, grid=SMALL), tmp_path / "tables")
+
+    json.dumps(records.read_metadata(file)["rules"], allow_nan=False)
+
+
+def test_readers_get_headings_with_units_numbers_to_the_right_and_fewer_columns(tmp_path):
+    ledger = made_up(tmp_path)
+    lines = tables.make("winners", ledger, tmp_path / "tables").with_suffix(".md").read_text().splitlines()
+    head, rule = lines[2].split(" | "), lines[3].split(" | ")
+
+    assert rule[head.index("standard error (loss x s)")] == "---:"
+    assert rule[head.index("winner")] == "---"
+    assert not {"batch size", "learning rate", "winner runs"} & set(head)
+    (left_out,) = [line for line in lines if line.startswith("Left out here")]
+    assert "winner_runs" in left_out
+
+
+@pytest.mark.parametrize(
+    ("repeats", "said", "not_said"),
+    [(1, "block bootstrap", "Welch"), (2, "Two repeats are a weak test", "bootstrap"), (3, "Welch", "weak test")],
+)
+def test_notes_say_how_points_are_told_apart_where_that_applies(tmp_path, repeats, said, not_said):
+    ledger = planned(tmp_path, grid=SMALL, repeats=repeats)
+    text = tables.make("winners", ledger, tmp_path / "tables").with_suffix(".md").read_text()
+
+    assert said in text
+    assert not_said not in text
+    assert "told apart" not in tables.make("scaling", ledger, tmp_path / "tables").with_suffix(".md").read_text()
+
+
+def test_a_serial_fraction_outside_0_to_1_is_blank_for_readers_and_kept_for_programs():
+    frame = pd.DataFrame({"karp_flatt": [1.3, 0.2, -0.1], "speedup": [0.8, 3.0, 5.0]})
+    shown = readable(frame)
+
+    assert list(shown.texts["Karp-Flatt"]) == ["", "0.2", ""]
+    assert any("slower than one rank" in note for note in shown.notes)
+    assert list(frame["karp_flatt"]) == [1.3, 0.2, -0.1]
+
+
+def test_a_winner_is_text_for_who_reads_the_csv(tmp_path):
+    grid = [SMALL[0] | {"learning_rate": [0.1, 0.5], "batch_size": 16}]
+    file = tables.make("winners", made_up(tmp_path, grid=grid), tmp_path / "tables")
+
+    assert pd.read_csv(file.with_suffix(".csv"))["winner"][0] in ("learning rate 0.1", "learning rate 0.5")

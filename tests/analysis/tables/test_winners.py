@@ -1,0 +1,282 @@
+"""Who wins: complete, below the threshold, a core for every thread, least loss area; and who is left out, and why."""
+
+import dataclasses
+
+import factory
+import numpy as np
+import pandas as pd
+import pytest
+from factory import Result, constant, made_up
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ddp_hpc.analysis.report.warnings import flags, of_runs
+from ddp_hpc.analysis.tables import areas, runs, winners
+from ddp_hpc.analysis.tables._selection import NO_WINNER, exclusions, pick_winners, points
+
+ONE_GROUP = [{"exchange": "ring", "world_size": 2, "batch_size": [16, 32, 64], "learning_rate": 0.1}]
+
+
+def build(folder, by_batch, **keys):
+    """Return the one row of winners of a study whose run of each batch size ended as given."""
+    ledger = made_up(folder, lambda spec: by_batch[spec.batch_size], **({"grid": ONE_GROUP} | keys))
+    (row,) = winners.build(ledger).to_dict("records")
+    return row
+
+
+def test_the_least_area_wins(tmp_path):
+    row = build(tmp_path, {16: constant(5.0, 800), 32: constant(4.0, 400), 64: constant(4.4, 200)})
+
+    assert (row["winner"], row["batch_size"], row["loss_area_loss_s"]) == ("batch size 32", 32, 4.0)
+    assert row["second"] == "batch size 64"
+    assert row["margin_percent"] == pytest.approx(10)
+
+
+@pytest.mark.parametrize(
+    ("spoiled", "because"),
+    [
+        (Result("diverged", "loss is nan at step 3 (rank 0)", (1.0, 2.0), (0.1, np.nan)), "1 diverged"),
+        (Result("oom_gpu", "out of memory", (1.0,), (0.1,)), "1 oom gpu"),
+        (Result("crashed", "rank 1: ValueError"), "1 crashed"),
+        (Result("missing"), "1 not yet run"),
+        (constant(0.1, samples_seen=800), "1 incomplete"),  # truncated: the least area of all
+        (constant(0.1, samples_seen=None), "1 incomplete"),
+        (constant(0.0), "1 without a loss area"),  # stored as zero
+        (constant(0.1, loss_area_loss_s=None), "1 without a loss area"),
+        (constant(0.1, loss_area_loss_s=float("inf")), "1 without a loss area"),
+        (constant(0.1, min_loss=0.500001), "1 above threshold"),
+        (constant(0.1, min_loss=None), "1 shorter than the loss window"),
+        (constant(0.1, oversubscribed=True), "1 oversubscribed"),
+    ],
+)
+def test_a_spoiled_run_never_wins_however_small_its_area(tmp_path, spoiled, because):
+    steps = 800  # 25,600 samples in global batches of 32
+    row = build(tmp_path, {16: _padded(spoiled, steps), 32: constant(5.0, 400), 64: constant(6.0, 200)})
+
+    assert row["winner"] == "batch size 32"
+    assert (row["points"], row["eligible_points"], row["excluded_points"]) == (3, 2, 1)
+    assert row["excluded_because"] == because
+
+
+def _padded(result, steps):
+    """Give a made-up run the steps its budget asks for, unless it says how many samples it saw."""
+    if result.status != "ok" or "samples_seen" in result.columns:
+        return result
+    return dataclasses.replace(result, columns={"samples_seen": steps * 32} | dict(result.columns))
+
+
+def test_the_threshold_is_inclusive(tmp_path):
+    at, beyond = constant(1.0, 800, min_loss=0.5), constant(2.0, 400)
+
+    assert build(tmp_path, {16: at, 32: beyond, 64: beyond})["winner"] == "batch size 16"
+
+
+def test_without_a_threshold_any_complete_run_may_win(tmp_path):
+    by_batch = {16: constant(1.0, 800, min_loss=9.0), 32: constant(2.0, 400), 64: constant(3.0, 200)}
+
+    assert build(tmp_path, by_batch, rules={})["winner"] == "batch size 16"
+
+
+def test_a_run_by_the_clock_has_no_number_of_samples_to_miss(tmp_path):
+    by_batch = {16: constant(3.0, 7), 32: constant(2.0, 9), 64: constant(4.0, 11)}
+
+    assert build(tmp_path, by_batch, budget={"seconds": 5.0})["winner"] == "batch size 32"
+
+
+def test_points_that_see_different_numbers_of_samples_are_not_compared(tmp_path):
+    """A3: of two curves the shorter has the smaller area, however poor its end."""
+    row = build(tmp_path, {16: constant(1.0), 32: constant(4.0), 64: constant(4.4)}, budget={"steps": 100})
+
+    assert row["winner"] == NO_WINNER
+    assert row["judged_by"] == "not comparable: the points see 3200 to 12800 samples; give the budget in samples_seen"
+
+
+def test_time_lost_in_slow_steps_is_a_column_and_a_warning(tmp_path):
+    def train(spec):
+        return constant(5.0, 400, step_s=0.01, train_s=4.0 if spec.batch_size == 16 else 10.0)
+
+    ledger = made_up(tmp_path, train, grid=ONE_GROUP)
+
+    assert list(runs.build(ledger)["slow_steps_share"].round(3)) == [0.0, 0.6, 0.6]
+    (warning,) = [text for text in flags(ledger, {}, of_runs(ledger)) if "slower than the median" in text]
+    assert warning.startswith("In 2 of 3 runs more than a third of the training time went to steps slower")
+
+
+def test_cores_that_others_use_are_a_warning_where_threads_waited_and_not_of_ranks_that_are_too_many(tmp_path):
+    shares = {16: (0.3, 0.01), 32: (0.02, 0.4), 64: (0.3, 0.25), 128: (0.6, 0.5)}  # waited; used by others
+
+    def train(spec):
+        waited, taken = shares[spec.batch_size]
+        columns = {"core_wait_share": waited, "others_core_share": taken, "oversubscribed": spec.batch_size == 128}
+        return dataclasses.replace(constant(5.0, 400), columns=columns)
+
+    ledger = made_up(tmp_path, train, grid=[ONE_GROUP[0] | {"batch_size": list(shares)}])
+
+    (warning,) = [text for text in flags(ledger, {}, of_runs(ledger)) if "core_wait_share" in text]
+    assert warning.startswith("In 1 of 4 runs threads were ready and had no core in over 5% of the time")
+    assert "used up to 25% of their cores" in warning
+
+
+def test_all_diverged_is_no_winner(tmp_path):
+    ledger = made_up(tmp_path, lambda spec: Result("diverged", "loss is inf", (1.0,), (np.inf,)))
+    table = winners.build(ledger)
+
+    assert set(table["winner"]) == {NO_WINNER}
+    assert table["loss_area_loss_s"].isna().all()
+    assert set(table["excluded_because"]) == {"9 diverged"}
+
+
+def test_nothing_run_yet_is_no_winner_and_no_exception(tmp_path):
+    table = winners.build(factory.planned(tmp_path))
+
+    assert set(table["winner"]) == {NO_WINNER}
+    assert set(table["excluded_because"]) == {"9 not yet run"}
+
+
+def test_the_minimum_loss_is_over_the_window(tmp_path):
+    """One lucky step below the threshold is no proof where five in a row are asked for."""
+    lucky = [0.9] * 800
+    lucky[400] = 0.01
+    t_s = tuple(np.linspace(1, 2, 800))
+    by_batch = {16: Result(t_s=t_s, loss=tuple(lucky)), 32: constant(5.0, 400), 64: constant(6.0, 200)}
+
+    assert build(tmp_path / "a", by_batch)["winner"] == "batch size 16"
+    row = build(tmp_path / "b", by_batch, rules={"loss_threshold": 0.5, "loss_window": 5})
+    assert (row["winner"], row["excluded_because"]) == ("batch size 32", "1 above threshold")
+    assert row["min_loss"] == pytest.approx(0.1)
+
+
+def test_equal_areas_cannot_be_told_apart_and_the_first_point_stands(tmp_path):
+    row = build(tmp_path, {16: constant(4.0, 800), 32: constant(4.0, 400), 64: constant(4.0, 200)})
+
+    assert (row["winner"], row["margin_percent"]) == ("batch size 16", 0)
+    assert row["cannot_be_told_from"] == "batch size 32; batch size 64"
+    assert row["cannot_be_told_from_count"] == 2
+
+
+def repeated(areas_of):
+    """Return a trainer whose runs of a batch size have these areas, one per seed."""
+
+    def train(spec):
+        given = areas_of[spec.batch_size][spec.seed]
+        return given if isinstance(given, Result) else constant(given, spec.steps_asked)
+
+    return train
+
+
+def test_repeats_are_combined_by_their_median(tmp_path):
+    train = repeated({16: [1.0, 5.0, 5.1], 32: [4.0, 4.1, 4.2], 64: [7.0, 7.1, 7.2]})
+    (row,) = winners.build(made_up(tmp_path, train, grid=ONE_GROUP, repeats=3)).to_dict("records")
+
+    assert (row["winner"], row["loss_area_loss_s"], row["repeats"]) == ("batch size 32", 4.1, 3)
+    assert row["cannot_be_told_from"] == "batch size 16"  # its mean is even lower, and scatters
+    assert row["judged_by"] == "3 repeats"
+
+
+def test_a_point_is_out_if_any_repeat_is(tmp_path):
+    diverged = Result("diverged", "loss is nan", (1.0,), (np.nan,))
+    train = repeated({16: [1.0, 1.0, diverged], 32: [4.0, 4.1, 4.2], 64: [diverged] * 3})
+    (row,) = winners.build(made_up(tmp_path, train, grid=ONE_GROUP, repeats=3)).to_dict("records")
+
+    assert row["winner"] == "batch size 32"
+    assert row["excluded_because"] == "1 with 1 of 3 repeats diverged, 1 diverged"
+    assert (row["runs"], row["excluded_runs"]) == (9, 6)
+
+
+def test_null_is_a_value_of_an_axis_like_any_other(tmp_path):
+    """A nullable field in the grid splits the groups; neither a group nor a run is lost."""
+    grid = [ONE_GROUP[0] | {"threads_per_rank": [None, 2], "evaluate_every_steps": [None, 10]}]
+    ledger = made_up(tmp_path, base={"dataset": "digits", "model": "mlp"}, grid=grid)
+    table = winners.build(ledger)
+
+    assert len(table) == 4
+    assert table["threads_per_rank"].isna().sum() == 2
+    assert table["runs"].sum() == len(ledger.planned) == 12
+    assert len(areas.build(ledger)) == 12
+
+
+def test_options_of_a_choice_are_an_axis_with_its_name(tmp_path):
+    grid = [ONE_GROUP[0] | {"model": ["mlp", {"name": "mlp", "widths": [16]}]}]
+    table = winners.build(made_up(tmp_path, base={"dataset": "digits"}, grid=grid))
+
+    assert list(table["model"]) == ["mlp", "mlp"]
+    assert set(table["model_options"]) == {"{}", '{"widths":[16]}'}
+
+
+def test_a_searched_choice_is_named_with_its_options(tmp_path):
+    grid = [{"exchange": "ring", "world_size": 2, "batch_size": 16, "learning_rate": 0.5, "model.widths": [[8], [16]]}]
+    ledger = made_up(tmp_path, grid=grid, search=["model"])
+    (row,) = winners.build(ledger).to_dict("records")
+
+    assert row["winner"] in ("mlp (widths 8)", "mlp (widths 16)")
+    assert row["points"] == 2
+
+
+def test_every_planned_run_is_a_row_with_its_reason(tmp_path):
+    by_batch = {16: Result("crashed", "rank 1 on n3: ValueError: boom"), 32: Result("missing"), 64: constant(1.0, 200)}
+    ledger = made_up(tmp_path, lambda spec: by_batch[spec.batch_size], grid=ONE_GROUP)
+    table = runs.build(ledger)
+
+    assert list(table["run"]) == [planned.run for planned in ledger.planned]
+    assert list(table["status"]) == ["crashed", "missing", "ok"]
+    assert table["reason"][0] == "rank 1 on n3: ValueError: boom"
+    assert table.loc[:1, "loss_area_loss_s"].isna().all()  # never a zero
+    assert list(table["excluded"].fillna("may win")) == ["crashed", "not yet run", "may win"]
+
+
+run_rows = st.fixed_dictionaries(
+    {
+        "world_size": st.sampled_from([1, 2]),
+        "batch_size": st.sampled_from([16, 32, 64]),
+        "learning_rate": st.sampled_from([0.1, 0.5, 2.0]),
+        "status": st.sampled_from(["ok", "ok", "ok", "diverged", "crashed", "missing", "timeout"]),
+        "samples_asked": st.sampled_from([100, None]),
+        "samples_seen": st.sampled_from([100, 100, 99, 0, None]),
+        "min_loss": st.sampled_from([0.1, 1.8, 1.81, None]),
+        "loss_area_loss_s": st.sampled_from([1.0, 1.001, 2.0, 0.0, -1.0, float("inf"), None]),
+        "oversubscribed": st.sampled_from([False, False, True, None]),
+    }
+)
+
+
+def judge(rows):
+    frame = pd.DataFrame(rows)
+    frame["run"] = frame["run"].astype(str)
+    for name, kind in {"samples_asked": "Int64", "samples_seen": "Int64", "oversubscribed": "boolean"}.items():
+        frame[name] = frame[name].astype(kind)
+    for name in ("min_loss", "loss_area_loss_s"):
+        frame[name] = frame[name].astype(float)
+    frame["excluded"] = exclusions(frame, 1.8)
+    search = ["batch_size", "learning_rate"]
+    return pick_winners(points(frame, ["world_size"], search, lambda run: None), ["world_size"], search, 0.01)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(run_rows, min_size=1, max_size=20), st.randoms(use_true_random=False))
+def test_only_sound_runs_win_and_their_order_changes_nothing(rows, random):
+    rows = [row | {"run": number} for number, row in enumerate(rows)]
+    table = judge(rows)
+    shuffled = random.sample(rows, len(rows))
+
+    pd.testing.assert_frame_equal(
+        judge(shuffled).drop(columns="winner_runs"), table.drop(columns="winner_runs"), check_exact=False
+    )
+    for winner in table[table["winner"] != NO_WINNER].to_dict("records"):
+        for number in winner["winner_runs"].split():
+            row = rows[int(number)]
+            assert row["status"] == "ok"
+            assert not row["oversubscribed"]
+            assert row["samples_asked"] in (None, row["samples_seen"])
+            assert row["min_loss"] in (0.1, 1.8)
+            assert row["loss_area_loss_s"] in (1.0, 1.001, 2.0)
+    assert (table["eligible_points"] + table["excluded_points"] == table["points"]).all()
+
+
+def test_the_standard_error_stands_beside_the_area(tmp_path):
+    """Of three repeats: their standard deviation over the root of three."""
+    train = repeated({16: [9.0, 9.1, 9.2], 32: [4.0, 4.1, 4.2], 64: [7.0, 7.1, 7.2]})
+    ledger = made_up(tmp_path, train, grid=ONE_GROUP, repeats=3)
+    (row,) = winners.build(ledger).to_dict("records")
+
+    assert row["standard_error_loss_s"] == pytest.approx(0.1 / np.sqrt(3))
+    assert list(areas.build(ledger)["standard_error_loss_s"]) == pytest.approx([0.1 / np.sqrt(3)] * 3)

@@ -1,0 +1,260 @@
+"""What the planning verbs print."""
+
+import argparse
+import json
+import os
+import re
+
+import pytest
+from sandbox import Sandbox
+
+from ddp_hpc.cli import main
+from ddp_hpc.config.study import StudyError
+from ddp_hpc.runs.project import Project
+from ddp_hpc.system.durations import duration, rank_time
+from ddp_hpc.system.process import process_created
+from ddp_hpc.workflow import progress
+
+BASE = "base: {dataset: digits, model: mlp, exchange: none, world_size: 1, batch_size: 16}\nbudget: {steps: 5}\n"
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory) -> Sandbox:
+    return Sandbox.make(tmp_path_factory.mktemp("cli") / "project")
+
+
+def test_a_pattern_that_fits_nothing_and_points_given_twice_are_told(project):
+    project.study(
+        "notes", BASE + "grid: {learning_rate: [0.1, 1e-1, 0.2], exclude: [{learning_rate: 7}, {learning_rate: 0.2}]}\n"
+    )
+
+    said = project.call("ddp-hpc", "plan", "notes").stdout
+
+    assert "notes: 1 run: 1 not yet run (1 new)" in said
+    assert "note: " in said
+    assert "notes.yaml:4: exclude: {learning_rate: 7} fits no point" in said
+    assert "1 of 2 runs is given more than once" in said
+
+
+def test_a_value_that_a_field_cannot_have_is_an_error_in_a_pattern_too(project):
+    pattern = "{exchange: rin, optimizer: adm, learning_rate: '0.1'}"
+    project.study("typo", BASE + f"grid: {{learning_rate: [0.1, 0.2], exclude: {pattern}}}\n")
+
+    done = project.call("ddp-hpc", "plan", "typo")
+
+    assert done.returncode == 2
+    assert "typo.yaml:4: exchange: no exchange 'rin' (did you mean 'ring'?)" in done.stderr
+    assert "typo.yaml:4: optimizer: given 'adm' (text), allowed: 'sgd' or 'adam' (did you mean 'adam'?)" in done.stderr
+    assert "typo.yaml:4: learning_rate: given '0.1' (text; write numbers without quotes)" in done.stderr
+
+
+def test_a_plan_gives_each_reason_once_with_the_nearest_run(project):
+    project.study("near", BASE + "grid: {learning_rate: [0.1, 10], seed: [1, 2]}\n")
+    project.finish("near")
+    project.edit("config/studies/near.yaml", "[0.1, 10]", "[0.1, 10, 0.3]")
+
+    said = project.call("ddp-hpc", "plan", "near").stdout
+
+    assert "near: 6 runs: 4 finished, 2 not yet run (2 new)" in said
+    assert "2 new: learning_rate 0.3 (nearest run: 0.1); e.g. learning_rate 0.3, seed 1" in said
+    assert project.call("ddp-hpc", "plan", "near", "--all").stdout.count("\n  kept ") == 4
+
+
+def test_a_broken_model_file_does_not_hide_the_others(project):
+    broken = project.package / "models" / "broken.py"
+    broken.write_text("def build(input_shape, outputs, *, width):\n    return None\n")
+    try:
+        said = project.call("ddp-hpc", "list", "models").stdout
+    finally:
+        broken.unlink()
+
+    assert f"WRONG: {broken}:1: option 'width' of model 'broken' needs an annotation and a default" in said
+    assert "mlp" in said
+
+
+def test_a_word_that_is_nothing_is_told_with_the_nearest(project):
+    done = project.call("ddp-hpc", "list", "model")
+
+    assert done.returncode == 2
+    assert "nothing is called 'model' (did you mean 'models'?)" in done.stderr
+
+
+@pytest.mark.parametrize("field", ["world_size", "exchange", "budget", "seed"])
+def test_what_no_setting_is_cannot_be_searched(project, field):
+    project.study("search", BASE + f"grid: {{learning_rate: 0.1}}\nsearch: [{field}]\n")
+
+    done = project.call("ddp-hpc", "plan", "search")
+
+    assert done.returncode == 2
+    assert f"{field} is no axis of a search" in done.stderr
+
+
+def test_limits_of_a_dataset_are_known_before_anything_runs(project):
+    project.study(
+        "many", BASE.replace("digits", "{name: digits, train_samples: 5000}") + "grid: {learning_rate: 0.1}\n"
+    )
+
+    done = project.call("ddp-hpc", "plan", "many")
+
+    assert done.returncode == 2
+    assert "dataset 'digits': train_samples=5000, allowed: 1 to 1437" in done.stderr
+
+
+def test_options_are_listed_in_words_and_as_structure(project):
+    said = project.call("ddp-hpc", "list", "models").stdout
+    rows = {row["model"]: row for row in json.loads(project.call("ddp-hpc", "list", "models", "--json").stdout)}
+
+    assert "widths: a list of whole numbers > 0 (default: [64, 32])" in said
+    assert rows["mlp"]["options"] == [{"name": "widths", "allowed": "a list of whole numbers > 0", "default": [64, 32]}]
+
+
+def test_a_plan_for_programs_has_notes_counts_hours_and_every_run(project):
+    project.study("values", BASE + "grid: {learning_rate: [0.1, 0.3], exclude: {learning_rate: 7}}\n")
+    project.finish("values")
+    for folder in (project.root / "results" / "runs").glob("none-w1-b16-lr0.*"):
+        journal = folder / "attempts" / "1"
+        journal.mkdir(parents=True, exist_ok=True)
+        (journal / "ended.json").write_text('{"status": "ok", "wall_s": 8.0, "train_s": 6.0, "steps": 5}')
+    project.edit("config/studies/values.yaml", "budget: {steps: 5}", "budget: {steps: 3000}")
+
+    plan = json.loads(project.call("ddp-hpc", "plan", "values", "--json").stdout)
+    said = project.call("ddp-hpc", "plan", "values").stdout
+
+    assert plan["study"] == "values"
+    assert "fits no point" in plan["notes"][0]
+    assert plan["counts"] == {"new": 2}
+    assert [run["estimate_s"] for run in plan["runs"]] == [3602.0, 3602.0]  # 2 s to start, 1.2 s for each step
+    assert plan["hours"]["ranks_h"] == pytest.approx(2 * 3602 / 3600)
+    assert "2 runs to train: about 2 h 0 min one after the other, 2.0 rank-hours" in said
+
+
+def test_points_that_a_run_s_name_does_not_tell_apart_are_told_apart(project):
+    project.study("twins", BASE + "grid: {learning_rate: 0.1, optimizer: [sgd, adam]}\n")
+
+    said = project.call("ddp-hpc", "plan", "twins", "--all").stdout
+
+    assert "(optimizer sgd)" in said
+    assert "(optimizer adam)" in said
+
+
+def test_a_reason_shows_options_and_budgets_in_words(project):
+    project.study("wide", BASE + "grid: {learning_rate: 0.9}\n")
+    project.finish("wide")
+    project.edit("config/studies/wide.yaml", "model: mlp", "model: {name: mlp, widths: [8]}")
+    project.edit("config/studies/wide.yaml", "budget: {steps: 5}", "budget: {steps: 6}")
+
+    said = project.call("ddp-hpc", "plan", "wide").stdout
+
+    assert "model mlp (widths [8]) (nearest run: mlp); budget steps 6 (nearest run: steps 5)" in said
+
+
+def test_progress_tells_runs_apart_on_little_space(project, monkeypatch, capsys):
+    project.study("short", BASE + "grid: {learning_rate: [11, 12], optimizer: [sgd, adam], seed: [1, 2]}\n")
+    ledger = Project.here(project.root).ledger("short")
+    monkeypatch.setattr(progress, "SPARSE_S", 0)
+    last = ledger.planned[-1].run
+    journal = ledger.store.folder(last) / "attempts" / "1"
+    shown = progress.Progress(ledger, ledger.planned)
+    journal.mkdir(parents=True)
+    mine = {
+        "at": "now",
+        "host": os.uname().nodename,
+        "pid": os.getpid(),
+        "process_created": process_created(os.getpid()),
+    }
+    (journal / "started.json").write_text(json.dumps(mine))
+
+    shown.show()
+
+    assert "0 of 8 runs trained, 0 s; now rate 12.0, adam, seed 2" in capsys.readouterr().out
+
+
+def test_time_left_counts_what_runs_side_by_side_have_done(project, monkeypatch, capsys):
+    """One of eight runs has ended, the others are nine tenths through: not seven times as long is left, but a tenth."""
+    project.study("many", BASE + "grid: {learning_rate: [13, 14], optimizer: [sgd, adam], seed: [1, 2]}\n")
+    ledger = Project.here(project.root).ledger("many")
+    monkeypatch.setattr(progress, "SPARSE_S", 0)
+    shown = progress.Progress(ledger, ledger.planned)
+    shown.began -= 79
+    journals = [ledger.store.folder(one.run) / "attempts" / "1" for one in ledger.planned]
+    for journal in journals:
+        journal.mkdir(parents=True)
+        (journal / "progress.json").write_text(json.dumps({"step": 90, "steps_asked": 100, "eta_s": 8}))
+    (journals[0] / "ended.json").write_text(json.dumps({"status": "crashed"}))
+
+    shown.show()
+
+    assert re.search(r"1 failed, 7 running, 1 min 19 s, about (7|8) s left", capsys.readouterr().out)
+
+
+def test_the_example_of_a_machine_is_not_taken_for_one(project):
+    project.study("fresh", BASE + "grid: {learning_rate: 0.7}\n")
+    refused = project.call("ddp-hpc", "run", "fresh", "--profile", "profiles/slurm")
+    assert refused.returncode == 2
+    assert "names the machine 'example'" in refused.stderr
+    assert "doctor --machine" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        (
+            "slurm",
+            None,
+            ["slurm has no profile.yaml (did you mean 'profiles/slurm'?)", "profiles/allocation"],
+        ),
+        ("profiles/nothing", "", ["profiles/nothing/profile.yaml: is empty"]),
+        (
+            "profiles/list",
+            "cores: 1\nconfig: [machine]\n",
+            [":2: config: given the list [machine]", "a mapping"],
+        ),
+    ],
+)
+def test_a_wrong_profile_is_told(project, name, text, said):
+    if text is not None:
+        (project.root / name).mkdir()
+        (project.root / name / "profile.yaml").write_text(text)
+    with pytest.raises(StudyError) as error:
+        Project(project.root).profile_config(name)
+    assert all(part in str(error.value) for part in said)
+
+
+def test_the_words_for_what_was_not_run_are_the_same_everywhere(project):
+    project.study("fresh", BASE + "grid: {learning_rate: [0.7, 0.8]}\n")
+
+    assert "fresh: 2 runs: 2 not yet run (2 new)" in project.call("ddp-hpc", "plan", "fresh").stdout
+    assert "fresh: 0 of 2 runs finished: 2 not yet run" in project.call("ddp-hpc", "status", "fresh").stdout
+
+
+@pytest.mark.parametrize("verb", main.VERBS)
+def test_every_argument_has_its_help(verb):
+    parser = argparse.ArgumentParser()
+    main.VERBS[verb][2](parser)
+    assert [action.dest for action in parser._actions if not action.help] == []
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words", "ranks"),
+    [
+        (8.4, "8 s", "8 rank-seconds"),
+        (165, "2 min 45 s", "2.8 rank-minutes"),
+        (3599.6, "1 h 0 min", "60.0 rank-minutes"),
+        (11_400, "3 h 10 min", "3.2 rank-hours"),
+        (4_000_000, "1111 h 6 min", "1,111.1 rank-hours"),
+    ],
+)
+def test_durations_in_words(seconds, words, ranks):
+    assert duration(seconds) == words
+    assert rank_time(seconds) == ranks
+
+
+@pytest.mark.parametrize("given", ["run s --profile p -- -n --quiet", "run --profile p s -- -n --quiet"])
+def test_what_follows_two_dashes_is_for_snakemake(given, monkeypatch):
+    asked = []
+    monkeypatch.setattr("ddp_hpc.workflow.driver.run", lambda project, *rest: asked.append(rest) or 0)
+
+    with pytest.raises(SystemExit):
+        main.main(given.split())
+
+    assert asked == [("s", "p", None, ["-n", "--quiet"])]

@@ -1,0 +1,185 @@
+"""A word in the configuration is the name of a file; its options stand in the file's syntax tree."""
+
+from pathlib import Path
+
+import pytest
+
+from ddp_hpc.config import catalog
+from ddp_hpc.config.catalog import CatalogError
+
+CACHED = (catalog._tree, catalog.options, catalog.constants)
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """An empty package: files written into it are choices."""
+    for kind in catalog.KINDS.values():
+        (tmp_path / kind.folder).mkdir(parents=True)
+    monkeypatch.setattr(catalog, "PACKAGE", tmp_path)
+    for cached in CACHED:
+        cached.cache_clear()
+    yield tmp_path
+    for cached in CACHED:
+        cached.cache_clear()
+
+
+def write(package: Path, text: str, file: str = "models/one.py") -> None:
+    (package / file).write_text(text)
+
+
+def model(options: str) -> str:
+    return (
+        f'"""A model."""\n\n\ndef build(input_shape, outputs, *, {options}):\n    raise AssertionError("never run")\n'
+    )
+
+
+def test_a_file_is_a_choice_and_an_underscore_hides_it(package):
+    write(package, "raise RuntimeError('never imported')\n", "exchange/ring.py")
+    write(package, "", "exchange/_helpers.py")
+    write(package, "", "exchange/__init__.py")
+    write(package, "", "exchange/notes.txt")
+    assert catalog.names("exchange") == ["ring"]
+    assert catalog.path("exchange", "ring") == package / "exchange/ring.py"
+
+
+@pytest.mark.parametrize("name", ["rong", "_helpers", "__init__", "", "../models/one", "ring.py", "Ring", "./ring"])
+def test_only_the_exact_name_is_a_choice(package, name):
+    write(package, "", "exchange/ring.py")
+    write(package, "", "exchange/_helpers.py")
+    write(package, "")
+    with pytest.raises(CatalogError, match=r"allowed: ring$"):
+        catalog.path("exchange", name)
+
+
+OPTIONS = (
+    "width: PositiveInt = 3, rate: float = 1, kind: Literal['a', 'b'] = 'a', "
+    "sizes: tuple[int, ...] = (), top: int | None = None"
+)
+ALLOWED = {
+    "width": "a whole number > 0, e.g. its default 3",
+    "rate": "a number, e.g. its default 1.0",
+    "kind": "a, b, e.g. its default 'a'",
+    "sizes": "a list of whole numbers, e.g. its default []",
+    "top": "a whole number or null",
+}
+
+
+def test_options_are_the_keyword_only_parameters(package):
+    write(package, model(OPTIONS))
+    found = catalog.options("model", "one")
+    assert {name: option.default for name, option in found.items()} == {
+        "width": 3,
+        "rate": 1.0,
+        "kind": "a",
+        "sizes": (),
+        "top": None,
+    }
+    assert isinstance(found["rate"].default, float)
+    assert found["kind"].annotation == "Literal['a', 'b']"
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ({}, {}),
+        ({"width": 3, "rate": 1, "kind": "a", "sizes": [], "top": None}, {}),
+        ({"width": 3.0, "rate": 1.0000000000000002}, {}),  # a float as YAML gives 3e0; float noise
+        ({"width": 1e4}, {"width": 10_000}),
+        ({"sizes": [1e2, 5]}, {"sizes": (100, 5)}),
+        ({"rate": 2}, {"rate": 2.0}),
+        ({"top": 7, "kind": "b"}, {"kind": "b", "top": 7}),
+    ],
+)
+def test_options_are_kept_in_canonical_types_where_they_differ_from_their_defaults(package, given, kept):
+    write(package, model(OPTIONS))
+    found = catalog.check_options("model", "one", given)
+    assert found == kept
+    assert {name: type(value) for name, value in found.items()} == {name: type(value) for name, value in kept.items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("width", 0),
+        ("width", 2.5),
+        ("width", "3"),
+        ("width", True),
+        ("width", None),
+        ("rate", "fast"),
+        ("rate", float("nan")),
+        ("rate", float("inf")),
+        ("rate", False),
+        ("kind", "c"),
+        ("sizes", 3),
+        ("sizes", ["a"]),
+        ("sizes", [1.5]),
+        ("top", {}),
+    ],
+)
+def test_a_wrong_option_is_told_with_what_is_allowed(package, name, value):
+    write(package, model(OPTIONS))
+    with pytest.raises(CatalogError) as error:
+        catalog.check_options("model", "one", {name: value})
+    for part in (f"option {name!r} of model 'one'", repr(value), f"allowed: {ALLOWED[name]}"):
+        assert part in str(error.value)
+
+
+def test_an_unknown_option_is_told_with_the_known_ones(package):
+    write(package, model("width: int = 3, depth: int = 2"))
+    with pytest.raises(CatalogError, match=r"no option 'widht' \(did you mean 'width'\?\); allowed: width, depth"):
+        catalog.check_options("model", "one", {"widht": 3})
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (model("width=3"), "needs an annotation and a default"),
+        (model("width: int"), r"models/one.py:\d+: option 'width' of model 'one' needs an annotation and a default"),
+        (model("width: np.int32 = 3"), "annotation np.int32 uses {'np'}; allowed: int, float"),
+        (model("width: int = 3 * 2"), r"the default must be a literal, not 3 \* 2"),
+        (model("width: int = 'three'"), "the default 'three' is no int"),
+        (model("width: PositiveInt = 0"), "the default 0 is no PositiveInt"),
+        (model("name: str = 'x'"), "call it otherwise"),
+        ("def make():\n    pass\n", r"has no function build\(\), so it is no model"),
+        ("def build(:\n", r"models/one.py:1: "),
+    ],
+)
+def test_a_file_that_is_no_choice_is_told_to_its_author(package, text, told):
+    write(package, text)
+    with pytest.raises(CatalogError, match=told):
+        catalog.options("model", "one")
+
+
+def test_constants_are_the_literals_in_capitals(package):
+    write(
+        package,
+        "EXACT = True\nSHAPE: tuple = (3, None, 32)\nLR = -0.5\nlower = 1\nCALL = print\n_PRIVATE = 1\nNONE: int\n",
+    )
+    assert catalog.constants("model", "one") == {"EXACT": True, "SHAPE": (3, None, 32), "LR": -0.5, "_PRIVATE": 1}
+
+
+def test_a_summary_is_the_first_line_of_the_docstring(package):
+    write(package, '"""A model.\n\nMore.\n"""\n')
+    write(package, "", "models/bare.py")
+    assert catalog.summary("model", "one") == "A model."
+    assert catalog.summary("model", "bare") == ""
+
+
+@pytest.mark.parametrize("kind", catalog.KINDS)
+def test_every_choice_that_we_ship_can_be_read_and_says_what_it_is(kind):
+    assert catalog.names(kind)
+    for name in catalog.names(kind):
+        catalog.options(kind, name)
+        assert catalog.summary(kind, name).endswith("."), f"{kind} {name}: the first line of its docstring"
+
+
+@pytest.mark.parametrize(
+    ("kind", "constant", "types"),
+    [("exchange", name, bool) for name in ("SYNCHRONOUS", "EXACT", "DETERMINISTIC", "OVERLAPS", "CAPTURABLE")]
+    + [("exchange", name, str) for name in ("SCHEME", "COMPUTES", "MOVES_GRADIENTS", "MOVES_MODEL")]
+    + [("dataset", "SHAPE", tuple), ("dataset", "TASK", str), ("dataset", "OUTPUTS", int), ("figure", "INPUTS", tuple)],
+)
+def test_what_planning_reads_is_a_literal_in_every_file(kind, constant, types):
+    """A constant that is computed would be passed over in silence, and with it the check that needs it."""
+    for name in catalog.names(kind):
+        assert isinstance(catalog.constants(kind, name).get(constant), types), f"{kind} {name}: {constant}"

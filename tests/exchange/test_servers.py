@@ -1,0 +1,25 @@
+"""Exchanges with servers and weight averaging on several ranks; the facts are in tests/mpi."""
+
+import pytest
+
+from ddp_hpc.config import spec
+
+POINT = {"model": "mlp", "dataset": "digits", "batch_size": 8, "learning_rate": 0.1, "budget": {"steps": 1}}
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_facts_hold_on(on_ranks, ranks):
+    on_ranks(ranks, "servers.py", "async_server.py")
+
+
+@pytest.mark.parametrize(
+    ("exchange", "said"),
+    [
+        ({"name": "sharded_server", "servers": 5}, "servers=5 with world_size=4, allowed: 1 to 4"),
+        ({"name": "sharded_server", "servers": 0}, "given 0, allowed: a whole number > 0 or null"),
+        ({"name": "weight_average", "period": 0}, "given 0, allowed: a whole number > 0"),
+    ],
+)
+def test_options_that_cannot_be_are_errors_before_any_job(exchange, said):
+    with pytest.raises(ValueError, match=said):
+        spec.load(POINT | {"exchange": exchange, "world_size": 4})

@@ -1,0 +1,129 @@
+"""The sampler is a process of its own: whatever becomes of it, the training has its end, and a reason."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from metered import STAND_INS, stand_in
+from sandbox import wait_for
+
+from ddp_hpc.profiling import sampler_process
+from ddp_hpc.profiling.node_sampler import Meter
+
+A, B, _ = stand_in().UUIDS
+
+
+@pytest.fixture
+def meter(monkeypatch):
+    """Start meters beside the stand-in; end what is left of them."""
+    begun = []
+
+    def start(mode, uuids=(B,), **options):
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(STAND_INS), *sys.path]))
+        monkeypatch.setenv("FAKE_NVML", mode)
+        begun.append(Meter(uuids, **options))
+        return begun[-1]
+
+    yield start
+    for one in begun:
+        if one._process and one._process.poll() is None:
+            one._process.kill()
+            one._process.wait()
+
+
+def test_samples_are_of_the_device_and_come_at_the_interval(meter):
+    one = meter("", [B, B], interval_s=0.02)
+    time.sleep(1.5)
+    samples = one.stop(30)
+    assert (samples.reason, [device.uuid for device in samples.devices]) == ("", [f"GPU-{B}"])
+    (device,) = samples.devices
+    t_s, counter_j = np.array(device.t_ns) / 1e9, np.array(device.values["energy_counter_j"])
+    assert len(t_s) > 5
+    assert abs(t_s[-1] - time.perf_counter()) < 30  # the clock of this process
+    # the counter is read a moment after the sample's time: what the machine makes of that moment
+    assert np.polyfit(t_s, counter_j, 1)[0] == pytest.approx(200, rel=0.1)
+    assert set(device.values["power_w"]) == {200.0}
+    assert device.reasons == {}
+
+
+@pytest.mark.parametrize("mode", ["hangs", "hangs at once"])
+def test_a_call_that_hangs_ends_nothing_but_itself(meter, mode):
+    one = meter(mode, interval_s=0.01)
+    time.sleep(2)
+    samples = one.stop(30)
+    said = [samples.reason, *(device.ended for device in samples.devices)]
+    assert "NVML has not answered for" in " ".join(said)
+    assert [len(device.t_ns) for device in samples.devices] == ([] if mode == "hangs at once" else [5])
+    wait_for(lambda: one._process.poll() is not None, 10)
+
+
+@pytest.mark.parametrize(
+    ("mode", "why"), [("no driver", "NVML: Driver Not Loaded"), ("no permission", "NVML: Insufficient Permissions")]
+)
+def test_a_node_whose_library_refuses_gives_the_reason(meter, mode, why):
+    samples = meter(mode).stop(30)
+    assert (samples.reason, samples.devices) == (why, [])
+
+
+def test_without_a_gpu_and_readable_processors_nothing_is_started(meter, monkeypatch, tmp_path):
+    monkeypatch.setattr("ddp_hpc.profiling.node_sampler.Packages", lambda: type("None", (), {"reason": "RAPL: none"}))
+    one = meter("", [])
+    assert one._process is None
+    samples = one.stop()
+    assert (samples.reason, samples.cpu_reason) == ("no GPU is used", "RAPL: none")
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        (["/no/such/python"], "the sampler cannot be started"),
+        ([sys.executable, "-c", "raise SystemExit(3)"], "the sampler has died"),
+        ([sys.executable, "-c", "import sys; sys.stdin.readline(); print('?')"], "the sampler cannot be understood"),
+        (["sleep", "60"], "the sampler did not answer within 1 s"),
+    ],
+)
+def test_a_sampler_that_fails_is_a_reason(meter, command, why):
+    assert why in meter("", command=command).stop(1 if command[0] == "sleep" else 30).reason
+
+
+def test_a_killed_sampler_is_a_reason(meter):
+    one = meter("")
+    os.kill(one._process.pid, signal.SIGKILL)
+    assert one.stop(30).reason == "the sampler has died"
+
+
+def test_a_sampler_ends_with_its_rank():
+    code = "import time; from ddp_hpc.profiling.node_sampler import Meter; m = Meter(['x'])"
+    code += "; print(m._process.pid, flush=True)"
+    rank = subprocess.Popen([sys.executable, "-c", f"{code}; time.sleep(60)"], stdout=subprocess.PIPE, text=True)
+    sampler_pid = int(rank.stdout.readline())
+    assert os.path.exists(f"/proc/{sampler_pid}")
+    rank.kill()
+    rank.wait()
+    rank.stdout.close()
+    wait_for(lambda: not _alive(sampler_pid), 20)
+
+
+def _alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_long_run_keeps_fewer_samples_at_longer_intervals(monkeypatch):
+    fake = stand_in()
+    monkeypatch.setitem(sys.modules, "pynvml", fake)
+    one = sampler_process.Sampling([A, B], interval_s=0.1, most=16)
+    one._open()
+    for _ in range(100):
+        one._sample()
+    said = one._result()
+    assert [len(device["t_ns"]) for device in said["devices"]] == [len(said["devices"][0]["t_ns"])] * 2
+    assert 8 <= len(said["devices"][0]["t_ns"]) < 16
+    assert said["interval_s"] == pytest.approx(0.1 * 2**11)

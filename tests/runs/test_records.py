@@ -1,0 +1,209 @@
+"""Records are whole or not there, have one schema whatever the machine, and what is missing is null."""
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ddp_hpc.config.spec import RunSpec
+from ddp_hpc.profiling.phases import PHASES
+from ddp_hpc.runs import records
+from ddp_hpc.runs.records import RecordError
+from ddp_hpc.runs.statuses import FAILED, FINISHED, STATUSES
+
+
+def write_run(folder: Path, **columns: object) -> Path:
+    """A record of a run in its folder, with `run` as the folder's name."""
+    file = folder / "run.parquet"
+    records.write(
+        "run", {name: [value] for name, value in {"run": folder.name, "status": "ok", **columns}.items()}, file
+    )
+    return file
+
+
+def test_a_column_that_is_null_in_one_file_merges_with_numbers_in_another(tmp_path):
+    """A CPU run, which has no energy, beside a GPU run: the column is float64 with a null, never 0."""
+    cpu = write_run(tmp_path / "cpu", train_s=1.5)
+    gpu = write_run(tmp_path / "gpu", train_s=0.5, energy_j=12.0, oversubscribed=False)
+    merged = records.read_runs([cpu, gpu])
+    assert merged.schema.field("energy_j").type == pa.float64()
+    assert merged["energy_j"].to_pylist() == [None, 12.0]
+    assert merged["oversubscribed"].to_pylist() == [None, False]
+    assert merged["run"].to_pylist() == ["cpu", "gpu"]
+
+
+@pytest.mark.parametrize("kind", records.SCHEMAS)
+def test_every_file_has_the_same_columns_and_says_their_units(tmp_path, kind):
+    records.write(kind, {}, tmp_path / "empty.parquet")
+    read = records.read(kind, tmp_path / "empty.parquet")
+    assert read.num_rows == 0
+    assert read.schema.names == records.SCHEMAS[kind].names
+    for column in read.schema:
+        assert set(column.metadata) == {b"unit", b"meaning"}
+        assert column.metadata[b"meaning"]
+        if column.name.endswith("_s") and not column.name.endswith("_per_s"):
+            assert column.metadata[b"unit"] in (b"s", b"loss x s"), column.name
+
+
+def test_a_run_record_holds_every_field_of_a_spec():
+    fields = {"model": "mlp", "dataset": "digits", "exchange": "ring", "world_size": 1, "batch_size": 1}
+    one = RunSpec.model_validate(fields | {"learning_rate": 1, "budget": {"steps": 1}})
+    assert set(one.columns()) <= set(records.RUN.names)
+    table = pa.Table.from_pylist([one.columns()], schema=records.RUN)
+    assert table.to_pylist()[0]["world_size"] == 1
+
+
+def test_phases_stand_in_runs_and_in_steps():
+    for schema in (records.RUN, records.STEPS):
+        assert [name for name in schema.names if name in PHASES] == list(PHASES)
+
+
+def test_what_was_not_measured_is_null(tmp_path):
+    file = tmp_path / "steps.parquet"
+    records.write("steps", {"step": [1, 2], "loss": [0.5, float("nan")], "t_s": [0.1, math.inf]}, file)
+    read = records.read("steps", file)
+    assert read["loss"].to_pylist() == [0.5, None]
+    assert read["t_s"].to_pylist() == [0.1, math.inf]
+    assert read["h2d_s"].to_pylist() == [None, None]
+
+
+def test_metadata_comes_back(tmp_path):
+    notes = {"provenance": {"torch": "2.13", "gpus": [], "é": None}, "files": {"training/loop.py": "ab"}}
+    records.write("run", {"run": ["a"]}, tmp_path / "run.parquet", notes)
+    assert records.read_metadata(tmp_path / "run.parquet") == notes
+
+
+def test_a_column_that_the_schema_lacks_is_refused(tmp_path):
+    with pytest.raises(KeyError, match="no column \\['colour'\\] in run records; allowed: run, spec_hash"):
+        records.write("run", {"run": ["a"], "colour": ["red"]}, tmp_path / "run.parquet")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_columns_of_unequal_length_and_wrong_type_leave_nothing_behind(tmp_path):
+    for columns in ({"step": [1, 2], "rank": [0]}, {"step": ["one"]}):
+        with pytest.raises(pa.ArrowException):
+            records.write("steps", columns, tmp_path / "steps.parquet")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_rerun_replaces_and_never_appends(tmp_path):
+    file = write_run(tmp_path / "a", steps=10)
+    write_run(tmp_path / "a", steps=20)
+    assert records.read("run", file)["steps"].to_pylist() == [20]
+    assert os.listdir(file.parent) == ["run.parquet"]
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from ddp_hpc.runs import records
+rows, file = int(sys.argv[1]), Path(sys.argv[2])
+print("ready", flush=True)
+for turn in range(10_000):
+    records.write("steps", {"step": list(range(rows)), "rank": [turn % 100] * rows}, file)
+"""
+
+
+def test_readers_never_see_half_a_file_while_writers_write_and_are_killed(tmp_path):
+    file = tmp_path / "steps.parquet"
+    writers = [
+        subprocess.Popen([sys.executable, "-c", WRITER, str(rows), str(file)], stdout=subprocess.PIPE)
+        for rows in (1_000, 30_000)
+    ]
+    try:
+        for writer in writers:
+            assert writer.stdout.readline() == b"ready\n"
+        began, seen = time.monotonic(), set()
+        while (took := time.monotonic() - began) < 2 or (len(seen) < 2 and took < 60):
+            if file.exists():
+                table = records.read("steps", file)
+                assert table.num_rows in (1_000, 30_000)
+                assert len(set(table["rank"].to_pylist())) == 1, "of one writer"
+                seen.add(table.num_rows)
+    finally:
+        for writer in writers:
+            writer.send_signal(signal.SIGKILL)
+            writer.wait()
+            writer.stdout.close()
+    assert seen == {1_000, 30_000}
+    assert records.read("steps", file).num_rows in seen
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty", "text", "folder"])
+def test_an_unreadable_record_is_named_with_its_run(tmp_path, damage):
+    good = write_run(tmp_path / "good")
+    bad = write_run(tmp_path / "ring-w2-abc")
+    if damage == "cut":
+        bad.write_bytes(bad.read_bytes()[:-20])
+    elif damage == "folder":
+        bad.unlink()
+        bad.mkdir()
+    else:
+        bad.write_bytes(b"" if damage == "empty" else b"not Parquet at all, but longer than twelve bytes")
+    with pytest.raises(RecordError) as error:
+        records.read_runs([good, bad])
+    assert str(bad) in str(error.value)
+    assert "run ring-w2-abc" in str(error.value)
+    assert "delete it and run the study again" in str(error.value)
+    assert str(good) not in str(error.value)
+
+
+def test_every_unreadable_record_is_named_at_once(tmp_path):
+    files = [write_run(tmp_path / name) for name in "abc"]
+    for file in files[:2]:
+        file.write_bytes(b"")
+    with pytest.raises(RecordError) as error:
+        records.read_runs(files)
+    assert [str(file) in str(error.value) for file in files] == [True, True, False]
+
+
+def test_a_record_of_another_schema_is_told_so(tmp_path):
+    file = write_run(tmp_path / "old")
+    table = pq.read_table(file)
+
+    def refused(other: pa.Table, metadata: dict[bytes, bytes]) -> str:
+        pq.write_table(other.replace_schema_metadata(metadata), file)
+        with pytest.raises(RecordError) as error:
+            records.read("run", file)
+        assert str(file) in str(error.value)
+        return str(error.value)
+
+    ours = dict(table.schema.metadata)
+    older = refused(table, ours | {b"ddp_hpc.schema": b"run/0"})
+    assert f"has schema run/0, this version of ddp-hpc reads run/{records.SCHEMA_VERSION}" in older
+    assert "has schema none" in refused(table, {})
+    assert "has schema steps/1" in refused(table, ours | {b"ddp_hpc.schema": b"steps/1"})
+    refused(table.drop_columns(["energy_j"]), ours)
+    refused(table.set_column(0, "run", pa.array([1])), ours)
+
+
+def test_no_records_give_an_empty_table_with_all_columns():
+    assert records.read_runs([]).schema.names == records.RUN.names
+
+
+def test_the_table_of_statuses_is_the_designs():
+    """DESIGN: kind and exit code of every status."""
+    assert {status: kind for status, (kind, _, _) in STATUSES.items()} == (
+        {"ok": "result", "diverged": "finding", "oom_gpu": "finding"}
+        | dict.fromkeys(["oom_host", "timeout", "preempted", "node_fail", "launch_failed"], "failure")
+        | dict.fromkeys(["crashed", "cancelled", "rejected"], "failure")
+        | dict.fromkeys(["missing", "queued", "running"], "not yet")
+    )
+    for kind, code, retried in STATUSES.values():
+        assert (code == 0) == (kind in ("result", "finding"))
+        assert (code is None) == (kind == "not yet") == (retried is None)
+    assert {"ok", "diverged", "oom_gpu"} == FINISHED
+    assert {status for status in FAILED if STATUSES[status][2]} == {
+        "oom_host",
+        "timeout",
+        "preempted",
+        "node_fail",
+        "launch_failed",
+    }

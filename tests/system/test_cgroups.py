@@ -1,0 +1,94 @@
+"""What ranks may use of a machine: cores, memory and disk, also inside a container."""
+
+from pathlib import Path
+
+import psutil
+import pytest
+
+from ddp_hpc.doctor import machine
+from ddp_hpc.system import cgroups
+
+
+@pytest.mark.parametrize(
+    ("counted", "state", "told"),
+    [
+        ((8, None, 8, 8), "ok", "more than 8 CPU ranks are marked oversubscribed"),
+        ((8, None, 8, 4), "ok", "4 physical cores: beyond them two ranks share one"),
+        ((2, None, 64, 32), "ok", "2 usable of 64 (32 physical)"),
+        ((8, 2.5, 8, None), "warning", "the control group gives 2.5 cores of time"),
+        ((8, 0.5, 8, 8), "warning", "timings of more than 1 mean little"),
+        ((2, 16.0, 64, 32), "ok", "more than 2 CPU ranks"),
+    ],
+)
+def test_cores_are_what_affinity_and_control_group_leave(counted, state, told):
+    finding = machine.cores(*counted)
+    assert finding.state == state
+    assert told in f"{finding.found}; {finding.means}"
+
+
+CPU_TREES = {
+    "v2, a limit above ours": ("0::/job/step", {"job/cpu.max": "150000 100000", "job/step/cpu.max": "max 100000"}, 1.5),
+    "v2, the least counts": ("0::/job/step", {"job/cpu.max": "400000 100000", "job/step/cpu.max": "50000 100000"}, 0.5),
+    "v2, none": ("0::/", {"cpu.max": "max 100000"}, None),
+    "v1": (
+        "3:cpu:/job\n1:memory:/",
+        {"cpu/job/cpu.cfs_quota_us": "200000", "cpu/job/cpu.cfs_period_us": "100000"},
+        2.0,
+    ),
+    "v1, none": ("3:cpu:/", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None),
+    "rubbish": ("0::/", {"cpu.max": "a lot"}, None),
+    "not there": ("0::/elsewhere", {}, None),
+}
+
+
+@pytest.mark.parametrize(("own", "files", "expected"), CPU_TREES.values(), ids=CPU_TREES.keys())
+def test_the_quota_of_control_groups(tmp_path, own, files, expected):
+    assert cgroups.cores(*tree(tmp_path, own, files)) == expected
+
+
+def tree(folder: Path, own: str, files: dict[str, str]) -> tuple[Path, Path]:
+    """A made-up /sys/fs/cgroup, and the file that says where in it a process is."""
+    for name, text in files.items():
+        (folder / "cgroup" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "cgroup" / name).write_text(text + "\n")
+    (folder / "own").write_text(own + "\n")
+    return folder / "cgroup", folder / "own"
+
+
+def test_the_memory_of_a_control_group_counts(tmp_path):
+    assert cgroups.memory_bytes(*tree(tmp_path, "0::/job", {"job/memory.max": "1000000000"}))[0] == 10**9
+    whole = psutil.virtual_memory().total
+    assert cgroups.memory_bytes(*tree(tmp_path / "b", "0::/job", {"job/memory.max": "max"}))[0] == whole
+    assert cgroups.cores(tmp_path / "gone", tmp_path / "gone") is None
+
+
+def test_little_memory_is_a_warning():
+    assert machine.memory(8 * 10**9, 6 * 10**9).state == "ok"
+    low = machine.memory(8 * 10**9, 10**9)
+    assert low.state == "warning"
+    assert "about 2 ranks" in low.means
+
+
+def test_a_folder_that_cannot_be_written_is_told(tmp_path, monkeypatch):
+    assert machine.results(tmp_path / "not" / "yet").state == "ok"
+
+    def full(*ignored: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(machine.os, "replace", full)
+    finding = machine.results(tmp_path)
+    assert (finding.state, finding.needed) == ("missing", True)
+    assert f"{tmp_path}: Permission denied" in finding.found
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_system_without_locks_or_room_is_a_warning(tmp_path, monkeypatch):
+    usage = machine.shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(machine.shutil, "disk_usage", lambda folder: usage._replace(free=10**8))
+    assert "thousands of runs" in machine.results(tmp_path).means
+
+    def unsupported(*ignored: object) -> None:
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(machine.fcntl, "flock", unsupported)
+    assert "two drivers" in machine.results(tmp_path).means

@@ -1,0 +1,130 @@
+"""Ranks and GPUs fit together, or there is an error before training."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from ddp_hpc.config import catalog, spec
+from ddp_hpc.training.placement import LaunchError, Placement, _check_gpus, _verified, choose_device
+
+SPEC = {
+    "model": "mlp",
+    "dataset": "digits",
+    "exchange": "ring",
+    "world_size": 4,
+    "batch_size": 1,
+    "learning_rate": 0.1,
+    "budget": {"steps": 1},
+}
+
+
+def place(rank, local_rank):
+    return Placement(
+        rank=rank,
+        world_size=4,
+        host="a",
+        local_rank=local_rank,
+        hosts=2,
+        blocks=(2, 2),
+        core_set=(0,),
+        threads=1,
+        cores=2,
+        oversubscribed=False,
+        verified=None,
+    )
+
+
+@pytest.fixture
+def two_gpus(monkeypatch):
+    """Two GPUs as torch would show them; returns the list of those that were made current."""
+    chosen = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid=f"GPU-{device.index}"))
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    return chosen
+
+
+def test_the_device_is_the_local_rank_modulo_the_visible_ones(two_gpus):
+    comm = SimpleNamespace(allgather=lambda mine: [mine, ("b", "GPU-9")])
+    found = [choose_device(spec.load(SPEC), place(rank, rank % 3), comm).index for rank in range(4)]
+    assert found == [0, 1, 0, 0]
+    assert [device.index for device in two_gpus] == found
+
+
+def test_ranks_that_would_share_a_gpu_are_refused_before_it_is_used(two_gpus):
+    comm = SimpleNamespace(allgather=lambda mine: [mine, ("a", "GPU-0")])
+    with pytest.raises(LaunchError, match="ranks 0 and 1 share GPU GPU-0 on a"):
+        choose_device(spec.load(SPEC), place(2, 2), comm)
+    assert two_gpus == []
+
+
+def test_the_cpu_is_used_where_it_is_asked_for(two_gpus):
+    comm = SimpleNamespace(allgather=lambda mine: [mine])
+    assert choose_device(spec.load(SPEC | {"device": "cpu"}), place(0, 0), comm).type == "cpu"
+
+
+def test_a_gpu_that_is_asked_for_and_missing_is_an_error(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(LaunchError, match="device: cuda, but torch sees no GPU on a"):
+        choose_device(spec.load(SPEC | {"device": "cuda"}), place(0, 0), comm=None)
+
+
+def test_ranks_with_a_gpu_each_pass_on_one_node_and_on_several():
+    _check_gpus([("a", "GPU-1"), ("a", "GPU-2"), ("b", "GPU-3")], spec.load(SPEC))
+    _check_gpus([("a", None), ("b", None)], spec.load(SPEC))
+
+
+SHARED = [("a", "GPU-1"), ("a", "GPU-2"), ("b", "GPU-2"), ("a", "GPU-2")]
+
+
+def test_two_ranks_on_one_gpu_are_refused_by_name_unless_the_spec_allows_it():
+    with pytest.raises(LaunchError, match=r"ranks 1 and 3 share GPU GPU-2 on a: .* `share_gpu: true`"):
+        _check_gpus(SHARED, spec.load(SPEC))
+    _check_gpus(SHARED, spec.load(SPEC | {"share_gpu": True}))
+
+
+def test_an_exchange_over_nccl_refuses_to_share_and_names_those_that_do(monkeypatch):
+    constants = catalog.constants
+    one_each = lambda kind, name: constants(kind, name) | ({"ONE_GPU_EACH": True} if name == "ring" else {})
+    monkeypatch.setattr(catalog, "constants", one_each)
+    given = spec.load(SPEC | {"share_gpu": True})
+    with pytest.raises(LaunchError, match=r"on a, which exchange 'ring' cannot: .*mpi_allreduce") as said:
+        _check_gpus(SHARED, given)
+    assert not {"ring", "none"} & set(str(said.value).rsplit(": ")[-1].split(", "))
+    _check_gpus(SHARED[:3], given)
+
+
+def test_gpus_on_some_ranks_only_are_refused():
+    with pytest.raises(LaunchError, match=r"ranks \[1\] of 3 see no GPU"):
+        _check_gpus([("a", "GPU-1"), ("b", None), ("a", "GPU-2")], spec.load(SPEC | {"share_gpu": True}))
+
+
+PACKED, BY_TWO = {"placement": "packed"}, {"placement": "spread", "ranks_per_node": 2}
+
+
+@pytest.mark.parametrize(
+    ("asked", "blocks", "hosts", "full", "verified"),
+    [
+        ({}, (3, 1), 2, 2, None),
+        (PACKED, (4,), 1, None, True),
+        (PACKED, (4,), 1, 4, True),
+        (PACKED, (2, 2), 2, 2, True),
+        (PACKED, (3, 1), 2, 3, True),
+        (PACKED, (1, 3), 2, 3, False),
+        (PACKED, (2, 2), 2, 3, False),
+        (PACKED, (3, 1), 2, 4, False),
+        (PACKED, (1, 1, 1, 1), 2, 1, False),
+        (PACKED, (2, 2), 2, None, None),
+        ({"placement": "spread"}, (1, 1, 1, 1), 4, 4, True),
+        ({"placement": "spread"}, (1, 1, 1, 1), 2, 4, False),
+        ({"placement": "spread"}, (4,), 1, None, False),
+        (BY_TWO, (2, 2), 2, None, True),
+        (BY_TWO, (3, 1), 2, 3, False),
+        (BY_TWO, (1, 2, 1), 2, 4, False),
+    ],
+)
+def test_consecutive_ranks_fill_a_node_or_as_many_of_it_as_asked(asked, blocks, hosts, full, verified):
+    """`full` ranks fill a node; ranks dealt out in turn sit in more blocks than there are nodes."""
+    assert _verified(spec.load(SPEC | asked), hosts, blocks, full) is verified

@@ -1,0 +1,225 @@
+"""`ddp-hpc run`: one command to the page, whatever happens on the way."""
+
+import os
+import re
+import signal
+import subprocess
+
+import factory
+import pytest
+from faulty import FAULTY
+from sandbox import Sandbox, wait_for
+
+from ddp_hpc.runs.state import State
+from ddp_hpc.workflow import driver, progress
+from ddp_hpc.workflow import driver_lock as lock_of
+
+HEAD = (
+    "base: {dataset: digits, exchange: none, world_size: 1, batch_size: 16, threads_per_rank: 1, learning_rate: 0.1}\n"
+)
+
+
+@pytest.fixture
+def project(tmp_path):
+    sandbox = Sandbox.make(tmp_path / "project")
+    (sandbox.package / "models" / "faulty.py").write_text(FAULTY)
+    yield sandbox
+    sandbox.end_all()
+
+
+def trained_in(project: Sandbox) -> int:
+    """How many trainings have been attempted so far."""
+    return len(list((project.root / "results" / "runs").glob("*/attempts/*")))
+
+
+def test_one_failed_run_blocks_neither_the_others_nor_the_page(project, tmp_path, monkeypatch):
+    """A20. The profile that this user has for other workflows would only look."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "config.yaml").write_text("dry-run: true\n")
+    monkeypatch.setenv("SNAKEMAKE_PROFILE", str(tmp_path / "mine"))
+    project.study(
+        "some",
+        HEAD + "budget: {steps: 20}\ngrid: {model: [mlp, {name: faulty, fault: exception}], seed: [1, 2]}\n"
+        "tables: [runs, winners]\nfigures: [loss_curves]\n",
+    )
+
+    done = project.call("ddp-hpc", "run", "some")
+
+    assert done.returncode == 1
+    assert "2 of 4 runs" in done.stdout
+    assert done.stderr.count("ValueError: the eighth step is bad") == 1  # the same reason once, with its count
+    assert "2 crashed: rank 0 on " in done.stderr
+    page = project.root / "results" / "studies" / "some" / "report" / "index.html"
+    assert "2 of 4 runs, 2 missing: 2 crashed" in page.read_text()
+    assert {row["status"] for row in project.status("some").values()} == {"ok", "crashed"}
+    runs = project.root / "results" / "runs"
+    begun = {run: (runs / run / "attempts" / "1" / "launch.json").stat().st_mtime_ns for run in project.status("some")}
+    listed = list(begun)  # in the order of the study: two models, each with two seeds
+    assert sorted(begun, key=begun.get) == [*listed[::2], *listed[1::2]]  # trained in rounds, a seed each
+
+    table = project.root / "results" / "studies" / "some" / "tables" / "runs.parquet"
+    before, tried = table.stat().st_mtime_ns, trained_in(project)
+    (project.root / "profiles" / "bare").mkdir()  # has lost the lines that a profile must keep
+    (project.root / "profiles" / "bare" / "profile.yaml").write_text("cores: 1\n")
+    again = project.call("ddp-hpc", "run", "some", "--profile", "profiles/bare")
+    assert again.returncode == 1
+    assert trained_in(project) == tried + 2  # asked again: the failed ones only
+    assert table.stat().st_mtime_ns == before  # and nothing new to show
+
+    project.edit("src/ddp_hpc/models/faulty.py", 'raise ValueError("the eighth step is bad")', "pass")
+    mended = project.call("ddp-hpc", "run", "some")
+    assert mended.returncode == 0, mended.stderr
+    assert "4 of 4 runs" in mended.stdout
+    assert (
+        "missing" not in re.sub(r"<script.*?</script>|<style.*?</style>", "", page.read_text(), flags=re.DOTALL)[:3000]
+    )
+
+
+def test_nothing_that_snakemake_is_told_deletes_or_retrains_a_finished_run(project):
+    project.study("kept", HEAD + "budget: {steps: 20}\ngrid: {model: mlp}\ntables: [runs]\nfigures: []\n")
+    assert project.call("ddp-hpc", "run", "kept").returncode == 0
+    (record,) = (project.root / "results" / "runs").glob("*/run.parquet")
+    content = record.read_bytes()
+
+    os.utime(record)  # newer than the tables that were made from it
+    for flag in ("--forceall", "--delete-all-output"):
+        project.call("snakemake", flag, "--config", "studies=[kept]")
+    assert record.read_bytes() == content
+
+    again = project.call("ddp-hpc", "run", "kept")
+    assert again.returncode == 0
+    assert trained_in(project) == 1
+
+
+def test_a_record_that_was_replaced_makes_new_tables_whatever_its_date(project):
+    project.study("kept", HEAD + "budget: {steps: 20}\ngrid: {model: mlp}\ntables: [runs]\nfigures: []\n")
+    project.finish("kept")
+    assert project.call("ddp-hpc", "run", "kept").returncode == 0
+    table = project.root / "results" / "studies" / "kept" / "tables" / "runs.parquet"
+    made = table.stat().st_mtime_ns
+    (record,) = (project.root / "results" / "runs").glob("*/run.parquet")
+
+    os.utime(record, (1e9, 1e9))
+    assert project.call("ddp-hpc", "run", "kept").returncode == 0
+
+    assert table.stat().st_mtime_ns > made
+    again = project.call("ddp-hpc", "run", "kept")
+    assert "nothing to do: 1 of 1 run finished; tables, figures and page are up to date" in again.stdout
+
+
+def test_failures_that_differ_in_job_host_and_log_only_are_one_line(tmp_path):
+    grid = [{"exchange": "none", "world_size": 1, "batch_size": 16, "learning_rate": [n / 100 for n in range(1, 13)]}]
+    ledger = factory.planned(tmp_path, grid=grid)
+    said = [
+        f"Slurm job {n} failed on gx-r{n:02}: FAILED, exit code 1:0; its log, /a/{n}.log, says: No" for n in range(10)
+    ]
+    said += ["Slurm job 11 failed on gx-r11: FAILED, exit code 1:0; its log, /a/11.log, says: Yes", None]
+    states = [State("crashed" if reason else "missing", reason) for reason in said]
+    lines = driver._failures(ledger, {one.run: state for one, state in zip(ledger.planned, states, strict=True)})
+    assert [line.split(":")[0] for line in lines] == ["  10 crashed", "  1 crashed", "  1 not yet run"]
+    assert "Slurm job 0 failed on gx-r00" in lines[0]
+
+
+def test_a_driver_on_another_host_is_not_to_be_killed_here(tmp_path):
+    lock = lock_of.DriverLock(tmp_path)
+    assert lock.take()
+    assert f"(`kill {os.getpid()}`); `ddp-hpc status" in lock.refusal()
+    lock.file.write_text('{"pid": 4, "host": "login2", "since": "2026-01-31T08:00:00+00:00"}')
+    assert "pid 4 on login2" in lock.refusal()
+    assert "(`kill 4` on login2); `ddp-hpc status" in lock.refusal()
+    lock.release()
+
+
+def test_while_tables_and_figures_are_made_the_steps_are_counted(tmp_path, monkeypatch, capsys):
+    log = tmp_path / "workflow.log"
+    log.write_text("9 of 9 steps (100%) done\n")  # of the first pass: the trainings
+    making = progress.Making([], log)
+    monkeypatch.setattr(progress, "SPARSE_S", 0)
+
+    making.show()
+    with log.open("a") as more:
+        more.write("3 of 14 steps (21%) done\n7 of 14 steps (50%) done\n")
+    making.show()
+
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("making tables, figures and page: 0 done")
+    assert second.startswith("making tables, figures and page: 7 of 14 steps done")
+
+
+def test_plain_snakemake_makes_the_page_from_what_there_is_and_exits_non_zero(project):
+    project.study(
+        "some",
+        HEAD + "budget: {steps: 20}\ngrid: {model: [mlp, {name: faulty, fault: exception}]}\n"
+        "tables: [runs]\nfigures: []\n",
+    )
+
+    done = project.call("snakemake", "--config", "studies=[some]")
+
+    assert done.returncode == 1
+    page = project.root / "results" / "studies" / "some" / "report" / "index.html"
+    assert "1 of 2 runs, 1 missing: 1 crashed" in page.read_text()
+
+
+def test_a_wrong_study_starts_nothing(project):
+    project.study("wrong", HEAD.replace("0.1", "'0.1'") + "budget: {steps: 20}\ngrid: {model: mlp}\n")
+
+    done = project.call("ddp-hpc", "run", "wrong")
+
+    assert done.returncode == 2
+    assert "wrong.yaml:2: learning_rate: given '0.1' (text" in done.stderr
+    assert not (project.root / "results").exists()
+    assert project.call("snakemake", "--config", "studies=[wrong]").returncode != 0
+
+
+@pytest.fixture
+def slow(project) -> Sandbox:
+    """A study with one finished run, and two that take for ever unless QUICK is set."""
+    project.study("slow", HEAD + "budget: {steps: 1500}\ntables: [runs]\nfigures: []\ngrid:\n  - {model: mlp}\n")
+    assert project.call("ddp-hpc", "run", "slow").returncode == 0
+    project.append("config/studies/slow.yaml", "  - {model: {name: faulty, fault: slow}, seed: [1, 2]}\n")
+    return project
+
+
+def running(project: Sandbox) -> bool:
+    return "running" in [row["status"] for row in project.status("slow").values()]
+
+
+def test_a_second_driver_is_refused_with_a_clear_line(slow):
+    """A9."""
+    first = slow.start("ddp-hpc", "run", "slow")
+    try:
+        wait_for(lambda: running(slow))
+        for command in (["ddp-hpc", "run", "slow"], ["snakemake", "--config", "studies=[slow]"]):
+            second = slow.call(*command)
+            assert second.returncode != 0
+            assert f"another driver is running in this project: pid {first.pid} on {os.uname().nodename}" in (
+                second.stdout + second.stderr
+            )
+        assert len(slow.snakemake_would_train("slow")) == 2  # looking is allowed
+    finally:
+        first.send_signal(signal.SIGTERM)
+        first.wait(60)
+    wait_for(lambda: not slow.processes())
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_a_driver_that_was_killed_leaves_nothing_behind_and_the_same_command_goes_on(slow, how):
+    """A9: only unfinished points run again."""
+    first = slow.start("ddp-hpc", "run", "slow", start_new_session=True, stderr=subprocess.PIPE)
+    wait_for(lambda: running(slow))
+    os.kill(first.pid, how)
+    assert first.wait(60) != 0
+    wait_for(lambda: not slow.processes())
+    wait_for(lambda: sorted(row["status"] for row in slow.status("slow").values()) == ["cancelled", "missing", "ok"])
+    assert trained_in(slow) == 2
+    said = first.communicate()[1]
+    if how == signal.SIGTERM:
+        assert "  1 not yet run\n" in said
+        assert re.search(r"^  1 cancelled: .* \(.*, logs/train/\S+\.log\)$", said, flags=re.MULTILINE)
+
+    again = slow.call("env", "QUICK=1", "ddp-hpc", "run", "slow")
+
+    assert again.returncode == 0, again.stderr
+    assert "3 of 3 runs" in again.stdout
+    assert trained_in(slow) == 4
+    assert slow.to_train("slow") == set()

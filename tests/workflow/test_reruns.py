@@ -1,0 +1,245 @@
+"""Which edit makes which runs train again: the table in CONTRIBUTING.md, line by line.
+
+`plan` and `snakemake -n` must agree, also when .snakemake is gone.
+"""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from sandbox import Sandbox
+
+STUDY = """
+base: {dataset: digits, model: mlp, batch_size: 16, threads_per_rank: 1}
+budget: {steps: 20}
+grid:
+  - {exchange: none, world_size: 1, learning_rate: [0.1, 0.5]}
+  - {exchange: [ring, mpi_allreduce], world_size: 2, learning_rate: [0.1, 0.5]}
+  - {exchange: ring, world_size: 2, learning_rate: 0.5, dataset: step_function, model: neuron}
+"""
+RUNS = 7
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Sandbox:
+    """A study whose runs have all finished."""
+    sandbox = Sandbox.make(tmp_path_factory.mktemp("finished") / "project")
+    sandbox.study("edits", STUDY)
+    sandbox.finish("edits")
+    assert len(sandbox.plan("edits")) == RUNS
+    return sandbox
+
+
+@pytest.fixture
+def project(finished, tmp_path) -> Sandbox:
+    """A copy of it to edit, with new time stamps: a copied or cloned results/ is as good as the original."""
+    shutil.copytree(finished.root, tmp_path / "project", copy_function=shutil.copyfile)
+    return Sandbox(tmp_path / "project")
+
+
+def trained(project: Sandbox) -> list[dict]:
+    """The planned items that would be trained, on which plan and snakemake agree, with and without .snakemake."""
+    items = [item for item in project.plan("edits") if item["action"] not in ("kept", "running")]
+    shutil.rmtree(project.root / ".snakemake", ignore_errors=True)
+    assert project.snakemake_would_train("edits") == {item["run"] for item in items}
+    return items
+
+
+def comment(project: Sandbox) -> None:
+    for file in ("exchange/ring.py", "models/mlp.py", "training/loop.py", "data/digits.py"):
+        path = project.package / file
+        text = path.read_text()
+        assert text.startswith('"""')
+        end = text.index('"""', 3) + 3
+        path.write_text('"""Another docstring."""\n# and a comment\n' + text[end:])
+
+
+def formatting(project: Sandbox) -> None:
+    for file in ("exchange/ring.py", "training/loop.py"):
+        path = project.package / file
+        path.write_text(path.read_text().replace("\n\n", "\n\n\n").replace("  # ", "      # "))
+
+
+def touch(project: Sandbox) -> None:
+    for path in project.package.rglob("*.py"):
+        path.touch()
+
+
+def profile(project: Sandbox) -> None:
+    project.edit(
+        "profiles/default/profile.yaml",
+        "cores: all",
+        "cores: 1\ndefault-resources:\n  mem_mb: 123\n  slurm_partition: other",
+    )
+
+
+def grid_order(project: Sandbox) -> None:
+    project.edit(
+        "config/studies/edits.yaml", "[ring, mpi_allreduce], world_size: 2", "[mpi_allreduce, ring], world_size: 2.0"
+    )
+
+
+def number_spelling(project: Sandbox) -> None:
+    project.edit("config/studies/edits.yaml", "learning_rate: [0.1, 0.5]", "learning_rate: [5e-1, 0.10]")
+
+
+def rule_text(project: Sandbox) -> None:
+    project.edit("workflow/rules/train.smk", "--time-limit-min", "--launcher '' --time-limit-min")
+
+
+def meter(project: Sandbox) -> None:
+    project.append("src/ddp_hpc/profiling/provenance.py", "\nNEW_METER = 1\n")
+
+
+def figure(project: Sandbox) -> None:
+    project.append("src/ddp_hpc/analysis/figures/speedup.py", "\nNEW = 1\n")
+
+
+def record_keeping(project: Sandbox) -> None:
+    project.append("src/ddp_hpc/execution/supervisor.py", "\nNEW = 1\n")
+
+
+def new_field(project: Sandbox) -> None:
+    project.edit(
+        "src/ddp_hpc/config/spec.py",
+        "    device: Device | None = Field(",
+        "    colour: Int = Field(3)\n    device: Device | None = Field(",
+    )
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        comment,
+        formatting,
+        touch,
+        profile,
+        grid_order,
+        number_spelling,
+        rule_text,
+        meter,
+        figure,
+        record_keeping,
+        new_field,
+    ],
+)
+def test_an_edit_without_meaning_for_the_training_reruns_nothing(project, edit):
+    edit(project)
+
+    assert trained(project) == []
+
+
+def test_a_copy_of_the_results_is_as_good_as_the_original(project, finished):
+    record = Path("results/runs") / finished.plan("edits")[0]["run"] / "run.parquet"
+    assert (project.root / record).stat().st_mtime_ns != (finished.root / record).stat().st_mtime_ns
+
+    assert trained(project) == []
+
+
+def test_one_more_learning_rate_runs_its_points_only(project):
+    project.edit(
+        "config/studies/edits.yaml",
+        "mpi_allreduce], world_size: 2, learning_rate: [0.1, 0.5]",
+        "mpi_allreduce], world_size: 2, learning_rate: [0.1, 0.5, 0.9]",
+    )
+
+    new = trained(project)
+
+    assert [item["spec"]["learning_rate"] for item in new] == [0.9, 0.9]
+    assert {item["spec"]["exchange"] for item in new} == {"ring", "mpi_allreduce"}
+    assert all(item["reason"] == "learning_rate 0.9 (nearest run: 0.5)" for item in new), new
+
+
+@pytest.mark.parametrize(
+    ("file", "concerned"),
+    [
+        ("exchange/ring.py", lambda spec: spec["exchange"] == "ring"),
+        ("models/mlp.py", lambda spec: spec["model"] == "mlp"),
+        ("data/step_function.py", lambda spec: spec["dataset"] == "step_function"),
+        ("training/loop.py", lambda spec: True),
+        ("training/optimizers.py", lambda spec: True),
+    ],
+)
+def test_code_of_a_choice_reruns_the_points_that_use_it_and_reverting_finds_the_old_results(project, file, concerned):
+    before = (project.package / file).read_text()
+    project.append(f"src/ddp_hpc/{file}", "\nCHANGED = 1\n")
+
+    changed = trained(project)
+
+    expected = [item["run"].rsplit("-", 1)[0] for item in project.plan("edits") if concerned(item["spec"])]
+    assert [item["run"].rsplit("-", 1)[0] for item in changed] == expected
+    assert all(item["action"] == "changed" and item["reason"] == f"{file} has changed" for item in changed), changed
+
+    (project.package / file).write_text(before)
+    assert trained(project) == []
+
+
+def test_the_measurement_version_reruns_all(project):
+    project.edit("src/ddp_hpc/runs/identity.py", "MEASUREMENT_VERSION = 1", "MEASUREMENT_VERSION = 2")
+
+    changed = trained(project)
+
+    assert len(changed) == RUNS
+    assert all(item["reason"] == "MEASUREMENT_VERSION has changed" for item in changed)
+
+
+def test_a_change_of_a_default_of_an_option_is_a_change_of_code(project):
+    """Old hashes would otherwise mean something else."""
+    source = (project.package / "models" / "mlp.py").read_text()
+    old = source[source.index("widths: ") :].split(" = ")[1].split(")")[0] + ")"
+    project.edit("src/ddp_hpc/models/mlp.py", f" = {old}", " = (7, 7)")
+
+    assert {item["spec"]["model"] for item in trained(project)} == {"mlp"}
+
+
+def test_runs_no_longer_planned_stay_in_the_store_and_out_of_the_plan(project):
+    before = {item["run"] for item in project.plan("edits")}
+    project.edit("config/studies/edits.yaml", "[ring, mpi_allreduce]", "[ring]")
+
+    assert trained(project) == []
+    gone = before - {item["run"] for item in project.plan("edits")}
+    assert len(gone) == 2
+    assert all((project.root / "results" / "runs" / run / "run.parquet").exists() for run in gone)
+
+
+def test_two_studies_share_the_runs_of_a_shared_point(project):
+    project.study(
+        "other",
+        "base: {dataset: digits, model: mlp, batch_size: 16, threads_per_rank: 1, exchange: ring}\n"
+        "budget: {steps: 20}\ngrid: {world_size: 2, learning_rate: [0.5, 0.7]}\n",
+    )
+
+    assert [item["action"] for item in project.plan("other")] == ["kept", "new"]
+
+
+def test_tables_and_figures_are_made_anew_only_where_something_changed(project):
+    def made(*more: str) -> set[str]:
+        done = project.call("snakemake", "-c2", *more, "--config", "studies=[edits]")
+        assert done.returncode == 0, done.stdout + done.stderr
+        text = done.stdout + done.stderr
+        kinds = ("train", "table", "figure", "report")
+        lines = [line.strip().removeprefix("local").removesuffix(":") for line in text.splitlines()]
+        names = iter(lines)
+        found = set()
+        for line in names:
+            if line in [f"rule {kind}" for kind in kinds]:
+                output = next(entry for entry in names if entry.startswith("output: "))
+                found.add(Path(output.removeprefix("output: ")).stem)
+        return found
+
+    everything = made()
+    assert {"runs", "winners", "scaling", "phases", "speedup", "heat_map", "index"} <= everything
+    assert made() == set()
+
+    figure(project)
+    assert made() == {"speedup", "index"}
+
+    project.append("src/ddp_hpc/analysis/tables/phases.py", "\nNEW = 1\n")
+    assert made() == {"phases", "index"} | {
+        path.stem
+        for path in (project.package / "analysis" / "figures").glob("*.py")
+        if not path.stem.startswith("_") and '"phases"' in path.read_text().split("INPUTS")[-1].split("\n")[0]
+    }
+
+    shutil.rmtree(project.root / ".snakemake")
+    assert made() == set()
