@@ -148,7 +148,9 @@ def _asked(study: Study) -> list[str]:
 
 
 def _template() -> Template:
-    environment = Environment(loader=PackageLoader("ddp_hpc.analysis.report"), autoescape=True, undefined=StrictUndefined)
+    environment = Environment(
+        loader=PackageLoader("ddp_hpc.analysis.report"), autoescape=True, undefined=StrictUndefined
+    )
     environment.trim_blocks = environment.lstrip_blocks = True
     return environment.get_template("report.html.j2")
 
