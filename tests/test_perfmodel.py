@@ -25,7 +25,7 @@ ITEM = 4
 
 
 class Network:
-    """n ranks, each with a buffer of whole numbers; a rank sends one message at a time, and receives one."""
+    """n ranks, each with a buffer of integers; a rank sends one message at a time, and receives one."""
 
     def __init__(self, n, length):
         self.n = n
@@ -245,12 +245,12 @@ def test_bus_bandwidth_of_a_ring_is_that_of_its_link_whatever_the_ranks():
 @pytest.mark.parametrize(
     ("call", "told"),
     [
-        (lambda: cost("rin", 1, 2), "no model of exchange 'rin'; allowed: none, ring"),
+        (lambda: cost("rin", 1, 2), "no model of exchange 'rin'; expected: none, ring"),
         (lambda: cost("ring", -1, 2), "size=-1, world_size=2"),
-        (lambda: cost("sharded_server", 1, 2, servers=3), "servers=3, allowed: 1 to the number of ranks, 2"),
+        (lambda: cost("sharded_server", 1, 2, servers=3), "servers=3, expected: 1 to the number of ranks, 2"),
         (
             lambda: cost("hierarchical", 1, 2, ranks_per_group=0),
-            "ranks_per_group=0, allowed: 1 to the number of ranks, 2",
+            "ranks_per_group=0, expected: 1 to the number of ranks, 2",
         ),
     ],
 )

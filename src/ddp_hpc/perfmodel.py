@@ -118,7 +118,7 @@ def _sharded_server(size: float, n: int, *, servers: int | None = None) -> Cost:
     """Each of k servers gets a k-th of all gradients, one rank after another, and sends a k-th of the model to all."""
     servers = n if servers is None else servers
     if not 1 <= servers <= n:
-        raise ValueError(f"servers={servers}, allowed: 1 to the number of ranks, {n}")
+        raise ValueError(f"servers={servers}, expected: 1 to the number of ranks, {n}")
     into = (n - 1) * size / servers  # a server's own part is there already
     return Cost(
         rounds=2 * (n - 1),
@@ -152,7 +152,7 @@ def _hierarchical(size: float, n: int, *, ranks_per_group: int | None = None) ->
     """Shared memory in each group, a ring of one leader each between two more barriers; one group needs no ring."""
     largest = n if ranks_per_group is None else ranks_per_group
     if not 1 <= largest <= n:
-        raise ValueError(f"ranks_per_group={ranks_per_group}, allowed: 1 to the number of ranks, {n}")
+        raise ValueError(f"ranks_per_group={ranks_per_group}, expected: 1 to the number of ranks, {n}")
     if largest == n:
         return _shared_memory(size, n)
     inside, leaders = _shared_memory(size, largest) if largest > 1 else Cost(), _ring(size, -(-n // largest))
@@ -207,9 +207,9 @@ def cost(exchange: str, size: float, world_size: int, **options: int | None) -> 
         ValueError: an exchange without a model, sizes or options that cannot be.
     """
     if exchange not in _COSTS:
-        raise ValueError(f"no model of exchange {exchange!r}; allowed: {', '.join(EXCHANGES)}")
+        raise ValueError(f"no model of exchange {exchange!r}; expected: {', '.join(EXCHANGES)}")
     if size < 0 or world_size < 1:
-        raise ValueError(f"size={size}, world_size={world_size}; allowed: size >= 0 and world_size >= 1")
+        raise ValueError(f"size={size}, world_size={world_size}; expected: size >= 0 and world_size >= 1")
     return _COSTS[exchange](size, world_size, **options) if world_size > 1 else Cost()
 
 

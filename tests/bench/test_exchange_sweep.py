@@ -177,13 +177,13 @@ def test_an_exchange_may_be_given_with_options_and_mistakes_are_told():
     for wrong, told in (
         ("rin", "given 'rin': no exchange 'rin' (did you mean 'ring'?)"),
         ("{name: sharded_server, servers: 0}", "given '{name: sharded_server, servers: 0}': option 'servers'"),
-        ("{name:", "given '{name:': no YAML; allowed: a name"),
+        ("{name:", "given '{name:': no YAML; expected: a name"),
     ):
         with pytest.raises(ValueError, match=re.escape(told)) as found:
             exchange.asked([wrong], None, None, 1, "")
         assert str(found.value).startswith("--exchanges: ")
         assert "\n" not in str(found.value)
-    with pytest.raises(ValueError, match="--sizes: given 6, allowed: multiples of 4"):
+    with pytest.raises(ValueError, match="--sizes: given 6, expected: multiples of 4"):
         exchange.asked(None, None, [8, 6], 1, "")
     _, out = exchange.runnable(exchange.asked(["{name: sharded_server, servers: 3}"], None, None, 1, "").exchanges, 2)
     assert len(out) == 1  # more servers than ranks

@@ -85,7 +85,7 @@ def test_where_the_published_places_are_no_longer_exact_ours_is_right():
         (torch.zeros(3, 4), 3, 3, "need a flat, contiguous buffer, got shape (3, 4)"),
         (torch.zeros(24)[::2], 3, 3, "need a flat, contiguous buffer, got shape (12,), strides (2,)"),
         (torch.zeros(11), 3, 3, "need room for 3 x (3 + 1) = 12 numbers, got 11"),
-        (torch.zeros(11), -1, 3, "rows=-1, cols=3; allowed: 0 or more"),
+        (torch.zeros(11), -1, 3, "rows=-1, cols=3; expected: 0 or more"),
     ],
 )
 @pytest.mark.parametrize("shift", [realign.shift_right, realign.shift_left])

@@ -44,8 +44,8 @@ def test_a_value_that_a_field_cannot_have_is_an_error_in_a_pattern_too(project):
 
     assert done.returncode == 2
     assert "typo.yaml:4: exchange: no exchange 'rin' (did you mean 'ring'?)" in done.stderr
-    assert "typo.yaml:4: optimizer: given 'adm' (text), allowed: 'sgd' or 'adam' (did you mean 'adam'?)" in done.stderr
-    assert "typo.yaml:4: learning_rate: given '0.1' (text; write numbers without quotes)" in done.stderr
+    assert "typo.yaml:4: optimizer: given 'adm' (string), expected: 'sgd' or 'adam' (did you mean" in done.stderr
+    assert "typo.yaml:4: learning_rate: given '0.1' (string; write numbers without quotes)" in done.stderr
 
 
 def test_a_plan_gives_each_reason_once_with_the_nearest_run(project):
@@ -97,15 +97,15 @@ def test_limits_of_a_dataset_are_known_before_anything_runs(project):
     done = project.call("ddp-hpc", "plan", "many")
 
     assert done.returncode == 2
-    assert "dataset 'digits': train_samples=5000, allowed: 1 to 1437" in done.stderr
+    assert "dataset 'digits': train_samples=5000, expected: 1 to 1437" in done.stderr
 
 
 def test_options_are_listed_in_words_and_as_structure(project):
     said = project.call("ddp-hpc", "list", "models").stdout
     rows = {row["model"]: row for row in json.loads(project.call("ddp-hpc", "list", "models", "--json").stdout)}
 
-    assert "widths: a list of whole numbers > 0 (default: [64, 32])" in said
-    assert rows["mlp"]["options"] == [{"name": "widths", "allowed": "a list of whole numbers > 0", "default": [64, 32]}]
+    assert "widths: a list of integers > 0 (default: [64, 32])" in said
+    assert rows["mlp"]["options"] == [{"name": "widths", "allowed": "a list of integers > 0", "default": [64, 32]}]
 
 
 def test_a_plan_for_programs_has_notes_counts_hours_and_every_run(project):

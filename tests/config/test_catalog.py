@@ -47,7 +47,7 @@ def test_only_the_exact_name_is_a_choice(package, name):
     write(package, "", "exchange/ring.py")
     write(package, "", "exchange/_helpers.py")
     write(package, "")
-    with pytest.raises(CatalogError, match=r"allowed: ring$"):
+    with pytest.raises(CatalogError, match=r"expected: ring$"):
         catalog.path("exchange", name)
 
 
@@ -56,11 +56,11 @@ OPTIONS = (
     "sizes: tuple[int, ...] = (), top: int | None = None"
 )
 ALLOWED = {
-    "width": "a whole number > 0, e.g. its default 3",
+    "width": "an integer > 0, e.g. its default 3",
     "rate": "a number, e.g. its default 1.0",
     "kind": "a, b, e.g. its default 'a'",
-    "sizes": "a list of whole numbers, e.g. its default []",
-    "top": "a whole number or null",
+    "sizes": "a list of integers, e.g. its default []",
+    "top": "an integer or null",
 }
 
 
@@ -120,13 +120,13 @@ def test_a_wrong_option_is_told_with_what_is_allowed(package, name, value):
     write(package, model(OPTIONS))
     with pytest.raises(CatalogError) as error:
         catalog.check_options("model", "one", {name: value})
-    for part in (f"option {name!r} of model 'one'", repr(value), f"allowed: {ALLOWED[name]}"):
+    for part in (f"option {name!r} of model 'one'", repr(value), f"expected: {ALLOWED[name]}"):
         assert part in str(error.value)
 
 
 def test_an_unknown_option_is_told_with_the_known_ones(package):
     write(package, model("width: int = 3, depth: int = 2"))
-    with pytest.raises(CatalogError, match=r"no option 'widht' \(did you mean 'width'\?\); allowed: width, depth"):
+    with pytest.raises(CatalogError, match=r"no option 'widht' \(did you mean 'width'\?\); expected: width, depth"):
         catalog.check_options("model", "one", {"widht": 3})
 
 
@@ -135,7 +135,7 @@ def test_an_unknown_option_is_told_with_the_known_ones(package):
     [
         (model("width=3"), "needs an annotation and a default"),
         (model("width: int"), r"models/one.py:\d+: option 'width' of model 'one' needs an annotation and a default"),
-        (model("width: np.int32 = 3"), "annotation np.int32 uses {'np'}; allowed: int, float"),
+        (model("width: np.int32 = 3"), "annotation np.int32 uses {'np'}; expected: int, float"),
         (model("width: int = 3 * 2"), r"the default must be a literal, not 3 \* 2"),
         (model("width: int = 'three'"), "the default 'three' is no int"),
         (model("width: PositiveInt = 0"), "the default 0 is no PositiveInt"),

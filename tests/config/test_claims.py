@@ -59,7 +59,7 @@ WRONG = {
     "no ranks": ("nodes: 2", "ranks: 0", [":16:", "ranks: given 0", "greater than 0"]),
     "id": ("id: noise", "id: Noise!", [":6:", "given 'Noise!'", "lower-case letters"]),
     "no source": ("    source: A. Author (2017)\n", "", [":6:", "claims.source is missing"]),
-    "value of a field": ("{world_size: 2}", "{world_size: two}", [":12:", "world_size: given 'two'", "a whole number"]),
+    "value of a field": ("{world_size: 2}", "{world_size: two}", [":12:", "world_size: given 'two'", "an integer"]),
     "number of text": ("published: 2.6", "published: much", [":9:", "given 'much'", "a number"]),
 }
 

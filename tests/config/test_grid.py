@@ -160,7 +160,7 @@ def test_307200_samples_are_exact_for_the_published_grid(tmp_path, ranks, batch)
 def test_512_on_7_ranks_is_refused_not_rounded(tmp_path):
     study = {"budget": {"samples_seen": 307_200}, "grid": {"world_size": 7, "batch_size": 512}}
     with pytest.raises(
-        grid.StudyError, match=r"samples_seen=307200 is no multiple .* 3584; allowed: .* 304640 or 308224"
+        grid.StudyError, match=r"samples_seen=307200 is no multiple .* 3584; expected: .* 304640 or 308224"
     ):
         expand(tmp_path, study)
 

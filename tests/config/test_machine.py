@@ -48,18 +48,18 @@ def test_the_good_file_is_good(tmp_path):
 
 # one edit of the good file: what is replaced, by what, and what the message says, line first
 WRONG = {
-    "unknown key": ("extra:", "colour:", [":12:", "unknown key 'colour'", "allowed: partitions, default_partition"]),
+    "unknown key": ("extra:", "colour:", [":12:", "unknown key 'colour'", "expected: partitions, default_partition"]),
     "typo": ("default_partition:", "default_partion:", [":11:", "(did you mean 'default_partition'?)"]),
     "typo in a partition": (
         "gpus_per_node",
         "gpus",
-        [":5:", "unknown key 'gpus'", "allowed: nodes, cores_per_node, gpus_per_node"],
+        [":5:", "unknown key 'gpus'", "expected: nodes, cores_per_node, gpus_per_node"],
     ),
     "typo in retries": ("  timeout: 2", "  crashed: 2", [":14:", "unknown key 'crashed'", "timeout, oom_host"]),
     "missing": ("    cores_per_node: 64\n", "", [":2:", "partitions.gpu.cores_per_node is missing"]),
-    "type": ("nodes: 4", "nodes: many", [":3:", "partitions.gpu.nodes: given 'many' (text)", "a whole number"]),
+    "type": ("nodes: 4", "nodes: many", [":3:", "partitions.gpu.nodes: given 'many' (string)", "an integer"]),
     "zero": ("nodes: 4", "nodes: 0", [":3:", "partitions.gpu.nodes: given 0", "greater than 0"]),
-    "half a core": ("_node: 48", "_node: 4.5", [":9:", "cores_per_node: given 4.5", "whole number"]),
+    "half a core": ("_node: 48", "_node: 4.5", [":9:", "cores_per_node: given 4.5", "integer"]),
     "no such default": ("partition: cpu", "partition: cup", [":11:", "no partition 'cup' (did you mean 'cpu'?)"]),
     "a name with a blank": (
         "  gpu:",
@@ -69,7 +69,7 @@ WRONG = {
     "a type of GPU": (
         "gpus_per_node: 4",
         "gpu_type: nvidia-a100",
-        [":5:", "gpu_type: given 'nvidia-a100' (text), allowed: letters, digits, _ and ."],
+        [":5:", "gpu_type: given 'nvidia-a100' (string), expected: letters, digits, _ and ."],
     ),
     "no partitions": (
         GOOD[: GOOD.index("default")],
@@ -82,20 +82,20 @@ WRONG = {
     "never in extra": ("--mail-type=END", "--array=1-3", [":12:", "with --array the driver would lose its job"]),
     "no option": ("--mail-type=END", "mail-type=END", [":12:", "options of sbatch, which begin with `-`"]),
     "a quote in extra": ("--mail-type=END", '--nodelist="a', [":12:", "each quote needs its partner"]),
-    "no launcher": ("extra:", "launcher: ''\nextra:", [":12:", "launcher: given '', allowed: one command"]),
+    "no launcher": ("extra:", "launcher: ''\nextra:", [":12:", "launcher: given '', expected: one command"]),
     "a script": ("extra:", "launcher: module load mpi && srun\nextra:", [":12:", "load modules before"]),
     "a variable": ("extra:", "launcher: $MPI/bin/mpiexec\nextra:", [":12:", "only a shell understands"]),
     "ranks": ("extra:", "launcher: mpirun -np 4\nextra:", [":12:", "-np is added for each run"]),
     "nodes": ("extra:", "launcher: srun --nodes=2\nextra:", [":12:", "--nodes=2 is added for each run"]),
     "constraint": ("extra:", "constraint: a100 ib\nextra:", [":12:", "features with & and |, without blanks"]),
-    "an account of digits": ("extra:", "account: 12345\nextra:", [":12:", "a text; write it in quotes: '12345'"]),
+    "an account of digits": ("extra:", "account: 12345\nextra:", [":12:", "a string; write it in quotes: '12345'"]),
     "GB": ("memory_mb_per_node: 400000", "memory_mb_per_node: 400G", [":6:", "memory of each node", "in MB"]),
     "GB as MB": ("memory_mb_per_node: 400000", "memory_mb_per_node: 400", [":6:", "equal to 1000", "in MB"]),
-    "time of day": ("retries:", "runtime_min: 1:30:00\nretries:", [":13:", "a whole number (minutes asked for"]),
+    "time of day": ("retries:", "runtime_min: 1:30:00\nretries:", [":13:", "an integer (minutes asked for"]),
     "GPUs without cores": ("gpus_per_node: 4", "gpus_per_node: 65", [":5:", "up to cores_per_node, 64"]),
     "choice": ("extra:", "memory: all\nextra:", [":12:", "memory: given 'all'", "'share' or 'exclusive'"]),
     "double key": ("extra:", "extra: ''\nextra:", [":13:", "each key may stand once"]),
-    "a list": (GOOD, "[1]", ["given a list", "allowed: a mapping"]),
+    "a list": (GOOD, "[1]", ["given a list", "expected: a mapping"]),
 }
 
 

@@ -42,7 +42,11 @@ def test_the_good_study_is_good(tmp_path):
 
 # one edit of the good study: what is replaced, by what, and what the message says, line first
 WRONG = {
-    "unknown key": ("  threads_per_rank: 1", "  colour: 3", [":5:", "unknown key 'colour'", "allowed: model, dataset"]),
+    "unknown key": (
+        "  threads_per_rank: 1",
+        "  colour: 3",
+        [":5:", "unknown key 'colour'", "expected: model, dataset"],
+    ),
     "typo": ("batch_size:", "batchsize:", [":9:", "'batchsize'", "did you mean 'batch_size'"]),
     "other tool's word": ("learning_rate:", "lr:", [":10:", "'lr'", "did you mean 'learning_rate'"]),
     "right key, wrong part": ("budget:", "learning_rate: 0.1\nbudget:", [":11:", "belongs under `base` or `grid`"]),
@@ -56,19 +60,23 @@ WRONG = {
         "  exchange: ring\n  exchange: none",
         [":8:", 'duplicate key "exchange"', "once"],
     ),
-    "wrong type": ("[0.1, 0.5]", "[0.1, fast]", [":10:", "learning_rate", "given 'fast' (text)", "allowed: a number"]),
+    "wrong type": (
+        "[0.1, 0.5]",
+        "[0.1, fast]",
+        [":10:", "learning_rate", "given 'fast' (string)", "expected: a number"],
+    ),
     "number in quotes": ("[0.1, 0.5]", '[0.1, "0.5"]', [":10:", "given '0.5'", "write numbers without quotes"]),
     "negative": ("[0.1, 0.5]", "[0.1, -0.5]", [":10:", "learning_rate: given -0.5", "greater than 0"]),
     "zero ranks": ("[1, 2]", "[0, 2]", [":8:", "world_size: given 0", "greater than 0"]),
-    "half a sample": ("[16, 32]", "[16, 32.5]", [":9:", "batch_size: given 32.5", "whole number"]),
+    "half a sample": ("[16, 32]", "[16, 32.5]", [":9:", "batch_size: given 32.5", "integer"]),
     "not divisible": (
         "6400",
         "6420",
         [":11:", "samples_seen=6420", "16, 32, 64", "multiples of 64, e.g. 6400 or 6464"],
     ),
     "unknown model": ("mlp", "mpl", [":3:", "no model 'mpl'", "did you mean 'mlp'"]),
-    "null exchange": ("exchange: ring", "exchange: ~", [":7:", "given null", "allowed: one of", "none", "ring"]),
-    "model is a number": ("model: mlp", "model: 3", [":3:", "model: given 3", "allowed: one of", "mlp"]),
+    "null exchange": ("exchange: ring", "exchange: ~", [":7:", "given null", "expected: one of", "none", "ring"]),
+    "model is a number": ("model: mlp", "model: 3", [":3:", "model: given 3", "expected: one of", "mlp"]),
     "unknown option": ("model: mlp", "model: {name: mlp, width: [64]}", [":3:", "no option 'width'", "mean 'widths'"]),
     "option's type": (
         "model: mlp",
@@ -97,7 +105,7 @@ WRONG = {
     "partition with a blank": (
         "  threads_per_rank: 1",
         "  partition: big gpu",
-        [":5:", "partition: given 'big gpu' (text), allowed: letters"],
+        [":5:", "partition: given 'big gpu' (string), expected: letters"],
     ),
     "no minutes": ("budget:", "runtime_min: 0\nbudget:", [":11:", "runtime_min: given 0", "greater than 0"]),
     "empty axis": ("[16, 32]", "[]", [":9:", "batch_size: given an empty list", "one value or more"]),
@@ -124,13 +132,13 @@ WRONG = {
     "global batch of text": (
         "  batch_size: [16, 32]",
         "  global_batch_size: big",
-        [":9:", "given 'big'", "whole number"],
+        [":9:", "given 'big'", "integer"],
     ),
     "none with two ranks": ("ring", "none", [":7:", "exchange 'none'", "given 2", "ring", "world_size=2"]),
-    "date": ("[16, 32]", "2024-01-01", [":9:", "batch_size: given 2024-01-01 (a date", "whole number"]),
+    "date": ("[16, 32]", "2024-01-01", [":9:", "batch_size: given 2024-01-01 (a date", "integer"]),
     "nan": ("[0.1, 0.5]", "[.nan]", [":10:", "learning_rate: given nan", "finite"]),
     "inf": ("[0.1, 0.5]", "[.inf]", [":10:", "learning_rate: given inf", "finite"]),
-    "bool for int": ("[1, 2]", "[true]", [":8:", "world_size: given true", "whole number"]),
+    "bool for int": ("[1, 2]", "[true]", [":8:", "world_size: given true", "integer"]),
     "bool for float": ("[0.1, 0.5]", "[yes, true]", [":10:", "given 'yes'", "given true", "a number"]),
     "list for scalar": (
         "  threads_per_rank: 1",
@@ -138,14 +146,14 @@ WRONG = {
         [":5:", "given the list [0.1, 0.9]", "`grid`"],
     ),
     "tag": ("[0.1, 0.5]", "!fast 3", [":10:", "learning_rate: given", "plain YAML values"]),
-    "grid is a text": (
+    "grid is a string": (
         GOOD[GOOD.index("grid:") : GOOD.index("budget")],
         "grid: all\n",
         [":6:", "grid: given 'all'", "mapping"],
     ),
     "grid is empty": (GOOD[GOOD.index("grid:") : GOOD.index("budget")], "grid: []\n", [":6:", "grid: no point"]),
     "base is a list": ("base:\n", "base: [1]\nrest:\n", [":2:", "base: given the list [1]", "mapping"]),
-    "exclude is a text": ("grid:", "grid:\n  exclude: ring", [":7:", "exclude: given 'ring'", "e.g. {world_size"]),
+    "exclude is a string": ("grid:", "grid:\n  exclude: ring", [":7:", "exclude: given 'ring'", "e.g. {world_size"]),
     "exclude is empty": ("grid:", "grid:\n  exclude: {}", [":7:", "exclude: given an empty mapping"]),
     "typo in exclude": (
         "grid:",
@@ -181,7 +189,7 @@ WRONG = {
         [":11:", "no table 'winnners'", "mean 'winners'"],
     ),
     "search over no field": ("budget:", "search: [lr]\nbudget:", [":11:", "search", "'lr'", "mean 'learning_rate'"]),
-    "search is a text": ("budget:", "search: seed\nbudget:", [":11:", "search: given 'seed'", "a list"]),
+    "search is a string": ("budget:", "search: seed\nbudget:", [":11:", "search: given 'seed'", "a list"]),
     "choice of a rule": (
         "budget:",
         "rules: {learning_rate_scaling: lin}\nbudget:",
@@ -220,8 +228,8 @@ def test_a_wrong_study_is_told_where_what_and_what_instead(tmp_path, old, new, t
     [
         (b"", "is empty"),
         (b"# nothing but a comment\n", "is empty"),
-        (b"- 1\n- 2\n", "given a list, allowed: a mapping"),
-        (b"just words\n", "given 'just words', allowed: a mapping"),
+        (b"- 1\n- 2\n", "given a list, expected: a mapping"),
+        (b"just words\n", "given 'just words', expected: a mapping"),
         (b"name: \xe9t\xe9\n", "not UTF-8"),
         (b"name: try\x00\n", "#x0000"),
     ],
@@ -249,7 +257,7 @@ def test_every_wrong_point_is_reported_at_once_and_the_list_is_cut(tmp_path):
 
 @pytest.mark.parametrize("spelled", ["1e-4", "1.0e-4", "0.0001", ".0001", "1E-4", "+1e-4"])
 def test_a_float_is_a_float_however_it_is_spelled(tmp_path, spelled):
-    """YAML 1.1 takes 1e-4 for a text."""
+    """YAML 1.1 takes 1e-4 for a string."""
     text = GOOD.replace("[0.1, 0.5]", spelled).replace("[1, 2]", "1").replace("[16, 32]", "16")
     (spec,) = grid.expand(write(tmp_path, text)).specs
     assert spec.learning_rate == 1e-4

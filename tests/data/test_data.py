@@ -53,7 +53,7 @@ def test_fewer_digits_are_the_first_of_all_and_the_test_set_stays(tmp_path):
     few, full = digits.build(tmp_path, train_samples=100), digits.build(tmp_path)
     assert torch.equal(few.train.inputs, full.train.inputs[:100])
     assert torch.equal(few.test.inputs, full.test.inputs)
-    with pytest.raises(ValueError, match="train_samples=1438, allowed: 1 to 1437"):
+    with pytest.raises(ValueError, match="train_samples=1438, expected: 1 to 1437"):
         digits.build(tmp_path, train_samples=1438)
 
 

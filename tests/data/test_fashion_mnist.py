@@ -65,7 +65,7 @@ def test_a_file_made_by_hand_is_read(tmp_path):
         (b"\x89PNG1234", "no IDX file: it begins with 89 50 4e 47"),
         (gzip.compress(b"\0\0\x08\x01\0\0\0\x01\x07"), "compressed with gzip"),
         (b"\0\0\x08\x00", "no IDX file"),
-        (b"\0\0\x0d\x01\0\0\0\x01\0\0\0\0", "type 0x0d, allowed: 0x08"),
+        (b"\0\0\x0d\x01\0\0\0\x01\0\0\0\0", "type 0x0d, expected: 0x08"),
         (b"\0\0\x08\x01\0\0\0\x03\x01\x02", "has 10 bytes, but 3 numbers and their header take 11"),
         (b"\0\0\x08\x01\0\0\0\x01\x01\x02", "has 10 bytes, but 1 numbers and their header take 9"),
         (b"\0\0\x08\x02\0\0\0\x02\0\0", "has 10 bytes"),
@@ -99,7 +99,7 @@ def test_fewer_images_are_the_first_of_all(folder):
 
     assert torch.equal(few.train.inputs, full.train.inputs[:2])
     assert torch.equal(few.test.inputs, full.test.inputs[:1])
-    with pytest.raises(ValueError, match="test_samples=4, allowed: 1 to 3"):
+    with pytest.raises(ValueError, match="test_samples=4, expected: 1 to 3"):
         fashion_mnist.build(folder, test_samples=4)
 
 
@@ -111,7 +111,7 @@ def test_planning_refuses_more_images_than_there_are(option, most):
         return spec.load(given | {"budget": {"steps": 1}, "dataset": {"name": "fashion_mnist", option: samples}})
 
     assert of(most).dataset.options[option] == most
-    with pytest.raises(ValueError, match=rf"dataset 'fashion_mnist': {option}={most + 1}, allowed: 1 to {most}"):
+    with pytest.raises(ValueError, match=rf"dataset 'fashion_mnist': {option}={most + 1}, expected: 1 to {most}"):
         of(most + 1)
 
 
@@ -129,7 +129,7 @@ def test_the_network_for_cifar_takes_grey_images(folder):
         ("train-images-idx3-ubyte", np.zeros((TRAIN, 28, 27), np.uint8), "not images of 28x28"),
         ("train-images-idx3-ubyte", np.zeros((TRAIN + 1, 28, 28), np.uint8), "not images of 28x28"),
         ("t10k-labels-idx1-ubyte", np.zeros((TEST, 1), np.uint8), "not images of 28x28"),
-        ("t10k-labels-idx1-ubyte", np.full(TEST, 10, np.uint8), "class 10, allowed: 0 to 9"),
+        ("t10k-labels-idx1-ubyte", np.full(TEST, 10, np.uint8), "class 10, expected: 0 to 9"),
     ],
 )
 def test_images_and_classes_that_do_not_fit_are_refused(folder, name, array, message):

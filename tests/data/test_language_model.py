@@ -92,7 +92,7 @@ def test_layers_start_apart_and_tied_embeddings_are_one_matrix():
 def test_what_is_no_row_of_tokens_is_refused():
     with pytest.raises(ValueError, match="takes rows of tokens"):
         transformer.build((3, 32, 32), 10)
-    with pytest.raises(ValueError, match="width=10 with heads=4, allowed: multiples of 4"):
+    with pytest.raises(ValueError, match="width=10 with heads=4, expected: multiples of 4"):
         transformer.build((8,), 256, width=10)
 
 
@@ -186,9 +186,9 @@ def test_a_model_learns_markov_text_down_to_its_entropy_and_no_further(tmp_path)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"alphabet": 257}, "alphabet=257, allowed: 2 to 256"),
+        ({"alphabet": 257}, "alphabet=257, expected: 2 to 256"),
         ({"alphabet": 64, "order": 4}, "needs a table of 16777216 symbols"),
-        ({"alphabet": 2, "order": 9, "context": 8}, "context=8 with order=9, allowed: 9 and more"),
+        ({"alphabet": 2, "order": 9, "context": 8}, "context=8 with order=9, expected: 9 and more"),
     ],
 )
 def test_a_chain_that_cannot_be_is_refused(tmp_path, options, message):

@@ -65,8 +65,8 @@ def broken(place, value):
             broken((2, 601), np.inf),
             r"1 of 12 curves hold what is no finite float32, the first of them curve 2",
         ),
-        (table()[:, 1:], r"shape \(12, 601\); allowed: a .npy file of numbers of the shape \(curves, 602\)"),
-        (table().reshape(2, 6, 602), r"shape \(2, 6, 602\); allowed"),
+        (table()[:, 1:], r"shape \(12, 601\); expected: a .npy file of numbers of the shape \(curves, 602\)"),
+        (table().reshape(2, 6, 602), r"shape \(2, 6, 602\); expected"),
         (table().astype("U8"), r"holds <U8 of the shape"),
         (table(3), r"has 3 curves, asked for: at least 4"),
         (broken((slice(None), 600), 7.0), r"a parameter is the same in all curves to train on"),
@@ -87,7 +87,7 @@ SHORT = [np.zeros(200)] * 11 + [np.zeros(199)]
     [
         (
             lambda whole: whole.drop_columns(["flag", "parameter_1"]),
-            "has no column flag, parameter_1; allowed: .*lists",
+            "has no column flag, parameter_1; expected: .*lists",
         ),
         (lambda whole: parquet(table(), stress=SHORT), r"stress of curve 11 \(counted from 0\) has 199 points"),
         (lambda whole: parquet(table(), strain=[None, *([np.zeros(200)] * 11)]), "strain of curve 0 .*has nan points"),
@@ -107,12 +107,12 @@ def test_own_curves_that_are_not_there_or_too_few_say_so(tmp_path):
         FileNotFoundError, match=r"own.npy is not there; dataset strain_stress takes with `path` a .npy"
     ):
         strain_stress.build(tmp_path, path=str(tmp_path / "own.npy"))
-    with pytest.raises(ValueError, match=r"a file named .csv, allowed: a .npy"):
+    with pytest.raises(ValueError, match=r"a file named .csv, expected: a .npy"):
         strain_stress.build(tmp_path, path="own.csv")
     np.save(tmp_path / "own.npy", table())
     with pytest.raises(ValueError, match="has 12 curves, asked for: 13"):
         strain_stress.build(tmp_path, path=str(tmp_path / "own.npy"), samples=13)
-    with pytest.raises(ValueError, match="samples=2, allowed: at least 4"):
+    with pytest.raises(ValueError, match="samples=2, expected: at least 4"):
         strain_stress.build(tmp_path, path=str(tmp_path / "own.npy"), samples=2)
     np.savez(tmp_path / "own.npz", table())
     os.replace(tmp_path / "own.npz", tmp_path / "archive.npy")

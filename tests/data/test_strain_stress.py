@@ -196,7 +196,7 @@ def test_seeds_and_noise_that_differ_little_are_told_apart(tmp_path, monkeypatch
         strain_stress.build(tmp_path, samples=4, noise=noise)
 
     assert len(set(folders)) == 2
-    with pytest.raises(catalog.CatalogError, match="whole number ≥ 0"):
+    with pytest.raises(catalog.CatalogError, match="integer ≥ 0"):
         catalog.check_options("dataset", "strain_stress", {"seed": -1})
 
 

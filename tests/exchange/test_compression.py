@@ -103,5 +103,5 @@ def test_what_is_kept_is_state_that_is_restored_in_place():
 
 
 def test_what_cannot_be_compressed_is_refused_by_name():
-    with pytest.raises(ValueError, match=r"gradients in float16, allowed: of float32 and float64"):
+    with pytest.raises(ValueError, match=r"gradients in float16, expected: of float32 and float64"):
         make_wire("bfloat16", torch.zeros(3, dtype=torch.float16), kept=0.01)

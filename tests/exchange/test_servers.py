@@ -15,9 +15,9 @@ def test_facts_hold_on(on_ranks, ranks):
 @pytest.mark.parametrize(
     ("exchange", "said"),
     [
-        ({"name": "sharded_server", "servers": 5}, "servers=5 with world_size=4, allowed: 1 to 4"),
-        ({"name": "sharded_server", "servers": 0}, "given 0, allowed: a whole number > 0 or null"),
-        ({"name": "weight_average", "period": 0}, "given 0, allowed: a whole number > 0"),
+        ({"name": "sharded_server", "servers": 5}, "servers=5 with world_size=4, expected: 1 to 4"),
+        ({"name": "sharded_server", "servers": 0}, "given 0, expected: an integer > 0 or null"),
+        ({"name": "weight_average", "period": 0}, "given 0, expected: an integer > 0"),
     ],
 )
 def test_options_that_cannot_be_are_errors_before_any_job(exchange, said):

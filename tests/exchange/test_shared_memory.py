@@ -36,7 +36,7 @@ def test_a_group_on_two_nodes_is_refused_by_name():
 
 def test_more_ranks_per_group_than_ranks_is_an_error_before_any_job():
     given = POINT | {"world_size": 4, "exchange": {"name": "hierarchical", "ranks_per_group": 5}}
-    with pytest.raises(ValueError, match="ranks_per_group=5 with world_size=4, allowed: 1 to 4"):
+    with pytest.raises(ValueError, match="ranks_per_group=5 with world_size=4, expected: 1 to 4"):
         spec.load(given)
 
 

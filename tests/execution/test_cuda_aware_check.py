@@ -46,7 +46,7 @@ def test_averages_of_tensors_where_they_lie(on_ranks, ranks):
 def test_an_mpi_that_cannot_is_refused_however_it_ends(launcher, words):
     refusal = cuda_aware_check.refusal(launcher, {}, timeout_s=1)
     assert words in refusal
-    assert "allowed: gpu_path: host" in refusal
+    assert "expected: gpu_path: host" in refusal
 
 
 def test_what_has_come_through_is_not_refused():

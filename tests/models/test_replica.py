@@ -79,7 +79,7 @@ def test_complex_numbers_are_refused_for_a_cast_would_take_their_imaginary_part(
     model.turned = nn.Parameter(turned) if kind == "parameter" else None
     if kind == "buffer":
         model.register_buffer("rotation", turned)
-    with pytest.raises(ValueError, match=r"Linear: \w+ is complex64, allowed: real numbers.*view_as_real"):
+    with pytest.raises(ValueError, match=r"Linear: \w+ is complex64, expected: real numbers.*view_as_real"):
         Replica(model, CPU, torch.float32)
 
 

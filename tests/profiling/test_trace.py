@@ -167,9 +167,9 @@ def test_a_run_is_traced_again_with_the_same_losses(project, traced):
     ("trace", "said"),
     [
         ("{steps: [10, 21]}", "given steps 10 to 21, the run has 20"),
-        ("{steps: [12, 10]}", "given 12 to 10, allowed: the first up to the last"),
-        ("{steps: [0, 3]}", "given 0, allowed: greater than 0"),
-        ("{steps: 10}", "given 10, allowed"),
+        ("{steps: [12, 10]}", "given 12 to 10, expected: the first up to the last"),
+        ("{steps: [0, 3]}", "given 0, expected: greater than 0"),
+        ("{steps: 10}", "given 10, expected"),
     ],
 )
 def test_steps_that_cannot_be_traced_are_refused_with_their_line(project, trace, said):

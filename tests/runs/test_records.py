@@ -81,7 +81,7 @@ def test_metadata_comes_back(tmp_path):
 
 
 def test_a_column_that_the_schema_lacks_is_refused(tmp_path):
-    with pytest.raises(KeyError, match="no column \\['colour'\\] in run records; allowed: run, spec_hash"):
+    with pytest.raises(KeyError, match="no column \\['colour'\\] in run records; expected: run, spec_hash"):
         records.write("run", {"run": ["a"], "colour": ["red"]}, tmp_path / "run.parquet")
     assert list(tmp_path.iterdir()) == []
 

@@ -209,7 +209,7 @@ IMPOSSIBLE = {
     ),
     "too many on a node": (
         run(16, placement="spread", ranks_per_node=8),
-        ["ranks_per_node=8", "has 4 GPUs", "allowed: 1 to 4", "it would fit partition cpu"],
+        ["ranks_per_node=8", "has 4 GPUs", "expected: 1 to 4", "it would fit partition cpu"],
     ),
     "no GPU": (run(2, partition="cpu", device="cuda"), ["partition cpu have no GPU", "it would fit partition gpu"]),
     "CPU only": (
@@ -235,7 +235,7 @@ def test_what_the_machine_cannot_take_is_an_error_that_says_what_would_fit(askin
 
 
 def test_an_unknown_partition_is_told_with_those_that_there_are():
-    with pytest.raises(MachineError, match=r"no partition 'gpus' \(did you mean 'gpu'\?\); allowed: gpu, cpu"):
+    with pytest.raises(MachineError, match=r"no partition 'gpus' \(did you mean 'gpu'\?\); expected: gpu, cpu"):
         request(run(2, partition="gpus"), machine())
 
 

@@ -155,7 +155,7 @@ def test_a_run_that_does_not_fit_ends_the_workflow_before_any_job(tmp_path):
     shutil.rmtree(tmp_path / "config" / "machines")
     done = sandbox.call("snakemake", "-n", "trained", "--config", "studies=[one]", "machine=example")
     assert "no machine 'example' in" in done.stdout + done.stderr
-    assert "allowed: none; `ddp-hpc doctor --machine` proposes one" in done.stdout + done.stderr
+    assert "expected: none; `ddp-hpc doctor --machine` proposes one" in done.stdout + done.stderr
 
 
 def test_the_plan_says_what_the_runs_ask_for_and_what_that_may_cost(project):

@@ -70,7 +70,7 @@ class Readable:
 
 
 def cell(value: Any) -> str:
-    """Return a value for reading: four significant digits or a whole number, yes or no, nothing for null."""
+    """Return a value for reading: four significant digits or an integer, yes or no, nothing for null."""
     if pd.isna(value):
         return ""
     if isinstance(value, bool | np.bool_):

@@ -249,9 +249,9 @@ def asked(
         ValueError: an exchange that does not exist, or numbers that cannot be.
     """
     if bad := [size for size in sizes or () if size < 4 or size % 4]:
-        raise ValueError(f"--sizes: given {', '.join(map(str, bad))}, allowed: multiples of 4, 4 at least")
+        raise ValueError(f"--sizes: given {', '.join(map(str, bad))}, expected: multiples of 4, 4 at least")
     if min([rounds, *(ranks or ())]) < 1:
-        raise ValueError("--rounds and --ranks: allowed: whole numbers greater than 0")
+        raise ValueError("--rounds and --ranks: expected: integers greater than 0")
     named = exchanges or catalog.names("exchange")
     return Sweep(
         [_choice(name) for name in named],
@@ -276,7 +276,7 @@ def _choice(text: str) -> Choice:
             YAML(typ="safe", pure=True).load(text)
         )
     except YAMLError:
-        why = "no YAML; allowed: a name, or e.g. '{name: sharded_server, servers: 1}'"
+        why = "no YAML; expected: a name, or e.g. '{name: sharded_server, servers: 1}'"
     except ValidationError as error:
         why = str(error.errors()[0]["msg"]).removeprefix("Value error, ")
     raise ValueError(f"--exchanges: given {text!r}: {why}")

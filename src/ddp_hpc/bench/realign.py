@@ -40,7 +40,7 @@ def shape_of(text: str) -> Shape:
     """
     sizes = text.split("x")
     if len(sizes) != 3 or not all(size.isdigit() and int(size) > 0 for size in sizes):
-        raise ValueError(f"--shapes: given {text!r}, allowed: rowsxinputsxoutputs, whole numbers > 0, e.g. 75x600x150")
+        raise ValueError(f"--shapes: given {text!r}, expected: rowsxinputsxoutputs, integers > 0, e.g. 75x600x150")
     return Shape(*map(int, sizes))
 
 
@@ -73,9 +73,9 @@ def measure(
         ValueError: no such device, or numbers that cannot be.
     """
     if rounds < 1:
-        raise ValueError(f"--rounds: given {rounds}, allowed: a whole number > 0")
+        raise ValueError(f"--rounds: given {rounds}, expected: an integer > 0")
     if device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("--device: given cuda, but torch finds no GPU here; allowed: cpu")
+        raise ValueError("--device: given cuda, but torch finds no GPU here; expected: cpu")
     place = torch.device(device)
     rows: list[Row] = []
     for shape in shapes:

@@ -103,7 +103,7 @@ def _steps(text: str) -> list[int]:
     """Return `100-110` as two numbers."""
     first, _, last = text.partition("-")
     if not first.isdigit() or not (last or first).isdigit() or not 1 <= int(first) <= int(last or first):
-        raise argparse.ArgumentTypeError(f"given {text!r}, allowed: FIRST-LAST, counted from 1, e.g. 100-110")
+        raise argparse.ArgumentTypeError(f"given {text!r}, expected: FIRST-LAST, counted from 1, e.g. 100-110")
     return [int(first), int(last or first)]
 
 
@@ -142,7 +142,7 @@ def diff(parser: argparse.ArgumentParser) -> None:
 def _percent(text: str) -> float:
     value = float(text)
     if not 0 < value <= 100:
-        raise argparse.ArgumentTypeError(f"given {text}, allowed: a number above 0 up to 100")
+        raise argparse.ArgumentTypeError(f"given {text}, expected: a number above 0 up to 100")
     return value
 
 

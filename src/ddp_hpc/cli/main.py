@@ -94,7 +94,7 @@ def _list(options: argparse.Namespace) -> int:
     else:
         known = [*project.studies, *KIND_WORDS]
         raise ValueError(
-            f"nothing is called {options.what!r}{did_you_mean(options.what, known)}; allowed: {', '.join(known)}"
+            f"nothing is called {options.what!r}{did_you_mean(options.what, known)}; expected: {', '.join(known)}"
         )
     write_rows(rows, options.json)
     return 0

@@ -10,7 +10,7 @@ from ddp_hpc.config.types import LARGEST, STRICT, Real, Whole
 
 
 class NotDivisibleError(ValueError):
-    """A budget of samples that is not a whole number of steps."""
+    """A budget of samples that is not an integer of steps."""
 
     def __init__(self, asked: int, global_batches: Iterable[int]) -> None:
         self.asked, self.global_batches = asked, sorted(set(global_batches))
@@ -20,7 +20,7 @@ class NotDivisibleError(ValueError):
         super().__init__(
             f"budget: samples_seen={asked} is no multiple of the global {batches} "
             f"(batch_size x world_size) {', '.join(map(str, self.global_batches))}; "
-            f"allowed: multiples of {unit}, e.g. {below or unit} or {below + unit if below else 2 * unit}"
+            f"expected: multiples of {unit}, e.g. {below or unit} or {below + unit if below else 2 * unit}"
         )
 
 

@@ -47,13 +47,13 @@ _NAMES = {
 
 # each of them for people: one, and several
 _WORDS = {
-    "int": ("a whole number", "whole numbers"),
+    "int": ("an integer", "integers"),
     "float": ("a number", "numbers"),
-    "str": ("a text", "texts"),
+    "str": ("a string", "strings"),
     "bool": ("true or false", "true or false"),
     "None": ("null", "null"),
-    "PositiveInt": ("a whole number > 0", "whole numbers > 0"),
-    "NotNegativeInt": ("a whole number ≥ 0", "whole numbers ≥ 0"),
+    "PositiveInt": ("an integer > 0", "integers > 0"),
+    "NotNegativeInt": ("an integer ≥ 0", "integers ≥ 0"),
     "PositiveFloat": ("a number > 0", "numbers > 0"),
     "Fraction": ("a number ≥ 0, < 1", "numbers ≥ 0, < 1"),
     "Share": ("a number > 0, < 1", "numbers > 0, < 1"),
@@ -92,7 +92,7 @@ class Option:
 
     @property
     def allowed(self) -> str:
-        """What may be given, in words, e.g. `a list of whole numbers > 0`."""
+        """What may be given, in words, e.g. `a list of integers > 0`."""
         return _in_words(ast.parse(self.annotation, mode="eval").body)
 
     @property
@@ -156,7 +156,7 @@ def names(kind: str) -> list[str]:
 def path(kind: str, name: str) -> Path:
     """Return the file of a choice; raise `CatalogError` with the allowed names if there is none."""
     if name not in names(kind):
-        raise CatalogError(f"no {kind} {name!r}{did_you_mean(name, names(kind))}; allowed: {', '.join(names(kind))}")
+        raise CatalogError(f"no {kind} {name!r}{did_you_mean(name, names(kind))}; expected: {', '.join(names(kind))}")
     return PACKAGE / KINDS[kind].folder / f"{name}.py"
 
 
@@ -194,7 +194,7 @@ def _option(kind: str, name: str, argument: ast.arg, default: ast.expr | None) -
     annotation = ast.unparse(argument.annotation)
     unknown = {n.id for n in ast.walk(argument.annotation) if isinstance(n, ast.Name)} - _NAMES.keys()
     if unknown:
-        raise CatalogError(f"{where}: annotation {annotation} uses {unknown}; allowed: {', '.join(_NAMES)}")
+        raise CatalogError(f"{where}: annotation {annotation} uses {unknown}; expected: {', '.join(_NAMES)}")
     if argument.arg == "name":
         raise CatalogError(f"{where}: call it otherwise, `name` says which {kind} in {{name: {name}, ...}}")
     try:
@@ -226,14 +226,14 @@ def check_options(kind: str, name: str, given: Mapping[str, Any]) -> dict[str, A
         if key not in allowed:
             listed = ", ".join(allowed) or "none"
             raise CatalogError(
-                f"{kind} {name!r} has no option {key!r}{did_you_mean(key, list(allowed))}; allowed: {listed}"
+                f"{kind} {name!r} has no option {key!r}{did_you_mean(key, list(allowed))}; expected: {listed}"
             )
         try:
             value = allowed[key].check(given[key])
         except ValidationError:
             raise CatalogError(
                 f"option {key!r} of {kind} {name!r}: given {given[key]!r}, "
-                f"allowed: {allowed[key].allowed}{_example(allowed[key].plain_default)}"
+                f"expected: {allowed[key].allowed}{_example(allowed[key].plain_default)}"
             ) from None
         if value != allowed[key].default:
             kept[key] = value
@@ -243,7 +243,7 @@ def check_options(kind: str, name: str, given: Mapping[str, Any]) -> dict[str, A
             if key in kept and value not in values:
                 raise CatalogError(
                     f"option {key!r} of {kind} {name!r}: given {kept[key]!r} with {other}: {value}, where it means "
-                    f"nothing; allowed: with {other}: {' or '.join(map(str, values))}"
+                    f"nothing; expected: with {other}: {' or '.join(map(str, values))}"
                 )
     return kept
 

@@ -20,7 +20,7 @@ ONE_OF = STRICTLY | ConfigDict(json_schema_extra={"minProperties": 1, "maxProper
 def _table(name: Any) -> Any:
     catalog.path("table", str(name))
     if "OF_CLAIMS" in catalog.constants("table", name):
-        raise ValueError(f"the table {name!r} is made of claims, so no claim can read it; allowed: another one")
+        raise ValueError(f"the table {name!r} is made of claims, so no claim can read it; expected: another one")
     return name
 
 
@@ -58,7 +58,7 @@ class Cells(BaseModel):
                     Budget.model_validate(one)
             except ValidationError as error:
                 allowed = f"one of {', '.join(Budget.model_fields)} with its number, e.g. {{steps: 100}}"
-                raise ValueError(f"budget: given {given(one)}, allowed: {allowed}") from error
+                raise ValueError(f"budget: given {given(one)}, expected: {allowed}") from error
         return where
 
 

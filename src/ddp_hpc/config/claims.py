@@ -47,7 +47,7 @@ class Expect(BaseModel):
     def _one(self) -> Self:
         exactly_one(self)
         if self.between and not self.between[0] < self.between[1]:
-            raise ValueError(f"between: given {given(self.between)}, allowed: the least, then the largest")
+            raise ValueError(f"between: given {given(self.between)}, expected: the least, then the largest")
         return self
 
 
@@ -82,7 +82,7 @@ def _condition(value: Any) -> Any:
         raise ValueError(unknown("condition", value, (*CONDITIONS, *(f"{name}: N" for name in sizes))))
     if not isinstance(value, str | AtLeast) or value in sizes:
         allowed = f"{', '.join(CONDITIONS)}, {', '.join(f'{name}: N' for name in sizes)}"
-        raise ValueError(f"given {given(value)}, allowed: {allowed}")
+        raise ValueError(f"given {given(value)}, expected: {allowed}")
     return value
 
 
@@ -113,7 +113,7 @@ class Claim(BaseModel):
     def _consistent(self) -> Self:
         trend = self.ours.trend
         if self.expect is None and not (trend and trend.kind in DIRECTIONS):
-            raise ValueError(f"expect is missing; allowed: one of {', '.join(Expect.model_fields)}")
+            raise ValueError(f"expect is missing; expected: one of {', '.join(Expect.model_fields)}")
         if self.expect and self.expect.within and not self.published:
             raise ValueError(
                 f"expect: within a part of published, which is {given(self.published)}; write the number, or "
@@ -173,7 +173,7 @@ def checked(claims: list[Claim]) -> list[Claim]:
     """Return `claims`; raise ValueError where two have one id."""
     twice = [name for name, count in Counter(claim.id for claim in claims).items() if count > 1]
     if twice:
-        raise ValueError(f"the id {twice[0]!r} stands more than once; allowed: once")
+        raise ValueError(f"the id {twice[0]!r} stands more than once; expected: once")
     return claims
 
 

@@ -50,7 +50,7 @@ def choice_of(kind: str) -> BeforeValidator:
         if not isinstance(given, Mapping) or not isinstance(given.get("name"), str):
             shown = "null" if given is None else repr(given)
             allowed = f"{', '.join(catalog.names(kind))}, or {{name: ..., <option>: ...}}"
-            raise ValueError(f"given {shown}, allowed: one of {allowed}")
+            raise ValueError(f"given {shown}, expected: one of {allowed}")
         options = {key: value for key, value in given.items() if key != "name"}
         return Choice(name=given["name"], options=catalog.check_options(kind, given["name"], options))
 

@@ -42,10 +42,10 @@ ALLOWED = {
     "bool_type": "true or false",
     "dict_type": "a mapping of keys to values",
     "float_type": "a number",
-    "int_type": "a whole number",
+    "int_type": "an integer",
     "list_type": "a list",
     "model_type": "a mapping of keys to values",
-    "string_type": "a text",
+    "string_type": "a string",
 }
 
 
@@ -58,7 +58,7 @@ class LaunchError(RuntimeError):
 
 
 def unknown(what: str, word: str, allowed: Iterable[str], homes: Homes | None = None) -> str:
-    """Return `unknown key 'lr' (did you mean 'learning_rate'?); allowed: ...`.
+    """Return `unknown key 'lr' (did you mean 'learning_rate'?); expected: ...`.
 
     Args:
         what: `key` or `field`.
@@ -75,13 +75,13 @@ def unknown(what: str, word: str, allowed: Iterable[str], homes: Homes | None = 
         hint = f" ({ours} belongs {' or '.join(places)})"
     else:
         hint = did_you_mean(word, listed)
-    return f"unknown {what} {word!r}{hint}; allowed: {', '.join(listed)}"
+    return f"unknown {what} {word!r}{hint}; expected: {', '.join(listed)}"
 
 
 def allowed(problem: Mapping[str, Any]) -> str:
     """Return what pydantic says is allowed, in the words of a study file."""
     if problem["type"] == "string_type" and type(problem["input"]) in (int, float):
-        return f"a text; write it in quotes: '{problem['input']}'"
+        return f"a string; write it in quotes: '{problem['input']}'"
     if problem["type"] in ALLOWED:
         return ALLOWED[problem["type"]]
     if problem["type"] == "string_pattern_mismatch":
@@ -95,15 +95,15 @@ def allowed(problem: Mapping[str, Any]) -> str:
 
 
 def given(value: Any) -> str:
-    """Return a value as an error message shows it: a number in quotes is a text, and says so."""
+    """Return a value as an error message shows it: a number in quotes is a string, and says so."""
     if isinstance(value, str):
-        return f"{value!r} (text; write numbers without quotes)" if _is_number(value) else f"{value!r} (text)"
+        return f"{value!r} (string; write numbers without quotes)" if _is_number(value) else f"{value!r} (string)"
     if value is None:
         return "null"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, datetime.date):
-        return f"{value} (a date; put it in quotes if it is a text)"
+        return f"{value} (a date; put it in quotes if it is a string)"
     if isinstance(value, list | tuple):
         return f"the list [{', '.join(map(str, value))}]"
     if isinstance(value, int | float | dict):

@@ -105,7 +105,7 @@ def _not_traced(study: Study, specs: tuple[RunSpec, ...], document: Document) ->
     where, steps = document.where(("trace", "steps"), ("trace",)), study.trace.steps
     reasons = [reason for spec in specs if (reason := why_not(spec, steps))]
     if len(reasons) == len(specs):
-        raise StudyError(f"{where}: trace: {reasons[0]}; allowed: steps that a run has, of a synchronous exchange")
+        raise StudyError(f"{where}: trace: {reasons[0]}; expected: steps that a run has, of a synchronous exchange")
     return [f"{where}: trace: {len(reasons)} of {len(specs)} runs are not traced: {reasons[0]}"] if reasons else []
 
 
@@ -122,7 +122,7 @@ def _points(study: Study, grid: Mapping[str, Any], where: str) -> Iterator[Point
     count = prod(map(len, axes))
     if count > MOST_POINTS:
         raise StudyError(
-            f"{where}: grid: given {count:,} points, allowed: {MOST_POINTS:,}; take values out of its axes"
+            f"{where}: grid: given {count:,} points, expected: {MOST_POINTS:,}; take values out of its axes"
         )
     for cells in product(*axes):
         yield shared | {name: value for cell in cells for name, value in cell.items()}
@@ -221,7 +221,7 @@ def _resolved(point: Point) -> Point:
             raise StudyError(f"{GLOBAL_BATCH}={total} and batch_size={fields['batch_size']}: give one of the two")
         ranks = catalog.integral(fields.get("world_size"))
         if type(total) is not int or total < 1:
-            raise StudyError(f"{GLOBAL_BATCH}: given {total!r}, allowed: a whole number greater than 0")
+            raise StudyError(f"{GLOBAL_BATCH}: given {total!r}, expected: an integer greater than 0")
         if type(ranks) is int and ranks > 0:  # else the spec says what is wrong with world_size
             if total % ranks:
                 raise StudyError(f"{GLOBAL_BATCH}={total} cannot be shared equally among world_size={ranks} ranks")

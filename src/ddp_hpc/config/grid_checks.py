@@ -57,9 +57,9 @@ def _unknown(mapping: Mapping[str, Any], key: Key, document: Document, also: tup
 
 def _twice(study: Study, document: Document) -> Iterator[str]:
     if study.budget and "budget" in study.base:
-        yield f"{document.where(('base', 'budget'))}: budget stands at the top level too; allowed: once"
+        yield f"{document.where(('base', 'budget'))}: budget stands at the top level too; expected: once"
     for name in study.rules.model_fields_set & study.base.keys() & Rules.model_fields.keys():
-        yield f"{document.where(('base', name))}: {name} stands under `rules` too; allowed: once"
+        yield f"{document.where(('base', name))}: {name} stands under `rules` too; expected: once"
 
 
 @cache
@@ -89,7 +89,7 @@ def _wrong_parts(grid: Mapping[str, Any], key: Key, document: Document) -> Itera
             place: Key = (*key, part, number) if (*key, part, number) in document.lines else (*key, part)
             if not isinstance(group, Mapping) or not group:
                 shown = "an empty mapping" if group == {} else given(group)
-                yield f"{document.where(place)}: {part}: given {shown}, allowed: fields, e.g. {EXAMPLE[part]}"
+                yield f"{document.where(place)}: {part}: given {shown}, expected: fields, e.g. {EXAMPLE[part]}"
                 continue
             yield from _unknown(group, place, document)
             if part in FILTERS:
@@ -100,10 +100,10 @@ def _wrong_parts(grid: Mapping[str, Any], key: Key, document: Document) -> Itera
                 lengths = {name: len(listed(values)) for name, values in group.items()}
                 if len(set(lengths.values())) > 1:
                     counts = ", ".join(f"{name}: {length}" for name, length in lengths.items())
-                    yield f"{document.where(place)}: zip: given {counts} values, allowed: equally many of each"
+                    yield f"{document.where(place)}: zip: given {counts} values, expected: equally many of each"
     for place in empty:
-        yield f"{document.where(place)}: {place[-1]}: given an empty list, allowed: one value or more"
+        yield f"{document.where(place)}: {place[-1]}: given an empty list, expected: one value or more"
     for name, times in axes.items():
         if times > 1:
             where = document.where((*key, name), (*key, "zip"))
-            yield f"{where}: {name} is an axis {times} times in one grid; allowed: once"
+            yield f"{where}: {name} is an axis {times} times in one grid; expected: once"

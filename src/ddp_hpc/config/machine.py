@@ -61,7 +61,7 @@ class Partition(BaseModel):
     def _a_core_each(cls, gpus: int, info: ValidationInfo) -> int:
         cores = info.data.get("cores_per_node", gpus)
         if gpus > cores:
-            raise ValueError(f"given {gpus}, but each GPU's rank needs a core; allowed: up to cores_per_node, {cores}")
+            raise ValueError(f"given {gpus}, but each GPU's rank needs a core; expected: up to cores_per_node, {cores}")
         return gpus
 
 
@@ -116,14 +116,14 @@ class Machine(BaseModel):
     def _not_ours(cls, extra: str) -> str:
         words = _words(extra)
         if words and not words[0].startswith("-"):
-            raise ValueError(f"given {extra!r}, allowed: options of sbatch, which begin with `-` or `--`")
+            raise ValueError(f"given {extra!r}, expected: options of sbatch, which begin with `-` or `--`")
         for word in words:
             long = word[2:].partition("=")[0] if word.startswith("--") else ""
             short = word[1] if re.match("-[A-Za-z]", word) else "-"
             if long in _OURS or short in _OUR_LETTERS:
                 name = f"--{long}" if long else f"-{short}"
                 raise ValueError(
-                    f"given {extra!r}, but {name} is set by each run's request; allowed: what has no key here"
+                    f"given {extra!r}, but {name} is set by each run's request; expected: what has no key here"
                 )
             if long in _NEVER or short in _NEVER_LETTERS:
                 name = f"--{long}" if long else f"-{short}"
@@ -136,13 +136,13 @@ class Machine(BaseModel):
         words = _words(launcher)
         if not words or any(_SHELL.fullmatch(word) for word in words):
             raise ValueError(
-                f"given {launcher!r}, allowed: one command, e.g. `srun --mpi=pmix`, without what only a shell "
+                f"given {launcher!r}, expected: one command, e.g. `srun --mpi=pmix`, without what only a shell "
                 "understands; load modules before you start the driver, jobs inherit its environment"
             )
         for word, value in pairwise([*words, ""]):
             if _COUNTS.match(f"{word} {value}"):
                 raise ValueError(
-                    f"given {launcher!r}, but {word} is added for each run; allowed: the launcher without numbers of "
+                    f"given {launcher!r}, but {word} is added for each run; expected: the launcher without numbers of "
                     "ranks, nodes and cores"
                 )
         return launcher
@@ -175,7 +175,7 @@ def _words(text: str) -> list[str]:
 def _check_known(name: str, partitions: Mapping[str, Partition]) -> None:
     if name not in partitions:
         known = list(partitions)
-        raise MachineError(f"no partition {name!r}{did_you_mean(name, known)}; allowed: {', '.join(known)}")
+        raise MachineError(f"no partition {name!r}{did_you_mean(name, known)}; expected: {', '.join(known)}")
 
 
 def read(file: Path) -> Machine:
@@ -201,15 +201,15 @@ def _explain(problem: Any, document: Document) -> str:
     if problem["type"] == "extra_forbidden":
         model = _PARTS[key[0]] if len(key) > 1 else Machine
         known = list(model.model_fields)
-        text = f"unknown key {key[-1]!r}{did_you_mean(str(key[-1]), known)}; allowed: {', '.join(known)}"
+        text = f"unknown key {key[-1]!r}{did_you_mean(str(key[-1]), known)}; expected: {', '.join(known)}"
     elif problem["type"] == "missing":
         text = f"{name} is missing"
     elif problem["type"] == "value_error":  # one of our own messages
         text = f"{name}: {problem['ctx']['error']}" if name else str(problem["ctx"]["error"])
     elif problem["type"] == "too_short":
-        text = f"{name}: given none, allowed: one partition or more"
+        text = f"{name}: given none, expected: one partition or more"
     else:
-        text = f"{name}: given {given(problem['input'])}, allowed: {allowed(problem)}{_meaning(key)}"
+        text = f"{name}: given {given(problem['input'])}, expected: {allowed(problem)}{_meaning(key)}"
     return f"{where}: {text}"
 
 

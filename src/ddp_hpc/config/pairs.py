@@ -28,10 +28,10 @@ def values(pairs: Pairs) -> tuple[Any, Any]:
         except ValidationError as error:
             problem = error.errors()[0]
             cause = problem.get("ctx", {}).get("error")
-            text = str(cause) if cause else f"given {given(problem['input'])}, allowed: {allowed(problem)}"
+            text = str(cause) if cause else f"given {given(problem['input'])}, expected: {allowed(problem)}"
             raise ValueError(f"values: {text}") from None
     if found[FIRST] == found[SECOND]:
-        raise ValueError(f"values: given {pairs.values[0]!r} twice, allowed: two that differ")
+        raise ValueError(f"values: given {pairs.values[0]!r} twice, expected: two that differ")
     return found[FIRST], found[SECOND]
 
 

@@ -42,7 +42,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 OPTION = f"^({'|'.join(CHOICES)})\\.[a-z_0-9]+$"
 
 _TYPES = {
-    "integer": "whole number",
+    "integer": "integer",
     "number": "number",
     "string": "text",
     "boolean": "`true`, `false`",

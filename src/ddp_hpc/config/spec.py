@@ -104,7 +104,7 @@ class RunSpec(BaseModel):
         if self.precision != "full" and self.dtype != "float32":
             raise ValueError(
                 f"precision={self.precision} with dtype={self.dtype}: it is about products of float32; "
-                "allowed: full, or dtype=float32"
+                "expected: full, or dtype=float32"
             )
         self._check_placement()
         if (self.learning_rate_scaling == "none") != (self.base_batch_size is None):
@@ -123,7 +123,7 @@ class RunSpec(BaseModel):
         if self.placement == "spread" and self.world_size % self.ranks_per_node:
             raise ValueError(
                 f"world_size={self.world_size} cannot be spread over nodes of ranks_per_node={self.ranks_per_node} "
-                "each; allowed: its divisors"
+                "each; expected: its divisors"
             )
 
     def _check_budget(self) -> None:
@@ -170,7 +170,7 @@ class RunSpec(BaseModel):
             if value is not None and value > self.world_size:
                 raise ValueError(
                     f"exchange {name!r}: {option}={value} with world_size={self.world_size}, "
-                    f"allowed: 1 to {self.world_size}"
+                    f"expected: 1 to {self.world_size}"
                 )
         devices = catalog.devices(name, self.exchange.options)
         if self.device is not None and self.device not in devices:
@@ -182,7 +182,7 @@ class RunSpec(BaseModel):
         if self.evaluate_every_steps and not flags.get("SYNCHRONOUS", True):
             raise ValueError(
                 f"evaluate_every_steps={self.evaluate_every_steps} with exchange {name!r}: its ranks take their steps "
-                "each by itself, so there is no common step to evaluate after; allowed: null, at the end only"
+                "each by itself, so there is no common step to evaluate after; expected: null, at the end only"
             )
 
     def _check_samples(self) -> None:
@@ -192,7 +192,7 @@ class RunSpec(BaseModel):
             available = known.get(option.upper())
             wanted = options.get(option) or available
             if available is not None and wanted > available:
-                raise ValueError(f"dataset {self.dataset.name!r}: {option}={wanted}, allowed: 1 to {available}")
+                raise ValueError(f"dataset {self.dataset.name!r}: {option}={wanted}, expected: 1 to {available}")
         if self.sampling == "partitioned" and wanted is not None and wanted < self.world_size:
             raise ValueError(
                 f"sampling: partitioned over world_size={self.world_size} needs a sample for each rank, dataset "

@@ -119,7 +119,7 @@ class Trace(BaseModel):
         first, last = self.steps
         if not first <= last < first + MOST_TRACED:
             raise ValueError(
-                f"given {first} to {last}, allowed: the first up to the last, at most {MOST_TRACED} steps; "
+                f"given {first} to {last}, expected: the first up to the last, at most {MOST_TRACED} steps; "
                 "a trace is large, and a few steps show what there is"
             )
         return self
@@ -180,7 +180,7 @@ class Study(BaseModel):
             if field in NOT_SEARCHED:
                 raise ValueError(
                     f"{field} is no axis of a search: a longer run, more ranks, a luckier seed are no better setting; "
-                    f"allowed: {', '.join(name for name in SPEC_FIELDS if name not in NOT_SEARCHED)}"
+                    f"expected: {', '.join(name for name in SPEC_FIELDS if name not in NOT_SEARCHED)}"
                 )
         return search
 
@@ -264,7 +264,7 @@ def read(file: Path) -> tuple[Study, Document]:
         raise StudyError("\n".join(problems)) from None
     if study.name != file.stem:
         raise StudyError(
-            f"{document.where(('name',))}: name: given {study.name!r}, allowed: the name of the file, {file.stem!r}"
+            f"{document.where(('name',))}: name: given {study.name!r}, expected: the name of the file, {file.stem!r}"
         )
     return study, document
 
@@ -293,7 +293,7 @@ def explain(problem: Any, document: Document, place: Key = ()) -> str:
     elif problem["type"] == "value_error":  # one of our own messages, complete in itself
         text = f"{name}: {problem['ctx']['error']}" if name else str(problem["ctx"]["error"])
     else:
-        text = f"{name}: given {given(problem['input'])}, allowed: {allowed(problem)}"
+        text = f"{name}: given {given(problem['input'])}, expected: {allowed(problem)}"
         if isinstance(problem["input"], list | tuple) and place[:1] == ("base",):
             text += " (several values go under `grid`)"
     return f"{where}: {text}"

@@ -14,7 +14,7 @@ LARGEST = 2**53  # beyond it neighbouring integers are one number to floats, and
 def _real(value: Any) -> Any:
     """`1` and `1.0` are one value; nan and inf are none."""
     if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"given {value}, allowed: a finite number")
+        raise ValueError(f"given {value}, expected: a finite number")
     return catalog.canonical(float(value) if type(value) is int and abs(value) < LARGEST else value)
 
 

@@ -16,12 +16,12 @@ Key = tuple[str | int, ...]
 _IN_WORDS = (
     (r"'\t'", "; indent with spaces", False),
     ("duplicate key", "; each key may stand once", False),
-    ("another document", "a second document starts here; allowed: one per file", False),
+    ("another document", "a second document starts here; expected: one per file", False),
     ("could not find expected ':'", "is ':' missing after this key? write `key: value`, with a blank", True),
     (
         "mapping values are not allowed",
         "a ':' cannot stand here: is a ':' or the blank after it missing in the line above, is this line indented "
-        "wrongly, or does a text that holds ': ' lack quotes?",
+        "wrongly, or does a string that holds ': ' lack quotes?",
         False,
     ),
     ("expected ',' or '}'", "is ',' or '}' missing? the mapping that begins here with '{' is not closed", True),
@@ -32,8 +32,8 @@ _IN_WORDS = (
         "this line fits none above: indent it as its neighbours; in a list each item begins with '- '",
         False,
     ),
-    ("cannot start any token", "; put a text that begins with it in quotes", False),
-    ("undefined alias", "; put a text that begins with * in quotes", False),
+    ("cannot start any token", "; put a string that begins with it in quotes", False),
+    ("undefined alias", "; put a string that begins with * in quotes", False),
     ("unknown escape character", "; in double quotes \\ begins an escape: use single quotes", False),
 )
 
@@ -77,10 +77,10 @@ def read_mapping(file: Path, error: type[Exception]) -> Document:
         value = str(problem).rpartition(": ")[2]
         raise error(f"{file}: {value} is not what its tag (!!...) says; write it without a tag") from None
     if loaded is None:
-        raise error(f"{file}: is empty; allowed: a mapping of keys to values")
+        raise error(f"{file}: is empty; expected: a mapping of keys to values")
     if not isinstance(loaded, CommentedMap):
         found = "a list" if isinstance(loaded, list) else repr(loaded)
-        raise error(f"{file}: given {found}, allowed: a mapping of keys to values")
+        raise error(f"{file}: given {found}, expected: a mapping of keys to values")
     lines: dict[Key, int] = {}
     values = _plain(loaded, (), lines)
     return Document(file, values, lines)

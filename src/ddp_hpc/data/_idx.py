@@ -29,7 +29,7 @@ def read(file: Path) -> NDArray[np.uint8]:
         gzip = ": it is compressed with gzip, unpack it" if content[:2] == b"\x1f\x8b" else ""
         raise ValueError(f"{file} is no IDX file: it begins with {begins}, not with 00 00 08 01 or the like{gzip}")
     if kind != BYTES:
-        raise ValueError(f"{file} holds numbers of the IDX type 0x{kind:02x}, allowed: 0x{BYTES:02x}, unsigned bytes")
+        raise ValueError(f"{file} holds numbers of the IDX type 0x{kind:02x}, expected: 0x{BYTES:02x}, unsigned bytes")
     header = 4 + 4 * axes
     shape = tuple(int.from_bytes(content[at : at + 4], "big") for at in range(4, header, 4))
     wanted = header + int(np.prod(shape, dtype=object))

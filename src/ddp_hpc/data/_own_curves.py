@@ -33,7 +33,7 @@ def read(path: Path, samples: int | None) -> tuple[NDArray[np.float32], NDArray[
     """
     readers = {".npy": _npy, ".parquet": _parquet}
     if path.suffix not in readers:
-        raise ValueError(f"{path}: given a file named {path.suffix or 'without ending'}, allowed: {FORMAT}")
+        raise ValueError(f"{path}: given a file named {path.suffix or 'without ending'}, expected: {FORMAT}")
     if not path.is_file():
         raise FileNotFoundError(f"{path.resolve()} is not there; dataset strain_stress takes with `path` {FORMAT}")
     found, belonging = readers[path.suffix](path)
@@ -54,9 +54,9 @@ def _npy(path: Path) -> "tuple[NDArray[np.generic], NDArray[np.generic]]":
     try:
         table = np.lib.format.open_memmap(path, mode="r")  # load would take an archive of arrays, too
     except (ValueError, OSError, EOFError, OverflowError) as error:
-        raise ValueError(f"{path} cannot be read: {error}; allowed: {FORMAT}") from error
+        raise ValueError(f"{path} cannot be read: {error}; expected: {FORMAT}") from error
     if table.ndim != 2 or table.shape[1] != WIDTH or table.dtype.kind not in "fiu":
-        raise ValueError(f"{path} holds {table.dtype} of the shape {table.shape}; allowed: {FORMAT}")
+        raise ValueError(f"{path} holds {table.dtype} of the shape {table.shape}; expected: {FORMAT}")
     return table[:, : -len(PARAMETERS)].reshape(-1, POINTS, len(CHANNELS)), table[:, -len(PARAMETERS) :]
 
 
@@ -67,10 +67,10 @@ def _parquet(path: Path) -> "tuple[NDArray[np.generic], NDArray[np.generic]]":
     try:
         table = pq.read_table(path)
     except (pa.ArrowException, OSError) as error:
-        raise ValueError(f"{path} cannot be read: {error}; allowed: {FORMAT}") from error
+        raise ValueError(f"{path} cannot be read: {error}; expected: {FORMAT}") from error
     lacking = [name for name in (*CHANNELS, *PARAMETERS) if name not in table.column_names]
     if lacking:
-        raise ValueError(f"{path} has no column {', '.join(lacking)}; allowed: {FORMAT}")
+        raise ValueError(f"{path} has no column {', '.join(lacking)}; expected: {FORMAT}")
     return (
         np.stack([_lists(path, name, table.column(name)) for name in CHANNELS], axis=2),
         np.stack([_numbers(path, name, table.column(name)) for name in PARAMETERS], axis=1),
@@ -84,12 +84,12 @@ def _lists(path: Path, name: str, column: "pa.ChunkedArray") -> "NDArray[np.gene
     whole, kind = column.combine_chunks(), column.type
     listed = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
     if not listed or not (pa.types.is_floating(kind.value_type) or pa.types.is_integer(kind.value_type)):
-        raise ValueError(f"{path}: the column {name} holds {kind}; allowed: {FORMAT}")
+        raise ValueError(f"{path}: the column {name} holds {kind}; expected: {FORMAT}")
     lengths = whole.value_lengths().to_numpy(zero_copy_only=False)  # of what is null: NaN
     wrong = np.flatnonzero(lengths != POINTS)
     if len(wrong):
         raise ValueError(
-            f"{path}: {name} of curve {wrong[0]} (counted from 0) has {lengths[wrong[0]]:g} points; allowed: {FORMAT}"
+            f"{path}: {name} of curve {wrong[0]} (counted from 0) has {lengths[wrong[0]]:g} points; expected: {FORMAT}"
         )
     return np.asarray(whole.flatten().to_numpy(zero_copy_only=False)).reshape(-1, POINTS)
 
@@ -98,5 +98,5 @@ def _numbers(path: Path, name: str, column: "pa.ChunkedArray") -> "NDArray[np.ge
     import pyarrow as pa
 
     if not (pa.types.is_floating(column.type) or pa.types.is_integer(column.type)):
-        raise ValueError(f"{path}: the column {name} holds {column.type}; allowed: {FORMAT}")
+        raise ValueError(f"{path}: the column {name} holds {column.type}; expected: {FORMAT}")
     return np.asarray(column.to_numpy())

@@ -55,7 +55,7 @@ def build(
 def _read(folder: Path, names: Sequence[str], option: str, wanted: int | None) -> Samples:
     records = np.concatenate([_records(folder / INSIDE / name) for name in names])
     if wanted is not None and wanted > len(records):
-        raise ValueError(f"dataset cifar10: {option}={wanted}, allowed: 1 to {len(records)}")
+        raise ValueError(f"dataset cifar10: {option}={wanted}, expected: 1 to {len(records)}")
     records = records[:wanted]
     images = torch.from_numpy(records[:, 1:]).reshape(-1, *SHAPE).float()
     mean, deviation = (torch.tensor(channels).reshape(3, 1, 1) * 255 for channels in (MEAN, DEVIATION))
@@ -74,5 +74,7 @@ def _records(file: Path) -> np.typing.NDArray[np.uint8]:
         raise ValueError(f"{file} has {len(content)} bytes, no multiple of {RECORD_BYTES}: fetch the data again")
     records = content.reshape(-1, RECORD_BYTES)
     if records[:, 0].max() >= OUTPUTS:
-        raise ValueError(f"{file} has a class {records[:, 0].max()}, allowed: 0 to {OUTPUTS - 1}; fetch the data again")
+        raise ValueError(
+            f"{file} has a class {records[:, 0].max()}, expected: 0 to {OUTPUTS - 1}; fetch the data again"
+        )
     return records

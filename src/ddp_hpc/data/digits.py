@@ -42,7 +42,7 @@ def build(folder: Path, *, train_samples: PositiveInt = 1437) -> Dataset:
     pixels, digits = shuffled[:, :-1] / 16, shuffled[:, -1].long()
     available = len(pixels) - TEST_SAMPLES
     if train_samples > available:
-        raise ValueError(f"dataset digits: train_samples={train_samples}, allowed: 1 to {available}")
+        raise ValueError(f"dataset digits: train_samples={train_samples}, expected: 1 to {available}")
     chosen = slice(TEST_SAMPLES, TEST_SAMPLES + train_samples)
     return Dataset(
         train=Samples(pixels[chosen], digits[chosen]), test=Samples(pixels[:TEST_SAMPLES], digits[:TEST_SAMPLES])

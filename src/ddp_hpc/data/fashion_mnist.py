@@ -71,8 +71,8 @@ def _read(folder: Path, part: str, option: str, wanted: int | None) -> Samples:
             f"they are not images of {PIXELS}x{PIXELS} pixels with a class each"
         )
     if classes.max() >= OUTPUTS:
-        raise ValueError(f"{files[1]} has a class {classes.max()}, allowed: 0 to {OUTPUTS - 1}")
+        raise ValueError(f"{files[1]} has a class {classes.max()}, expected: 0 to {OUTPUTS - 1}")
     if wanted is not None and wanted > len(classes):
-        raise ValueError(f"dataset fashion_mnist: {option}={wanted}, allowed: 1 to {len(classes)}")
+        raise ValueError(f"dataset fashion_mnist: {option}={wanted}, expected: 1 to {len(classes)}")
     pixels = pad(torch.tensor(images[:wanted]).unsqueeze(1).float(), (MARGIN,) * 4)
     return Samples(pixels.div_(255).sub_(MEAN).div_(DEVIATION), torch.tensor(classes[:wanted]).long())

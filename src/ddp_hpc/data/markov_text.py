@@ -47,14 +47,14 @@ def build(
         ValueError: an alphabet beyond 256, a table that is too large, or a context shorter than the order.
     """
     if not 2 <= alphabet <= OUTPUTS:
-        raise ValueError(f"dataset markov_text: alphabet={alphabet}, allowed: 2 to {OUTPUTS}")
+        raise ValueError(f"dataset markov_text: alphabet={alphabet}, expected: 2 to {OUTPUTS}")
     if alphabet**order > MOST_STATES:
         raise ValueError(
             f"dataset markov_text: order={order} with alphabet={alphabet} needs a table of {alphabet**order} symbols, "
-            f"allowed: {MOST_STATES}"
+            f"expected: {MOST_STATES}"
         )
     if context < order:
-        raise ValueError(f"dataset markov_text: context={context} with order={order}, allowed: {order} and more")
+        raise ValueError(f"dataset markov_text: context={context} with order={order}, expected: {order} and more")
     draw = np.random.default_rng(seed)
     table = draw.integers(alphabet, size=alphabet**order)
     test, train = (_text(draw, table, count, context + 1, alphabet, order) for count in (TEST_SAMPLES, samples))

@@ -63,7 +63,7 @@ def build(
     """
     count = samples or SAMPLES
     if count < _own_curves.FEWEST:
-        raise ValueError(f"dataset strain_stress: samples={count}, allowed: at least {_own_curves.FEWEST}")
+        raise ValueError(f"dataset strain_stress: samples={count}, expected: at least {_own_curves.FEWEST}")
     if path is not None:
         return _own(Path(path).expanduser(), samples)
     code = f"{file_hash(Path(__file__))}{file_hash(Path(_ramberg_osgood.__file__))}"

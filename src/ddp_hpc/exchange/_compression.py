@@ -119,7 +119,7 @@ def make_wire(compression: Compression, gradients: Tensor, kept: float) -> Wire:
     """
     if gradients.dtype not in (torch.float32, torch.float64):
         raise ValueError(
-            f"compression {compression!r} of gradients in {str(gradients.dtype).removeprefix('torch.')}, allowed: of "
+            f"compression {compression!r} of gradients in {str(gradients.dtype).removeprefix('torch.')}, expected: of "
             "float32 and float64; set compression: none, or the spec's dtype"
         )
     if compression == "top_k":

@@ -27,7 +27,7 @@ HEADER_BYTES = 64  # numbers stay aligned behind it
 
 
 class Message:
-    """A header of whole numbers and a flat tensor behind it, in one piece of host memory: one call sends both."""
+    """A header of integers and a flat tensor behind it, in one piece of host memory: one call sends both."""
 
     def __init__(self, like: Tensor) -> None:
         head = HEADER_BYTES // like.itemsize

@@ -39,7 +39,7 @@ def refusal(launcher: Sequence[str], environment: Mapping[str, str], timeout_s: 
         found = DEAD.get(said.code or 0, said.last_words)
         found = f"ranks that tried it did not come through: {found}"
     return found and (
-        f"gpu_path: direct gives GPU memory to MPI, which does not work here: {found}; allowed: gpu_path: host, or a "
+        f"gpu_path: direct gives GPU memory to MPI, which does not work here: {found}; expected: gpu_path: host, or a "
         "CUDA-aware MPI (`ddp-hpc doctor` says which one is loaded, and what it says of itself)"
     )
 

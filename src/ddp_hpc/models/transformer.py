@@ -78,5 +78,5 @@ def build(
     if len(input_shape) != 1:
         raise ValueError(f"model transformer takes rows of tokens; given samples of shape {input_shape}")
     if width % heads:
-        raise ValueError(f"model transformer: width={width} with heads={heads}, allowed: multiples of {heads}")
+        raise ValueError(f"model transformer: width={width} with heads={heads}, expected: multiples of {heads}")
     return Transformer(input_shape[0], outputs, layers, width, heads, tied, dropout)

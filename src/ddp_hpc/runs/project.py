@@ -80,12 +80,12 @@ class Project:
             )
             hint = did_you_mean(profile, known) or did_you_mean(f"profiles/{profile}", known)
             raise StudyError(
-                f"{self.root / profile} has no profile.yaml{hint}; allowed: a folder with one, as {', '.join(known)}"
+                f"{self.root / profile} has no profile.yaml{hint}; expected: a folder with one, as {', '.join(known)}"
             )
         document = read_mapping(files[0], StudyError)
         config = document.values.get("config") or {}
         if not isinstance(config, Mapping):
-            raise StudyError(f"{document.where(('config',))}: config: given {given(config)}, allowed: a mapping")
+            raise StudyError(f"{document.where(('config',))}: config: given {given(config)}, expected: a mapping")
         return document.values
 
     def profile_config(self, profile: str) -> Mapping[str, Any]:
@@ -107,7 +107,7 @@ class Project:
         if not file.is_file():
             known = sorted(other.stem for other in folder.glob("*.yaml"))
             raise MachineError(
-                f"no machine {name!r} in {folder}{did_you_mean(name, known)}; allowed: {', '.join(known) or 'none'}; "
+                f"no machine {name!r} in {folder}{did_you_mean(name, known)}; expected: {', '.join(known) or 'none'}; "
                 "`ddp-hpc doctor --machine` proposes one"
             )
         return read_machine(file)
@@ -132,7 +132,7 @@ class Project:
         if not file.is_file():
             known = ", ".join(self.studies) or "none"
             raise StudyError(
-                f"no study {stem!r} in {self.studies_folder}{did_you_mean(stem, self.studies)}; allowed: {known}"
+                f"no study {stem!r} in {self.studies_folder}{did_you_mean(stem, self.studies)}; expected: {known}"
             )
         return file
 

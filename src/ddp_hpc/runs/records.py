@@ -214,7 +214,7 @@ def write(
     schema = SCHEMAS[kind]
     unknown = set(columns) - set(schema.names)
     if unknown:
-        raise KeyError(f"no column {sorted(unknown)} in {kind} records; allowed: {', '.join(schema.names)}")
+        raise KeyError(f"no column {sorted(unknown)} in {kind} records; expected: {', '.join(schema.names)}")
     rows = len(next(iter(columns.values()), ()))
     arrays = [pa.array(columns.get(field.name, [None] * rows), type=field.type, from_pandas=True) for field in schema]
     notes = {"ddp_hpc.schema": f"{kind}/{SCHEMA_VERSION}"}

@@ -147,7 +147,7 @@ def _slots(spec: RunSpec, name: str, partition: Partition, on_gpus: bool) -> int
     if not on_gpus:
         if threads > cores:
             raise ImpossibleError(
-                f"threads_per_rank={threads}, but a node of partition {name} has {cores} cores; allowed: up to {cores}"
+                f"threads_per_rank={threads}, but a node of partition {name} has {cores} cores; expected: up to {cores}"
             )
         return cores // threads
     gpus = partition.gpus_per_node
@@ -159,7 +159,7 @@ def _slots(spec: RunSpec, name: str, partition: Partition, on_gpus: bool) -> int
     if threads > share or not share:
         raise ImpossibleError(
             f"threads_per_rank={threads}, but a node of partition {name} has {cores} cores for {slots} ranks; "
-            f"allowed: up to {share}"
+            f"expected: up to {share}"
         )
     return slots
 
@@ -169,7 +169,7 @@ def _check_nodes(spec: RunSpec, name: str, partition: Partition, slots: int, nod
     if not on_gpus:
         each = f"a node of partition {name} has cores for {slots} ranks"
     if spec.placement == "spread" and spec.ranks_per_node > slots:
-        raise ImpossibleError(f"ranks_per_node={spec.ranks_per_node}, but {each}; allowed: 1 to {slots}")
+        raise ImpossibleError(f"ranks_per_node={spec.ranks_per_node}, but {each}; expected: 1 to {slots}")
     ranks = spec.ranks_per_node if spec.placement == "spread" else slots
     if nodes > partition.nodes:
         way = f"spread, {ranks} to a node," if spec.placement == "spread" else f"{ranks} to a node"

@@ -144,7 +144,7 @@ def _never_again(compute: Compute) -> Compute:
                 raise
             raise RuntimeError(
                 "compile: true, but a step would have to be compiled again, for something has changed since the first: "
-                f"{error}\nallowed: a model that computes the same in each step, or `compile: false`"
+                f"{error}\nexpected: a model that computes the same in each step, or `compile: false`"
             ) from error
 
     return computed
@@ -235,5 +235,5 @@ def _explained(error: Exception, spec: RunSpec, setup: Setup) -> Exception:
         )
     return RuntimeError(
         f"compile: true, but model {spec.model.name!r} cannot be compiled as a whole: {words}\n"
-        "allowed: a model that torch.compile(fullgraph=True, dynamic=False) takes, or `compile: false`"
+        "expected: a model that torch.compile(fullgraph=True, dynamic=False) takes, or `compile: false`"
     )

@@ -212,7 +212,7 @@ def test_what_is_no_result_set_is_told_with_what_is_allowed(tmp_path, monkeypatc
 
     assert code == 2
     assert words in err
-    assert "allowed: a study, STUDY@before, a folder of results, or a table runs.parquet" in err
+    assert "expected: a study, STUDY@before, a folder of results, or a table runs.parquet" in err
 
 
 def test_a_table_of_runs_is_a_result_set_too(tmp_path, sets, capsys):

@@ -60,13 +60,13 @@ def find(given: str) -> Path:
         if folder.name and (folder / "run.parquet").is_file():
             return folder
     if path.name != given:
-        raise ValueError(f"{given}: no finished run lies there; allowed: a folder with a run.parquet")
+        raise ValueError(f"{given}: no finished run lies there; expected: a folder with a run.parquet")
     runs = Project.here().store.root / "runs"
     matching = sorted(file.parent for file in runs.glob("*/run.parquet") if file.parent.name.startswith(given))
     if len(matching) != 1:
         names = ", ".join(folder.name for folder in matching[:5])
         count = f"{len(matching)} finished runs begin so: {names}" if matching else "no finished run begins so"
-        raise ValueError(f"{given}: {count}; allowed: a name that only one in {runs} has, or a path to its folder")
+        raise ValueError(f"{given}: {count}; expected: a name that only one in {runs} has, or a path to its folder")
     return matching[0]
 
 

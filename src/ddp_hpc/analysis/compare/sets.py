@@ -61,7 +61,7 @@ def read(given: str) -> ResultSet:
     return ResultSet(given, ledger.runs, _steps_in(ledger.store))
 
 
-_ALLOWED = f"allowed: a study, STUDY{BEFORE}, a folder of results, or a table runs.parquet"
+_ALLOWED = f"expected: a study, STUDY{BEFORE}, a folder of results, or a table runs.parquet"
 
 
 def _folder(given: str, path: Path) -> ResultSet:

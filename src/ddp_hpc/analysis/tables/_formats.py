@@ -97,7 +97,7 @@ def markdown(shown: Readable, text: Text) -> str:
 
 
 def _marked(text: str) -> str:
-    """Return a text as Markdown that stays in its cell: one line, and no HTML."""
+    """Return a string as Markdown that stays in its cell: one line, and no HTML."""
     plain = " ".join(text.splitlines()).replace("&", "&amp;").replace("<", "&lt;")
     return plain.replace("\\", "\\\\").replace("|", "\\|")
 

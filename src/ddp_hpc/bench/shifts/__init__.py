@@ -8,7 +8,7 @@ root in float32, which is no longer exact from row 4,608 on.
 
 Here nothing is saved. A number moves by as many places as its row has ones before it, always in one direction, so if
 the last piece of the matrix moves right first (or the first piece left), each piece is written over what has moved
-already, or over itself, which is held in registers or in a small piece of memory meanwhile. Places are whole numbers.
+already, or over itself, which is held in registers or in a small piece of memory meanwhile. Places are integers.
 
 Source: S. Biswas, SHM-Learn-Dist (2017), section 4.
 """
@@ -92,7 +92,7 @@ def shift_left(buffer: Tensor, rows: int, cols: int, kernel: bool | None = None)
 def _views(buffer: Tensor, rows: int, cols: int) -> tuple[Tensor, Tensor]:
     """Return the matrix without and with the column, both at the beginning of the buffer."""
     if rows < 0 or cols < 0:
-        raise ValueError(f"rows={rows}, cols={cols}; allowed: 0 or more")
+        raise ValueError(f"rows={rows}, cols={cols}; expected: 0 or more")
     if buffer.dim() != 1 or not buffer.is_contiguous():
         raise ValueError(f"need a flat, contiguous buffer, got shape {tuple(buffer.shape)}, strides {buffer.stride()}")
     length = rows * (cols + 1)
