@@ -8,7 +8,7 @@ import pytest
 from ddp_hpc.config import spec as specs
 from ddp_hpc.execution import cuda_aware_check
 from ddp_hpc.execution.supervisor import supervise
-from ddp_hpc.system.process import write_json
+from ddp_hpc.system.files import write_json
 from ddp_hpc.training import placement
 
 SPEC = {

@@ -30,7 +30,8 @@ from ddp_hpc.config.component import Choice, choice_of
 from ddp_hpc.config.spec import RunSpec
 from ddp_hpc.execution.supervisor import launch_environment
 from ddp_hpc.system.cgroups import memory_bytes
-from ddp_hpc.system.process import die_with_parent, path_with_own_scripts, read_json, usable_cores, write_json
+from ddp_hpc.system.files import read_json, write_json
+from ddp_hpc.system.process import die_with_parent, path_with_own_scripts, usable_cores
 
 SIZES = tuple(4 ** (power + 1) for power in range(14))  # 4 bytes to 256 MiB
 ROUNDS = 5

@@ -18,7 +18,8 @@ from ddp_hpc.analysis.intervals import over_runs
 from ddp_hpc.bench.exchange import end, start
 from ddp_hpc.config.spec import RunSpec
 from ddp_hpc.execution.supervisor import launch_environment
-from ddp_hpc.system.process import path_with_own_scripts, read_json, write_json
+from ddp_hpc.system.files import read_json, write_json
+from ddp_hpc.system.process import path_with_own_scripts
 
 if TYPE_CHECKING:
     from mpi4py import MPI

@@ -35,7 +35,7 @@ from ddp_hpc.exchange._protocol import NoTimers, Wrap
 from ddp_hpc.exchange._shared_window import NoRoomError
 from ddp_hpc.models._replica import Replica
 from ddp_hpc.profiling import provenance
-from ddp_hpc.system.process import read_json, write_json
+from ddp_hpc.system.files import read_json, write_json
 from ddp_hpc.training import placement
 
 PART_BYTES = 4 << 20  # of a parameter at most, so that a large buffer can go in buckets

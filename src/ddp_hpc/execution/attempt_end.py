@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 
 from ddp_hpc.runs.statuses import STATUSES
-from ddp_hpc.system.process import read_json
+from ddp_hpc.system.files import read_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # a quick start

@@ -11,7 +11,8 @@ import time
 from pathlib import Path
 
 from ddp_hpc.execution.attempt_end import Outcome
-from ddp_hpc.system.process import INTERRUPTED, Fork, read_json
+from ddp_hpc.system.files import read_json
+from ddp_hpc.system.process import INTERRUPTED, Fork
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # a quick start

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ddp_hpc.config.spec import RunSpec
-from ddp_hpc.system.process import write_json
+from ddp_hpc.system.files import write_json
 
 EVERY_S = 3.0
 

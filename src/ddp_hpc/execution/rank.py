@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ddp_hpc.execution import mpi_environment as threads
-from ddp_hpc.system.process import DONE_FD, INTERRUPTED, rank_from_environment, read_json, remember, write_json
+from ddp_hpc.system.files import read_json, write_json
+from ddp_hpc.system.process import DONE_FD, INTERRUPTED, rank_from_environment, remember
 
 if TYPE_CHECKING:
     from ddp_hpc.config.spec import RunSpec

@@ -14,7 +14,8 @@ import sys
 import time
 from pathlib import Path
 
-from ddp_hpc.system.process import DONE_FD, die_with_parent, rank_from_environment, remember, write_json
+from ddp_hpc.system.files import write_json
+from ddp_hpc.system.process import DONE_FD, die_with_parent, rank_from_environment, remember
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # a quick start

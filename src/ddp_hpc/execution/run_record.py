@@ -18,7 +18,7 @@ from ddp_hpc.execution.rank_series import EXCHANGE, Curves, RankPart, curves, re
 from ddp_hpc.profiling import contention, provenance
 from ddp_hpc.profiling.phases import PARTS, PHASES
 from ddp_hpc.runs import identity
-from ddp_hpc.system.process import write_json
+from ddp_hpc.system.files import write_json
 from ddp_hpc.training.lr_schedule import scaled_learning_rate
 from ddp_hpc.training.placement import Placement
 from ddp_hpc.training.result import WARM_UP_STEPS, Outcome, since_launch_s

@@ -24,7 +24,8 @@ from ddp_hpc.runs import lease
 from ddp_hpc.runs.statuses import FINISHED
 from ddp_hpc.slurm import job_environment
 from ddp_hpc.system import cgroups
-from ddp_hpc.system.process import Fork, boot_id, die_with_parent, process_created, read_json, usable_cores, write_json
+from ddp_hpc.system.files import read_json, write_json
+from ddp_hpc.system.process import Fork, boot_id, die_with_parent, process_created, usable_cores
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # a quick start

@@ -10,7 +10,8 @@ import os
 import time
 from pathlib import Path
 
-from ddp_hpc.system.process import process_created, read_json
+from ddp_hpc.system.files import read_json
+from ddp_hpc.system.process import process_created
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # a quick start

@@ -5,7 +5,6 @@ null, never 0, and the reason stands in the provenance. Unit and meaning of a co
 """
 
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pyarrow.parquet as pq
 from ddp_hpc.profiling.phases import PARTS, PHASES
 from ddp_hpc.runs.meter_columns import CONSUMPTION, GPU
 from ddp_hpc.runs.meter_columns import field as _field
+from ddp_hpc.system.files import replaced
 
 SCHEMA_VERSION = 4
 
@@ -226,12 +226,8 @@ def write(
 def write_table(table: pa.Table, file: Path) -> None:
     """Write any table by rename, so that nobody ever sees half a file."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
-    try:
+    with replaced(file) as temporary:
         pq.write_table(table, temporary, compression="zstd")
-        os.replace(temporary, file)
-    finally:
-        temporary.unlink(missing_ok=True)  # there only if something went wrong
 
 
 def read(kind: str, file: Path, columns: Sequence[str] | None = None) -> pa.Table:

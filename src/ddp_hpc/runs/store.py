@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddp_hpc.system.process import read_json
+from ddp_hpc.system.files import read_json
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,13 @@
 """Small helpers of the processes that watch over others; they import only the standard library, for a quick start."""
 
-from __future__ import annotations
-
-import json
 import os
 import signal
 import sys
 import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:  # a quick start: typing and ctypes take milliseconds
-    from collections.abc import Callable, Mapping
-    from typing import IO, Any
+from typing import IO
 
 DONE_FD = "DDP_HPC_DONE_FD"  # number of an open file: the rank writes b"done" there when it has really finished
 INTERRUPTED = "interrupted.json"  # in an attempt: its ranks were asked to end, and have
@@ -61,22 +56,6 @@ def boot_id() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return os.uname().nodename
-
-
-def write_json(file: Path, content: Mapping[str, Any]) -> None:
-    """Write JSON by rename, so that nobody reads half of it."""
-    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(content, indent=1) + "\n")
-    os.replace(temporary, file)
-
-
-def read_json(file: Path) -> dict[str, Any]:
-    """Return the object in a JSON file; empty if there is no such file or it is no JSON."""
-    try:
-        content = json.loads(file.read_text())
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 def path_with_own_scripts() -> str:
@@ -140,10 +119,8 @@ class Fork:
 
     def wait(self) -> int | None:
         """Wait until the child has ended, and return its exit code."""
-        try:  # noqa: SIM105  (contextlib takes a millisecond to import)
+        with suppress(ChildProcessError):
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
-        except ChildProcessError:
-            pass
         return self.poll()
 
     def send_signal(self, number: int) -> None:

@@ -21,7 +21,7 @@ import torch
 from mpi4py import MPI
 
 from ddp_hpc.profiling.timers import Timings
-from ddp_hpc.system.process import read_json, write_json
+from ddp_hpc.system.files import read_json, write_json
 from ddp_hpc.training.components import Setup
 from ddp_hpc.training.result import History, Outcome
 

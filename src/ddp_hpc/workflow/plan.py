@@ -14,7 +14,7 @@ from ddp_hpc.runs.state import State, state_of
 from ddp_hpc.runs.statuses import FAILED
 from ddp_hpc.runs.store import Store
 from ddp_hpc.runs.study_runs import Ledger, Planned
-from ddp_hpc.system.process import read_json, write_json
+from ddp_hpc.system.files import read_json, write_json
 
 FIELDS = tuple(RunSpec.model_fields)
 MOST_NEIGHBOURS = 20

@@ -15,7 +15,7 @@ from ddp_hpc.runs.statuses import FAILED
 from ddp_hpc.runs.store import Store
 from ddp_hpc.runs.study_runs import Ledger, Planned
 from ddp_hpc.slurm.resources import ImpossibleError, Past, Request, request
-from ddp_hpc.system.process import read_json, write_json
+from ddp_hpc.system.files import read_json, write_json
 from ddp_hpc.workflow import plan
 from ddp_hpc.workflow.plan import Finished
 

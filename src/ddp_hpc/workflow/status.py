@@ -10,8 +10,8 @@ from typing import Any
 from ddp_hpc.runs.state import State, state_of, why_queued
 from ddp_hpc.runs.statuses import FAILED, FINISHED, STATUSES, in_words
 from ddp_hpc.runs.study_runs import Ledger
+from ddp_hpc.system.files import read_json
 from ddp_hpc.system.printing import counted
-from ddp_hpc.system.process import read_json
 from ddp_hpc.workflow import plan
 from ddp_hpc.workflow.progress import how_far
 from ddp_hpc.workflow.requests import REQUEST

@@ -1,7 +1,6 @@
 """A figure from its tables, as SVG, PDF and PNG."""
 
 import importlib
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ from ddp_hpc.analysis.figures._style import style
 from ddp_hpc.config import catalog
 from ddp_hpc.config.study import Study
 from ddp_hpc.runs import records
+from ddp_hpc.system.files import replaced
 
 if TYPE_CHECKING:  # `_style` has to come before matplotlib
     from matplotlib.figure import Figure
@@ -63,9 +63,8 @@ def save(figure: "Figure", folder: Path, name: str, title: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     _settle(figure)
     for form, metadata in _METADATA.items():
-        temporary = folder / f".{name}.{os.getpid()}.tmp"
-        figure.savefig(temporary, format=form, metadata=metadata | {"Title": title})
-        os.replace(temporary, folder / f"{name}.{form}")
+        with replaced(folder / f"{name}.{form}") as temporary:
+            figure.savefig(temporary, format=form, metadata=metadata | {"Title": title})
     return folder / f"{name}.svg"
 
 

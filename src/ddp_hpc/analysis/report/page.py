@@ -1,7 +1,6 @@
 """The page of a study: one HTML file that needs nothing else, readable offline, in the dark, on paper and by ear."""
 
 import base64
-import os
 import re
 from dataclasses import dataclass
 from io import StringIO
@@ -22,6 +21,7 @@ from ddp_hpc.config.study import Study
 from ddp_hpc.runs import records
 from ddp_hpc.runs.statuses import FINISHED
 from ddp_hpc.runs.study_runs import Ledger
+from ddp_hpc.system.files import replaced
 
 HIDDEN = ("spec_hash", "code_hash", "ended_at")  # in the table of runs
 SIGNIFICANT_DIGITS = 6
@@ -135,9 +135,8 @@ def make(ledger: Ledger, study_folder: Path) -> Path:
     )
     file = study_folder / "report" / "index.html"
     file.parent.mkdir(parents=True, exist_ok=True)
-    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
-    temporary.write_text(page, encoding="utf-8")
-    os.replace(temporary, file)
+    with replaced(file) as temporary:
+        temporary.write_text(page, encoding="utf-8")
     return file
 
 

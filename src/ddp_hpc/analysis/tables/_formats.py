@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from ddp_hpc.analysis.formatting import Readable, in_words, readable
 from ddp_hpc.config import catalog
 from ddp_hpc.runs import records
 from ddp_hpc.runs.study_runs import Ledger
+from ddp_hpc.system.files import replaced
 
 MOST_ROWS = 200  # in Markdown and LaTeX, which are for reading
 WIDE = 60  # letters; longer texts are broken into lines in LaTeX
@@ -153,6 +153,5 @@ def _plain(character: str) -> str:
 
 
 def _replace(file: Path, text: str) -> None:
-    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, file)
+    with replaced(file) as temporary:
+        temporary.write_text(text, encoding="utf-8")

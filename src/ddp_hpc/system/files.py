@@ -1,0 +1,37 @@
+"""Files that are there whole or not at all, and JSON in them."""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+@contextmanager
+def replaced(file: Path) -> Iterator[Path]:
+    """Give a path beside `file` to write to, which then takes its place: nobody ever reads half a file.
+
+    After an exception `file` is as it was, and nothing is left beside it.
+    """
+    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        os.replace(temporary, file)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_json(file: Path, content: Mapping[str, Any]) -> None:
+    """Write an object as JSON, by rename."""
+    with replaced(file) as temporary:
+        temporary.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """Return the object in a JSON file; empty if there is no such file or it is no JSON."""
+    try:
+        content = json.loads(file.read_text())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
