@@ -5,15 +5,20 @@ import pytest
 from ddp_hpc.system.files import read_json, replaced, write_json
 
 
+def fail_halfway(file):
+    with replaced(file) as temporary:
+        temporary.write_text("half")
+        raise OSError("disk full")
+
+
 def test_a_file_is_replaced_only_once_it_is_whole(tmp_path):
     file = tmp_path / "page.html"
     with replaced(file) as temporary:
         temporary.write_text("new")
         assert not file.exists()
     assert [entry.name for entry in tmp_path.iterdir()] == ["page.html"]
-    with pytest.raises(OSError, match="disk"), replaced(file) as temporary:
-        temporary.write_text("half")
-        raise OSError("disk full")
+    with pytest.raises(OSError, match="disk full"):
+        fail_halfway(file)
     assert [(entry.name, entry.read_text()) for entry in tmp_path.iterdir()] == [("page.html", "new")]
 
 
