@@ -68,30 +68,30 @@ SITUATIONS = {
 }
 
 
-def tables_of(ledger):
+def tables_of(study_runs):
     """Return all tables of a study."""
     modules = {table: importlib.import_module(f"ddp_hpc.analysis.tables.{table}") for table in catalog.names("table")}
-    return {table: module.build(ledger) for table, module in modules.items()}
+    return {table: module.build(study_runs) for table, module in modules.items()}
 
 
 def situations(folder_of):
-    """Return a function from the name of a situation to its ledger and tables, each made once in `folder_of(name)`."""
+    """Return a function from the name of a situation to its runs and tables, each made once in `folder_of(name)`."""
 
     @cache
     def of(name):
         keys = dict(SITUATIONS[name])
-        ledger = made_up(folder_of(name), keys.pop("train", realistic), **keys)
-        return ledger, tables_of(ledger)
+        study_runs = made_up(folder_of(name), keys.pop("train", realistic), **keys)
+        return study_runs, tables_of(study_runs)
 
     return of
 
 
 def draw(situation, name, figure):
-    ledger, frames = situation
+    study_runs, frames = situation
     inputs = catalog.constants("figure", name)["INPUTS"]
     with style():
         drawn = importlib.import_module(f"ddp_hpc.analysis.figures.{name}").draw(
-            {table: frames[table] for table in inputs}, ledger.study, ledger.coverage()
+            {table: frames[table] for table in inputs}, study_runs.study, study_runs.coverage()
         )
         FigureCanvasAgg(drawn)
         drawn.draw_without_rendering()

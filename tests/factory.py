@@ -13,7 +13,7 @@ from ddp_hpc.config.grid import expand
 from ddp_hpc.config.spec import RunSpec
 from ddp_hpc.runs import identity, records
 from ddp_hpc.runs.store import Store
-from ddp_hpc.runs.study_runs import Ledger, Planned
+from ddp_hpc.runs.study_runs import Planned, StudyRuns
 
 CORES = 8
 PARAMETERS = 10_000
@@ -56,34 +56,34 @@ def study_file(folder: Path, **keys: Any) -> Path:
     return file
 
 
-def planned(folder: Path, **keys: Any) -> Ledger:
-    """Return the ledger of a study that has not run."""
+def planned(folder: Path, **keys: Any) -> StudyRuns:
+    """Return the runs of a study that has not run."""
     expansion = expand(study_file(folder, **keys))
     runs = tuple(Planned(identity.run_id(spec), spec) for spec in expansion.specs)
-    return Ledger(expansion.study, Store(folder / "results"), runs)
+    return StudyRuns(expansion.study, Store(folder / "results"), runs)
 
 
-def made_up(folder: Path, train: Train | None = None, **keys: Any) -> Ledger:
-    """Return the ledger of a study whose runs have ended as `train` says (like real ones by default)."""
-    ledger = planned(folder, **keys)
-    for run in ledger.planned:
-        write(ledger, run, (train or realistic)(run.spec))
-    return ledger
+def made_up(folder: Path, train: Train | None = None, **keys: Any) -> StudyRuns:
+    """Return the runs of a study whose runs have ended as `train` says (like real ones by default)."""
+    study_runs = planned(folder, **keys)
+    for run in study_runs.planned:
+        write(study_runs, run, (train or realistic)(run.spec))
+    return study_runs
 
 
-def write(ledger: Ledger, run: Planned, result: Result) -> None:
+def write(study_runs: StudyRuns, run: Planned, result: Result) -> None:
     """Write what a run leaves: its records if it has ended, else the journal of its attempt, if any."""
     if result.status == "missing":
         return
     if result.status not in ("ok", "diverged", "oom_gpu"):
-        journal = ledger.store.folder(run.run) / "attempts" / "1"
+        journal = study_runs.store.folder(run.run) / "attempts" / "1"
         journal.mkdir(parents=True)
         (journal / "ended.json").write_text(json.dumps({"status": result.status, "reason": result.reason}))
         return
     metadata = {"provenance": dict(result.provenance), "spec": run.spec.canonical}
     columns = run_columns(run, result)
-    file = ledger.store.file(run.run)
-    records.write("steps", step_columns(run.spec, result, columns), ledger.store.file(run.run, "steps"), metadata)
+    file = study_runs.store.file(run.run)
+    records.write("steps", step_columns(run.spec, result, columns), study_runs.store.file(run.run, "steps"), metadata)
     records.write("run", {name: [value] for name, value in columns.items()}, file, metadata)
 
 

@@ -36,12 +36,12 @@ def train(spec):
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
     folder = tmp_path_factory.mktemp("study")
-    ledger = made_up(folder, train)
-    for name in ledger.study.table_names:
-        tables.make(name, ledger, folder / "tables")
-    for name in ledger.study.figure_names:
-        figures.make(name, ledger.study, folder / "tables", folder / "figures")
-    return report.make(ledger, folder)
+    study_runs = made_up(folder, train)
+    for name in study_runs.study.table_names:
+        tables.make(name, study_runs, folder / "tables")
+    for name in study_runs.study.figure_names:
+        figures.make(name, study_runs.study, folder / "tables", folder / "figures")
+    return report.make(study_runs, folder)
 
 
 @pytest.fixture(scope="module")

@@ -150,11 +150,11 @@ def test_a_reason_shows_options_and_budgets_in_words(project):
 
 def test_progress_tells_runs_apart_on_little_space(project, monkeypatch, capsys):
     project.study("short", BASE + "grid: {learning_rate: [11, 12], optimizer: [sgd, adam], seed: [1, 2]}\n")
-    ledger = Project.here(project.root).ledger("short")
+    study_runs = Project.here(project.root).study_runs("short")
     monkeypatch.setattr(progress, "SPARSE_S", 0)
-    last = ledger.planned[-1].run
-    journal = ledger.store.folder(last) / "attempts" / "1"
-    shown = progress.Progress(ledger, ledger.planned)
+    last = study_runs.planned[-1].run
+    journal = study_runs.store.folder(last) / "attempts" / "1"
+    shown = progress.Progress(study_runs, study_runs.planned)
     journal.mkdir(parents=True)
     mine = {
         "at": "now",
@@ -172,11 +172,11 @@ def test_progress_tells_runs_apart_on_little_space(project, monkeypatch, capsys)
 def test_time_left_counts_what_runs_side_by_side_have_done(project, monkeypatch, capsys):
     """One of eight runs has ended, the others are nine tenths through: not seven times as long is left, but a tenth."""
     project.study("many", BASE + "grid: {learning_rate: [13, 14], optimizer: [sgd, adam], seed: [1, 2]}\n")
-    ledger = Project.here(project.root).ledger("many")
+    study_runs = Project.here(project.root).study_runs("many")
     monkeypatch.setattr(progress, "SPARSE_S", 0)
-    shown = progress.Progress(ledger, ledger.planned)
+    shown = progress.Progress(study_runs, study_runs.planned)
     shown.began -= 79
-    journals = [ledger.store.folder(one.run) / "attempts" / "1" for one in ledger.planned]
+    journals = [study_runs.store.folder(one.run) / "attempts" / "1" for one in study_runs.planned]
     for journal in journals:
         journal.mkdir(parents=True)
         (journal / "progress.json").write_text(json.dumps({"step": 90, "steps_asked": 100, "eta_s": 8}))

@@ -71,9 +71,9 @@ KEYS = {"grid": GRID, "budget": {"steps": 1000}, "rules": {"reference_exchange":
 
 
 def test_noise_and_the_step_of_settling_are_those_of_a_brute_force(tmp_path):
-    ledger = made_up(tmp_path, settling, **KEYS)
+    study_runs = made_up(tmp_path, settling, **KEYS)
 
-    for run, (_, row) in zip(ledger.planned, noise.build(ledger).iterrows(), strict=True):
+    for run, (_, row) in zip(study_runs.planned, noise.build(study_runs).iterrows(), strict=True):
         loss = list(settling(run.spec).loss)
         rest = loss[500:]
         mean = sum(rest) / 500
@@ -102,9 +102,9 @@ def test_what_has_no_steady_state_has_a_reason_and_no_number(tmp_path):
         (2, 0): Result("crashed", "rank 1: ValueError: boom"),
         (8, 0): Result(t_s=(1.0,) * 99, loss=(0.5,) * 99),
     }
-    ledger = made_up(tmp_path, lambda spec: special.get((spec.world_size, spec.seed), settling(spec)), **KEYS)
+    study_runs = made_up(tmp_path, lambda spec: special.get((spec.world_size, spec.seed), settling(spec)), **KEYS)
 
-    table = noise.build(ledger).set_index(["exchange", "world_size", "seed"])
+    table = noise.build(study_runs).set_index(["exchange", "world_size", "seed"])
 
     assert table["reason"].dropna().to_dict() == {
         (exchange, ranks, 0): reason
@@ -116,10 +116,10 @@ def test_what_has_no_steady_state_has_a_reason_and_no_number(tmp_path):
 
 
 def test_pieces_of_curves_hold_all_steps_of_a_run(tmp_path):
-    ledger = made_up(tmp_path, settling, **KEYS)
-    table = noise_curves.build(ledger)
+    study_runs = made_up(tmp_path, settling, **KEYS)
+    table = noise_curves.build(study_runs)
 
-    for run in ledger.planned:
+    for run in study_runs.planned:
         loss, pieces = pd.Series(settling(run.spec).loss), table[table["run"] == run.run]
         assert pieces["step"].tolist() == list(range(4, 1001, 4))
         assert pieces["loss_least"].tolist() == loss.groupby(loss.index // 4).min().tolist()
@@ -136,10 +136,10 @@ PERIODS = [{"name": "weight_average", "period": period} for period in (1, 10)]
 
 def test_figures_show_what_the_tables_hold_and_name_every_period(tmp_path):
     grid = [{"exchange": ["ring", *PERIODS], "world_size": [2, 8], "batch_size": 1, "learning_rate": 0.5}]
-    ledger = made_up(tmp_path, settling, **KEYS | {"grid": grid})
-    tables = {"noise": noise.build(ledger), "noise_curves": noise_curves.build(ledger)}
+    study_runs = made_up(tmp_path, settling, **KEYS | {"grid": grid})
+    tables = {"noise": noise.build(study_runs), "noise_curves": noise_curves.build(study_runs)}
 
-    over_ranks, over_steps = (draw((ledger, tables), name, name) for name in ("noise", "noise_curves"))
+    over_ranks, over_steps = (draw((study_runs, tables), name, name) for name in ("noise", "noise_curves"))
 
     for figure in (over_ranks, over_steps):
         assert {"weight_average (period 1)", "weight_average (period 10)"} < {*words(figure).split("\n")}
@@ -148,7 +148,7 @@ def test_figures_show_what_the_tables_hold_and_name_every_period(tmp_path):
     assert any(len(y) == 2 and list(y) == pytest.approx(ring.tolist()) for y in lines)
     assert any(len(y) > 2 and y[0] / y[-1] == pytest.approx(2) for y in lines)  # 8 ranks: half the noise of 2
     upper, lower = over_steps.axes[0], over_steps.axes[2]  # of 2 ranks
-    assert upper.lines[0].get_ydata()[-1] == pytest.approx(np.mean(settling(ledger.planned[0].spec).loss[-20:]))
+    assert upper.lines[0].get_ydata()[-1] == pytest.approx(np.mean(settling(study_runs.planned[0].spec).loss[-20:]))
     assert [max(line.get_ydata()) for line in lower.lines] == pytest.approx([0.25, 0.25])
 
 

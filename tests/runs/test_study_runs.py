@@ -13,7 +13,7 @@ from ddp_hpc.config import grid
 from ddp_hpc.runs import identity, records
 from ddp_hpc.runs.state import State, state_of
 from ddp_hpc.runs.store import Store
-from ddp_hpc.runs.study_runs import Ledger, Planned
+from ddp_hpc.runs.study_runs import Planned, StudyRuns
 from ddp_hpc.system.process import process_created
 
 STUDY = """\
@@ -26,23 +26,23 @@ budget: {steps: 10}
 
 
 @pytest.fixture
-def ledger(tmp_path) -> Ledger:
+def study_runs(tmp_path) -> StudyRuns:
     """Six planned runs, of which nothing is there yet."""
     file = tmp_path / "try.yaml"
     file.write_text(STUDY)
     found = grid.expand(file)
     planned = tuple(Planned(identity.run_id(spec), spec) for spec in found.specs)
-    return Ledger(found.study, Store(tmp_path / "results"), planned)
+    return StudyRuns(found.study, Store(tmp_path / "results"), planned)
 
 
-def finish(ledger: Ledger, number: int, **columns: object) -> None:
-    one = ledger.planned[number]
+def finish(study_runs: StudyRuns, number: int, **columns: object) -> None:
+    one = study_runs.planned[number]
     row = {"run": one.run, "status": "ok", **one.spec.columns(), **columns}
-    records.write("run", {name: [value] for name, value in row.items()}, ledger.store.file(one.run))
+    records.write("run", {name: [value] for name, value in row.items()}, study_runs.store.file(one.run))
 
 
-def attempt(ledger: Ledger, number: int, count: int, **files: dict) -> Path:
-    journal = ledger.store.folder(ledger.planned[number].run) / "attempts" / str(count)
+def attempt(study_runs: StudyRuns, number: int, count: int, **files: dict) -> Path:
+    journal = study_runs.store.folder(study_runs.planned[number].run) / "attempts" / str(count)
     journal.mkdir(parents=True)
     for name, content in files.items():
         (journal / f"{name}.json").write_text(json.dumps(content))
@@ -59,13 +59,13 @@ def started(pid: int, host: str | None = None) -> dict:
     }
 
 
-def test_every_planned_run_is_a_row_in_the_order_of_the_plan(ledger):
-    finish(ledger, 3, train_s=2.0, oversubscribed=True)
-    finish(ledger, 1, status="diverged", reason="loss is nan at step 3 (rank 0)")
-    attempt(ledger, 2, 1, ended={"status": "timeout", "reason": "after 60 s"})
-    attempt(ledger, 2, 2, ended={"status": "crashed", "reason": "rank 1: ValueError"})
-    runs = ledger.runs
-    assert runs["run"].tolist() == [planned.run for planned in ledger.planned]
+def test_every_planned_run_is_a_row_in_the_order_of_the_plan(study_runs):
+    finish(study_runs, 3, train_s=2.0, oversubscribed=True)
+    finish(study_runs, 1, status="diverged", reason="loss is nan at step 3 (rank 0)")
+    attempt(study_runs, 2, 1, ended={"status": "timeout", "reason": "after 60 s"})
+    attempt(study_runs, 2, 2, ended={"status": "crashed", "reason": "rank 1: ValueError"})
+    runs = study_runs.runs
+    assert runs["run"].tolist() == [planned.run for planned in study_runs.planned]
     assert runs["learning_rate"].tolist() == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]
     assert runs["status"].tolist() == ["missing", "diverged", "crashed", "ok", "missing", "missing"]
     assert runs["reason"].fillna("").tolist() == [
@@ -77,111 +77,111 @@ def test_every_planned_run_is_a_row_in_the_order_of_the_plan(ledger):
         "",
     ]
     assert runs["attempts"].tolist() == [0, 0, 2, 0, 0, 0]
-    assert ledger.coverage() == "2 of 6 runs, 4 missing: 3 not yet run, 1 crashed"
+    assert study_runs.coverage() == "2 of 6 runs, 4 missing: 3 not yet run, 1 crashed"
 
 
-def test_nothing_missing_is_a_number_or_a_truth(ledger):
-    finish(ledger, 0, train_s=2.0, steps=10, oversubscribed=True)
-    spec_columns = set(ledger.planned[1].spec.columns()) | {"run", "spec_hash", "code_hash", "status", "attempts"}
-    missing = ledger.runs.iloc[1]
-    assert [name for name in ledger.runs if not missing.isna()[name] and name not in spec_columns] == []
-    assert ledger.runs["steps"].sum() == 10
-    assert ledger.runs["oversubscribed"].isna().sum() == 5
+def test_nothing_missing_is_a_number_or_a_truth(study_runs):
+    finish(study_runs, 0, train_s=2.0, steps=10, oversubscribed=True)
+    spec_columns = set(study_runs.planned[1].spec.columns()) | {"run", "spec_hash", "code_hash", "status", "attempts"}
+    missing = study_runs.runs.iloc[1]
+    assert [name for name in study_runs.runs if not missing.isna()[name] and name not in spec_columns] == []
+    assert study_runs.runs["steps"].sum() == 10
+    assert study_runs.runs["oversubscribed"].isna().sum() == 5
 
 
-def test_a_full_ledger_says_only_how_many(ledger):
+def test_all_finished_says_only_how_many(study_runs):
     for number in range(6):
-        finish(ledger, number)
-    assert ledger.coverage() == "6 of 6 runs"
+        finish(study_runs, number)
+    assert study_runs.coverage() == "6 of 6 runs"
 
 
-def test_runs_that_are_not_planned_stay_out(ledger):
-    finish(ledger, 0)
-    other = Ledger(ledger.study, ledger.store, ledger.planned[1:])
+def test_runs_that_are_not_planned_stay_out(study_runs):
+    finish(study_runs, 0)
+    other = StudyRuns(study_runs.study, study_runs.store, study_runs.planned[1:])
     assert other.coverage() == "0 of 5 runs, 5 missing: 5 not yet run"
 
 
-def test_a_record_in_the_folder_of_another_run_is_refused(ledger):
-    finish(ledger, 0)
-    wrong = ledger.store.file(ledger.planned[1].run)
+def test_a_record_in_the_folder_of_another_run_is_refused(study_runs):
+    finish(study_runs, 0)
+    wrong = study_runs.store.file(study_runs.planned[1].run)
     wrong.parent.mkdir(parents=True)
-    wrong.write_bytes(ledger.store.file(ledger.planned[0].run).read_bytes())
-    with pytest.raises(records.RecordError, match=f"is the record of {ledger.planned[0].run}"):
-        _ = ledger.runs
+    wrong.write_bytes(study_runs.store.file(study_runs.planned[0].run).read_bytes())
+    with pytest.raises(records.RecordError, match=f"is the record of {study_runs.planned[0].run}"):
+        _ = study_runs.runs
 
 
-def test_an_unreadable_record_is_named_and_not_taken_for_missing(ledger):
-    finish(ledger, 0)
-    ledger.store.file(ledger.planned[0].run).write_bytes(b"")
-    with pytest.raises(records.RecordError, match=ledger.planned[0].run):
-        _ = ledger.runs
+def test_an_unreadable_record_is_named_and_not_taken_for_missing(study_runs):
+    finish(study_runs, 0)
+    study_runs.store.file(study_runs.planned[0].run).write_bytes(b"")
+    with pytest.raises(records.RecordError, match=study_runs.planned[0].run):
+        _ = study_runs.runs
 
 
 @pytest.mark.parametrize(
     "status", ["oom_host", "timeout", "preempted", "node_fail", "launch_failed", "crashed", "rejected"]
 )
-def test_a_failure_stands_as_its_journal_says(ledger, status):
-    attempt(ledger, 0, 1, started=started(1, "elsewhere"), ended={"status": status, "reason": "because"})
-    assert state_of(ledger.store, ledger.planned[0].run) == State(status, "because", 1)
+def test_a_failure_stands_as_its_journal_says(study_runs, status):
+    attempt(study_runs, 0, 1, started=started(1, "elsewhere"), ended={"status": status, "reason": "because"})
+    assert state_of(study_runs.store, study_runs.planned[0].run) == State(status, "because", 1)
 
 
-def test_the_last_attempt_counts_by_number_not_by_text(ledger):
+def test_the_last_attempt_counts_by_number_not_by_text(study_runs):
     for count in range(1, 11):
-        attempt(ledger, 0, count, ended={"status": "crashed" if count < 10 else "timeout", "reason": str(count)})
-    assert state_of(ledger.store, ledger.planned[0].run) == State("timeout", "10", 10)
+        attempt(study_runs, 0, count, ended={"status": "crashed" if count < 10 else "timeout", "reason": str(count)})
+    assert state_of(study_runs.store, study_runs.planned[0].run) == State("timeout", "10", 10)
 
 
-def test_a_record_outweighs_the_journal(ledger):
-    attempt(ledger, 0, 1, ended={"status": "crashed", "reason": "once"})
-    finish(ledger, 0)
-    assert state_of(ledger.store, ledger.planned[0].run) == State("ok", None, 1)
+def test_a_record_outweighs_the_journal(study_runs):
+    attempt(study_runs, 0, 1, ended={"status": "crashed", "reason": "once"})
+    finish(study_runs, 0)
+    assert state_of(study_runs.store, study_runs.planned[0].run) == State("ok", None, 1)
 
 
 @pytest.mark.parametrize("status", ["ok", "diverged", "oom_gpu"])
-def test_a_result_whose_record_was_deleted_is_missing(ledger, status):
+def test_a_result_whose_record_was_deleted_is_missing(study_runs, status):
     """Its journal still says that it ended well: without its numbers that is worth nothing."""
-    attempt(ledger, 0, 1, ended={"status": status})
-    state = state_of(ledger.store, ledger.planned[0].run)
+    attempt(study_runs, 0, 1, ended={"status": status})
+    state = state_of(study_runs.store, study_runs.planned[0].run)
     assert state.status == "missing"
     assert "record was removed" in state.reason
-    assert ledger.coverage().startswith("0 of 6 runs")
+    assert study_runs.coverage().startswith("0 of 6 runs")
 
 
-def test_a_live_supervisor_is_running_and_a_dead_one_cancelled(ledger):
+def test_a_live_supervisor_is_running_and_a_dead_one_cancelled(study_runs):
     sleeper = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
-        attempt(ledger, 0, 1, started=started(sleeper.pid))
-        state = state_of(ledger.store, ledger.planned[0].run)
+        attempt(study_runs, 0, 1, started=started(sleeper.pid))
+        state = state_of(study_runs.store, study_runs.planned[0].run)
         assert state.status == "running"
         assert f"pid {sleeper.pid}" in state.reason
     finally:
         sleeper.kill()
         sleeper.communicate()
-    state = state_of(ledger.store, ledger.planned[0].run)
+    state = state_of(study_runs.store, study_runs.planned[0].run)
     assert state.status == "cancelled"
     assert "without a word" in state.reason
 
 
-def test_a_process_that_got_a_dead_supervisors_number_is_not_taken_for_it(ledger):
+def test_a_process_that_got_a_dead_supervisors_number_is_not_taken_for_it(study_runs):
     other = started(os.getpid())
-    attempt(ledger, 0, 1, started=other | {"process_created": other["process_created"] - 100})
-    assert state_of(ledger.store, ledger.planned[0].run).status == "cancelled"
+    attempt(study_runs, 0, 1, started=other | {"process_created": other["process_created"] - 100})
+    assert state_of(study_runs.store, study_runs.planned[0].run).status == "cancelled"
 
 
-def test_a_supervisor_on_another_host_is_believed(ledger):
-    attempt(ledger, 0, 1, started=started(os.getpid(), "node17"))
-    assert state_of(ledger.store, ledger.planned[0].run).status == "running"
+def test_a_supervisor_on_another_host_is_believed(study_runs):
+    attempt(study_runs, 0, 1, started=started(os.getpid(), "node17"))
+    assert state_of(study_runs.store, study_runs.planned[0].run).status == "running"
 
 
 @pytest.mark.parametrize("content", ["", "{", "null", "[]"])
-def test_half_a_journal_is_no_word(ledger, content):
-    (attempt(ledger, 0, 1) / "ended.json").write_text(content)
-    assert state_of(ledger.store, ledger.planned[0].run).status == "cancelled"
+def test_half_a_journal_is_no_word(study_runs, content):
+    (attempt(study_runs, 0, 1) / "ended.json").write_text(content)
+    assert state_of(study_runs.store, study_runs.planned[0].run).status == "cancelled"
 
 
-def test_steps_and_evaluations_come_as_frames(ledger):
-    run = ledger.planned[0].run
-    records.write("steps", {"step": [0, 1], "rank": [0, 0], "warm_up": [True, False]}, ledger.store.file(run, "steps"))
-    records.write("evaluations", {"step": [1], "metric": [0.9]}, ledger.store.file(run, "evaluations"))
-    assert ledger.steps(run)["warm_up"].tolist() == [True, False]
-    assert ledger.evaluations(run)["metric"].tolist() == [0.9]
+def test_steps_and_evaluations_come_as_frames(study_runs):
+    run = study_runs.planned[0].run
+    records.write("steps", {"step": [0, 1], "rank": [0, 0], "warm_up": [True, False]}, study_runs.store.file(run, "steps"))
+    records.write("evaluations", {"step": [1], "metric": [0.9]}, study_runs.store.file(run, "evaluations"))
+    assert study_runs.steps(run)["warm_up"].tolist() == [True, False]
+    assert study_runs.evaluations(run)["metric"].tolist() == [0.9]

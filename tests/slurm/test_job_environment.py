@@ -65,20 +65,20 @@ def test_a_run_of_one_partition_is_not_trained_in_a_job_of_another(tmp_path, mon
             "partition": [None, "fast", "slow"],
         }
     ]
-    ledger = factory.planned(tmp_path, grid=grid)
-    here = driver._of_this_partition(ledger.planned)
+    study_runs = factory.planned(tmp_path, grid=grid)
+    here = driver._of_this_partition(study_runs.planned)
     assert [one.spec.partition for one in here] == [None, "fast"]
     said = capsys.readouterr().err
     assert said.startswith("1 run left for another job")
     assert "it is for partition slow, and Slurm job 7 is in partition fast" in said
 
-    plan.prepare(ledger)
-    slow = next(one for one in ledger.planned if one.spec.partition == "slow")
-    outcome = supervise(ledger.store.folder(slow.run), [], tmp_path / "data")
+    plan.prepare(study_runs)
+    slow = next(one for one in study_runs.planned if one.spec.partition == "slow")
+    outcome = supervise(study_runs.store.folder(slow.run), [], tmp_path / "data")
     assert (outcome.status, "partition slow" in outcome.reason) == ("launch_failed", True)
 
     monkeypatch.delenv("SLURM_JOB_PARTITION")  # as in a job of the plugin, which has asked for the right one
-    assert driver._of_this_partition(ledger.planned) == list(ledger.planned)
+    assert driver._of_this_partition(study_runs.planned) == list(study_runs.planned)
 
 
 def test_a_shared_job_has_to_be_a_job(tmp_path, monkeypatch):

@@ -47,7 +47,7 @@ def several(tmp_path_factory):
 def checked(folder, *claims):
     study_file(folder, grid=GRID, claims=list(claims))
     project = Project(folder)
-    return claims_check.checked(project, project.ledger(STUDY["name"]))
+    return claims_check.checked(project, project.study_runs(STUDY["name"]))
 
 
 def test_a_claim_that_reads_what_there_is_has_no_note(tmp_path):
@@ -77,7 +77,7 @@ def test_a_column_that_a_table_does_not_have_is_told_with_its_line(tmp_path, cel
 
 @pytest.mark.parametrize("name", Project(ROOT).studies)
 def test_the_claims_of_every_study_read_what_their_tables_have(name):
-    claims_check.checked(Project(ROOT), Project(ROOT).ledger(name))
+    claims_check.checked(Project(ROOT), Project(ROOT).study_runs(name))
 
 
 def test_a_trend_over_texts_is_refused(tmp_path):
@@ -106,7 +106,7 @@ def test_a_few_runs_tell_the_columns_of_all(several, name):
     few = claims_check._few(several)
 
     assert len(few) < len(several.planned) / 4
-    of_few, of_all = (set(build(ledger)) - set(SPEC_COLUMNS) for ledger in (replace(several, planned=few), several))
+    of_few, of_all = (set(build(study_runs)) - set(SPEC_COLUMNS) for study_runs in (replace(several, planned=few), several))
     assert of_few == of_all
 
 
@@ -120,7 +120,7 @@ def stamps(folder, *claims):
     """The stamps of all tables, figures and the page, by name."""
     study_file(folder, grid=GRID, claims=list(claims))
     project = Project(folder)
-    targets = StudyTargets(project, project.ledger(STUDY["name"]), settled=True)
+    targets = StudyTargets(project, project.study_runs(STUDY["name"]), settled=True)
     return dict(stamp.rsplit("/", 1)[1].split(".") for stamp in targets.stamps)
 
 
@@ -142,7 +142,7 @@ def test_an_edit_of_a_claim_makes_its_table_and_the_page_anew_and_trains_nothing
     assert anew(before, stamps(finished)) == {"report-report"}
     project = Project(finished)
     study_file(finished, grid=GRID, claims=[changed(statement="another")])
-    assert StudyTargets(project, project.ledger(STUDY["name"]), settled=False).missing == []
+    assert StudyTargets(project, project.study_runs(STUDY["name"]), settled=False).missing == []
 
 
 def test_the_code_of_a_table_that_is_read_makes_the_verdicts_anew(finished, monkeypatch):

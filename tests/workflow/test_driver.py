@@ -109,13 +109,13 @@ def test_a_record_that_was_replaced_makes_new_tables_whatever_its_date(project):
 
 def test_failures_that_differ_in_job_host_and_log_only_are_one_line(tmp_path):
     grid = [{"exchange": "none", "world_size": 1, "batch_size": 16, "learning_rate": [n / 100 for n in range(1, 13)]}]
-    ledger = factory.planned(tmp_path, grid=grid)
+    study_runs = factory.planned(tmp_path, grid=grid)
     said = [
         f"Slurm job {n} failed on gx-r{n:02}: FAILED, exit code 1:0; its log, /a/{n}.log, says: No" for n in range(10)
     ]
     said += ["Slurm job 11 failed on gx-r11: FAILED, exit code 1:0; its log, /a/11.log, says: Yes", None]
     states = [State("crashed" if reason else "missing", reason) for reason in said]
-    lines = driver._failures(ledger, {one.run: state for one, state in zip(ledger.planned, states, strict=True)})
+    lines = driver._failures(study_runs, {one.run: state for one, state in zip(study_runs.planned, states, strict=True)})
     assert [line.split(":")[0] for line in lines] == ["  10 crashed", "  1 crashed", "  1 not yet run"]
     assert "Slurm job 0 failed on gx-r00" in lines[0]
 

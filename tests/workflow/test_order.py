@@ -13,10 +13,10 @@ GRID = "grid:\n- {exchange: none, world_size: 1}\n- {exchange: [ring, mpi_allred
 
 
 def in_rounds(folder, **keys):
-    ledger = planned(folder, **keys)
+    study_runs = planned(folder, **keys)
     return [
         (one.spec.exchange.name, one.spec.batch_size, one.spec.seed)
-        for one in StudyTargets(Project(folder), ledger, settled=False).in_rounds
+        for one in StudyTargets(Project(folder), study_runs, settled=False).in_rounds
     ]
 
 

@@ -35,29 +35,29 @@ def project(tmp_path) -> Project:
     return Project(tmp_path)
 
 
-def by_point(ledger, asked) -> dict[tuple[int, float], object]:
-    specs = {planned.run: planned.spec for planned in ledger.planned}
+def by_point(study_runs, asked) -> dict[tuple[int, float], object]:
+    specs = {planned.run: planned.spec for planned in study_runs.planned}
     return {(specs[run].world_size, specs[run].learning_rate): one for run, one in asked.items()}
 
 
-def journal(ledger, index: int, number: int, **content) -> None:
-    folder = ledger.store.folder(ledger.planned[index].run) / "attempts" / str(number)
+def journal(study_runs, index: int, number: int, **content) -> None:
+    folder = study_runs.store.folder(study_runs.planned[index].run) / "attempts" / str(number)
     folder.mkdir(parents=True)
     (folder / "started.json").write_text(json.dumps({"request": content.pop("request", None)}))
     (folder / "ended.json").write_text(json.dumps(content))
 
 
-def finish(ledger, index: int, **ended) -> None:
-    journal(ledger, index, 1, **ended)
-    ledger.store.file(ledger.planned[index].run).touch()
+def finish(study_runs, index: int, **ended) -> None:
+    journal(study_runs, index, 1, **ended)
+    study_runs.store.file(study_runs.planned[index].run).touch()
 
 
 def test_the_time_is_that_of_a_finished_run_that_differs_only_in_what_takes_no_time(project):
-    ledger = project.ledger("one")
-    plan.prepare(ledger)
-    finish(ledger, 0, status="ok", wall_s=1800, steps=10)
+    study_runs = project.study_runs("one")
+    plan.prepare(study_runs)
+    finish(study_runs, 0, status="ok", wall_s=1800, steps=10)
 
-    asked = by_point(ledger, requests.requests([ledger], MACHINE))
+    asked = by_point(study_runs, requests.requests([study_runs], MACHINE))
 
     assert asked.keys() == {(2, 0.2), (4, 0.1), (4, 0.2)}, "what is finished asks for nothing"
     assert asked[2, 0.2].runtime_min == 50, "30 minutes x 1.5 and 5 more"
@@ -65,30 +65,30 @@ def test_the_time_is_that_of_a_finished_run_that_differs_only_in_what_takes_no_t
 
 
 def test_a_run_that_diverged_says_nothing_of_the_time_of_others(project):
-    ledger = project.ledger("one")
-    plan.prepare(ledger)
-    finish(ledger, 0, status="diverged", wall_s=60, steps=2)
-    assert by_point(ledger, requests.requests([ledger], MACHINE))[2, 0.2].runtime_min == 60
+    study_runs = project.study_runs("one")
+    plan.prepare(study_runs)
+    finish(study_runs, 0, status="diverged", wall_s=60, steps=2)
+    assert by_point(study_runs, requests.requests([study_runs], MACHINE))[2, 0.2].runtime_min == 60
 
 
 def test_what_failed_for_time_or_memory_asks_for_more_than_it_had(project):
-    ledger = project.ledger("one")
-    journal(ledger, 0, 1, status="timeout", request={"runtime_min": 60, "mem_mb": 8000})
-    journal(ledger, 0, 2, status="timeout", request={"runtime_min": 120, "mem_mb": 8000})
-    journal(ledger, 1, 1, status="oom_host", request={"runtime_min": 60, "mem_mb": 3000})
-    journal(ledger, 2, 1, status="timeout")  # of a machine file nobody had heard then
+    study_runs = project.study_runs("one")
+    journal(study_runs, 0, 1, status="timeout", request={"runtime_min": 60, "mem_mb": 8000})
+    journal(study_runs, 0, 2, status="timeout", request={"runtime_min": 120, "mem_mb": 8000})
+    journal(study_runs, 1, 1, status="oom_host", request={"runtime_min": 60, "mem_mb": 3000})
+    journal(study_runs, 2, 1, status="timeout")  # of a machine file nobody had heard then
 
-    asked = requests.requests([ledger], MACHINE)
+    asked = requests.requests([study_runs], MACHINE)
 
-    times = [asked[planned.run].runtime_min for planned in ledger.planned]
+    times = [asked[planned.run].runtime_min for planned in study_runs.planned]
     assert times == [240, 60, 60, 60]
-    assert [asked[planned.run].mem_mb for planned in ledger.planned] == [8000, 8000, 8000, 8000]
+    assert [asked[planned.run].mem_mb for planned in study_runs.planned] == [8000, 8000, 8000, 8000]
 
 
 def test_what_the_machine_cannot_take_is_told_once_for_all_runs_that_have_it(project):
     (project.root / "config/studies/one.yaml").write_text("name: one\n" + STUDY.replace("[2, 4]", "[2, 4, 8]"))
     with pytest.raises(MachineError) as error:
-        requests.requests([project.ledger("one")], MACHINE)
+        requests.requests([project.study_runs("one")], MACHINE)
     assert str(error.value).count("\n") == 0
     assert "world_size=8, 2 to a node needs 4 nodes, and partition gpu gives 2" in str(error.value)
     assert "it would fit partition cpu (e.g. world_size 8, learning_rate 0.1; 2 runs)" in str(error.value)
@@ -99,20 +99,20 @@ def test_of_two_studies_that_share_runs_the_longer_time_counts(project):
     sandbox.study("patient", "runtime_min: 300\n" + STUDY)
     sandbox.study("hasty", "runtime_min: 3\n" + STUDY)
     for order in (["hasty", "patient"], ["patient", "hasty"]):
-        asked = requests.requests([project.ledger(name) for name in order], MACHINE)
+        asked = requests.requests([project.study_runs(name) for name in order], MACHINE)
         assert {one.runtime_min for one in asked.values()} == {300}
 
 
 def test_a_job_reads_what_was_asked_for_at_its_submission(project):
-    ledger = project.ledger("one")
-    asked = requests.requests([ledger], MACHINE)
-    requests.write(ledger.store, ledger.planned, asked)
-    first = ledger.planned[0].run
-    assert requests.read(ledger.store, first) == asked[first]
+    study_runs = project.study_runs("one")
+    asked = requests.requests([study_runs], MACHINE)
+    requests.write(study_runs.store, study_runs.planned, asked)
+    first = study_runs.planned[0].run
+    assert requests.read(study_runs.store, first) == asked[first]
 
-    requests.write(ledger.store, ledger.planned, {})
+    requests.write(study_runs.store, study_runs.planned, {})
     with pytest.raises(MachineError, match=r"request.json is missing"):
-        requests.read(ledger.store, first)
+        requests.read(study_runs.store, first)
 
 
 def resources(text: str) -> list[dict[str, str]]:
@@ -202,10 +202,10 @@ EDITS = {
 @pytest.mark.parametrize(("file", "text"), EDITS.values(), ids=EDITS)
 def test_a_job_trains_what_was_submitted_whatever_is_edited_while_it_waits(project, monkeypatch, file, text):
     monkeypatch.chdir(project.root)
-    ledger = project.ledger("one")
-    run = ledger.planned[0].run
-    plan.prepare(ledger)
-    requests.write(ledger.store, ledger.planned, requests.requests([ledger], MACHINE))
+    study_runs = project.study_runs("one")
+    run = study_runs.planned[0].run
+    plan.prepare(study_runs)
+    requests.write(study_runs.store, study_runs.planned, requests.requests([study_runs], MACHINE))
     (project.root / "config" / "machines" / "here.yaml").write_text(json.dumps(MACHINE.model_dump(mode="json")))
     config = {"studies": ["one"], "machine": "here", "only": "logs/pass.json"}
     if text:
@@ -220,6 +220,6 @@ def test_a_job_trains_what_was_submitted_whatever_is_edited_while_it_waits(proje
     assert asked["mpi"](wildcards).endswith("-n 2 -c 4 --ntasks-per-node=2 --distribution=block")
     assert (asked["slurm_partition"](wildcards), asked["runtime"](wildcards)) == ("gpu", 60)
 
-    shutil.rmtree(ledger.store.folder(run))
+    shutil.rmtree(study_runs.store.folder(run))
     with pytest.raises(MachineError, match=r"spec\.json is missing .* call `ddp-hpc run` again"):
         targets.data_for(run)

@@ -24,7 +24,7 @@ GRID = [{"exchange": "none", "world_size": 1, "batch_size": 16, "learning_rate":
 
 
 @pytest.fixture
-def ledger(tmp_path):
+def study_runs(tmp_path):
     """Three runs of which nothing is there."""
     return factory.planned(tmp_path, grid=GRID)
 
@@ -42,26 +42,26 @@ def cluster(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def jobs(tmp_path, ledger):
-    return Jobs(Project(tmp_path), ledger.planned, Signals())
+def jobs(tmp_path, study_runs):
+    return Jobs(Project(tmp_path), study_runs.planned, Signals())
 
 
-def listed(ledger, folder, *states: str) -> str:
+def listed(study_runs, folder, *states: str) -> str:
     """What squeue prints of jobs in these states, of the planned runs one after the other."""
-    runs = zip(states, ledger.planned, strict=False)
+    runs = zip(states, study_runs.planned, strict=False)
     return says("\n".join(line(n, state, one.run, folder) for n, (state, one) in enumerate(runs, 17)))
 
 
-def test_ours_are_the_jobs_of_planned_runs_in_this_folder_that_are_not_over(tmp_path, ledger, jobs, cluster):
-    run = ledger.planned[0].run
+def test_ours_are_the_jobs_of_planned_runs_in_this_folder_that_are_not_over(tmp_path, study_runs, jobs, cluster):
+    run = study_runs.planned[0].run
     lines = [line(17, "RUNNING", run, tmp_path), line(18, "PENDING", run, "/elsewhere")]
     lines += [line(19, "RUNNING", "another", tmp_path), line(20, "FAILED", run, tmp_path)]
     cluster(squeue=says("\n".join(lines)))
     assert [job.number for job in jobs.active()] == ["17"]
 
 
-def test_a_job_that_squeue_has_left_out_is_active_until_scontrol_says_otherwise(tmp_path, ledger, jobs, cluster):
-    everything = listed(ledger, tmp_path, "RUNNING", "PENDING")
+def test_a_job_that_squeue_has_left_out_is_active_until_scontrol_says_otherwise(tmp_path, study_runs, jobs, cluster):
+    everything = listed(study_runs, tmp_path, "RUNNING", "PENDING")
     cluster(squeue=everything)
     assert [job.number for job in jobs.active()] == ["17", "18"]
     cluster(squeue="exit 0", scontrol=says(fake_slurm.shown(17, "RUNNING")))
@@ -113,8 +113,8 @@ def test_a_workflow_is_pointless_when_all_has_ended_or_it_waits_for_jobs_that_ar
 
 
 @pytest.mark.parametrize("state", ["PENDING", "RUNNING", "COMPLETING", "SUSPENDED"])
-def test_a_workflow_whose_jobs_wait_or_run_is_left_alone(tmp_path, ledger, cluster, watch, workflow, state):
-    cluster(squeue=listed(ledger, tmp_path, state))
+def test_a_workflow_whose_jobs_wait_or_run_is_left_alone(tmp_path, study_runs, cluster, watch, workflow, state):
+    cluster(squeue=listed(study_runs, tmp_path, state))
     assert watch(1, 2 * slurm_jobs.STUCK_S)(workflow) is False
 
 
@@ -137,10 +137,10 @@ def test_a_workflow_that_waits_for_accounting_that_hangs_does_not_work(cluster, 
         assert watch(0, 2 * slurm_jobs.QUIET_S)(asking.pid) is True
 
 
-def test_all_jobs_are_cancelled_once_and_named(tmp_path, ledger, jobs, cluster, capsys):
+def test_all_jobs_are_cancelled_once_and_named(tmp_path, study_runs, jobs, cluster, capsys):
     cancel = f"echo $* >> {tmp_path}/cancelled; echo exit 0 > {tmp_path}/gone"
     away = f"test -e {tmp_path}/asked || {{ : > {tmp_path}/asked; exit 1; }}"  # only the first time
-    squeue = f"{away}\ntest -e {tmp_path}/gone && exit 0\n{listed(ledger, tmp_path, 'RUNNING', 'PENDING', 'COMPLETED')}"
+    squeue = f"{away}\ntest -e {tmp_path}/gone && exit 0\n{listed(study_runs, tmp_path, 'RUNNING', 'PENDING', 'COMPLETED')}"
     cluster(squeue=squeue, scancel=cancel)
     jobs.cancel()
     assert (tmp_path / "cancelled").read_text() == "17 18\n"
@@ -163,42 +163,42 @@ def test_nothing_is_submitted_until_slurm_answers(tmp_path, jobs, cluster, monke
     assert capsys.readouterr().err.count("nothing is submitted until it does") == 1
 
 
-def test_a_slow_squeue_does_not_keep_progress_from_looking_again(tmp_path, ledger, cluster):
+def test_a_slow_squeue_does_not_keep_progress_from_looking_again(tmp_path, study_runs, cluster):
     """Waiting for Slurm takes no core from the trainings; two minutes without a look would hide all ends."""
-    mark_slurm(ledger.store)
+    mark_slurm(study_runs.store)
     cluster(squeue="/bin/sleep 1.5")
-    progress = Progress(ledger, ledger.planned)
+    progress = Progress(study_runs, study_runs.planned)
     progress.show()
     assert progress.next_look - time.monotonic() < slurm_jobs.STUCK_S / 4
 
 
-def test_while_nothing_runs_it_is_said_why_jobs_wait(tmp_path, ledger, cluster, monkeypatch, capsys):
-    mark_slurm(ledger.store)
-    lines = [line(17 + n, "PENDING", one.run, tmp_path, "JobHeldAdmin") for n, one in enumerate(ledger.planned)]
+def test_while_nothing_runs_it_is_said_why_jobs_wait(tmp_path, study_runs, cluster, monkeypatch, capsys):
+    mark_slurm(study_runs.store)
+    lines = [line(17 + n, "PENDING", one.run, tmp_path, "JobHeldAdmin") for n, one in enumerate(study_runs.planned)]
     cluster(squeue=says("\n".join(lines)))
     monkeypatch.setattr("ddp_hpc.workflow.progress.SPARSE_S", 0)
-    Progress(ledger, ledger.planned).show()
+    Progress(study_runs, study_runs.planned).show()
     assert "0 of 3 runs trained, 3 queued (JobHeldAdmin), " in capsys.readouterr().out
 
 
 class Scripted:
     """A Snakemake that is made up: in each pass the runs end as the script says; it notes what it was to train."""
 
-    def __init__(self, ledger, *script: dict[int, str]) -> None:
-        self.ledger, self.script, self.trained = ledger, list(script), []
-        self.log = ledger.store.root.parent / "logs" / "try.log"
+    def __init__(self, study_runs, *script: dict[int, str]) -> None:
+        self.study_runs, self.script, self.trained = study_runs, list(script), []
+        self.log = study_runs.store.root.parent / "logs" / "try.log"
 
     def start(self, target, progress, only) -> int:
         runs = json.loads((self.log.parent / only.removeprefix("only=")).read_text())
-        numbers = {one.run: number for number, one in enumerate(self.ledger.planned)}
+        numbers = {one.run: number for number, one in enumerate(self.study_runs.planned)}
         self.trained.append([numbers[run] for run in runs])
         for number, status in self.script.pop(0).items():
-            one = self.ledger.planned[number]
+            one = self.study_runs.planned[number]
             if status == "ok":
-                factory.write(self.ledger, one, factory.realistic(one.spec))
+                factory.write(self.study_runs, one, factory.realistic(one.spec))
                 continue
-            tried = len(self.ledger.store.attempts(one.run))
-            journal = self.ledger.store.folder(one.run) / "attempts" / str(tried + 1)
+            tried = len(self.study_runs.store.attempts(one.run))
+            journal = self.study_runs.store.folder(one.run) / "attempts" / str(tried + 1)
             journal.mkdir(parents=True)
             (journal / "ended.json").write_text(json.dumps({"status": status, "reason": "scripted"}))
         return 1
@@ -207,23 +207,23 @@ class Scripted:
 RETRIES = {"timeout": 1, "node_fail": 2}
 
 
-def test_what_fails_is_tried_again_as_often_as_the_machine_says_and_no_other(ledger):
+def test_what_fails_is_tried_again_as_often_as_the_machine_says_and_no_other(study_runs):
     workflow = Scripted(
-        ledger,
+        study_runs,
         {0: "ok", 1: "timeout", 2: "crashed"},
         {1: "node_fail"},
         {1: "node_fail"},
         {1: "timeout"},
     )
-    Passes(ledger, workflow, None, RETRIES, Signals()).train(ledger.planned)
+    Passes(study_runs, workflow, None, RETRIES, Signals()).train(study_runs.planned)
     assert workflow.trained == [[0, 1, 2], [1], [1], [1]]
-    assert state_of(ledger.store, ledger.planned[1].run).status == "timeout"
+    assert state_of(study_runs.store, study_runs.planned[1].run).status == "timeout"
 
 
-def test_what_failed_with_its_node_waits_before_it_is_tried_again(ledger, capsys):
-    workflow = Scripted(ledger, {0: "timeout"}, {0: "node_fail"}, {0: "ok"})
+def test_what_failed_with_its_node_waits_before_it_is_tried_again(study_runs, capsys):
+    workflow = Scripted(study_runs, {0: "timeout"}, {0: "node_fail"}, {0: "ok"})
     began = time.monotonic()
-    Passes(ledger, workflow, None, RETRIES, Signals(), pause_s=1.0).train([ledger.planned[0]])
+    Passes(study_runs, workflow, None, RETRIES, Signals(), pause_s=1.0).train([study_runs.planned[0]])
     assert time.monotonic() - began >= 1.0
     assert [line for line in capsys.readouterr().out.splitlines() if "try again" in line] == [
         "1 run to try again: 1 timeout",
@@ -231,24 +231,24 @@ def test_what_failed_with_its_node_waits_before_it_is_tried_again(ledger, capsys
     ]
 
 
-def test_without_a_machine_nothing_is_tried_again_within_one_call(ledger):
-    workflow = Scripted(ledger, {0: "ok", 1: "timeout", 2: "node_fail"})
-    Passes(ledger, workflow, None, {}, Signals()).train(ledger.planned)
+def test_without_a_machine_nothing_is_tried_again_within_one_call(study_runs):
+    workflow = Scripted(study_runs, {0: "ok", 1: "timeout", 2: "node_fail"})
+    Passes(study_runs, workflow, None, {}, Signals()).train(study_runs.planned)
     assert workflow.trained == [[0, 1, 2]]
 
 
-def test_failures_of_earlier_calls_do_not_count(ledger):
+def test_failures_of_earlier_calls_do_not_count(study_runs):
     for _ in range(2):
-        workflow = Scripted(ledger, {1: "timeout"}, {1: "timeout"})
-        Passes(ledger, workflow, None, RETRIES, Signals()).train([ledger.planned[1]])
+        workflow = Scripted(study_runs, {1: "timeout"}, {1: "timeout"})
+        Passes(study_runs, workflow, None, RETRIES, Signals()).train([study_runs.planned[1]])
         assert workflow.trained == [[1], [1]]
 
 
-def test_after_a_signal_nothing_is_tried_again(ledger):
+def test_after_a_signal_nothing_is_tried_again(study_runs):
     signals = Signals()
-    workflow = Scripted(ledger, {1: "timeout"})
+    workflow = Scripted(study_runs, {1: "timeout"})
     signals.asked.append(15)
-    assert Passes(ledger, workflow, None, RETRIES, signals).train([ledger.planned[1]]) == -1
+    assert Passes(study_runs, workflow, None, RETRIES, signals).train([study_runs.planned[1]]) == -1
     assert workflow.trained == []
 
 
@@ -257,7 +257,7 @@ class Refusing(Scripted):
 
     def start(self, target, progress, only, remote, over) -> int:
         runs = json.loads((self.log.parent / only.removeprefix("only=")).read_text())
-        self.script = [{number: "ok"} for number, one in enumerate(self.ledger.planned) if one.run == runs[0]]
+        self.script = [{number: "ok"} for number, one in enumerate(self.study_runs.planned) if one.run == runs[0]]
         self.refused = dict.fromkeys(runs[1:], "sbatch: error: AssocMaxSubmitJobLimit")
         return super().start(target, progress, only)
 
@@ -266,19 +266,19 @@ class Refusing(Scripted):
         return refused
 
 
-def test_what_a_full_queue_has_refused_is_submitted_when_there_is_room(ledger, jobs, cluster, capsys):
+def test_what_a_full_queue_has_refused_is_submitted_when_there_is_room(study_runs, jobs, cluster, capsys):
     cluster(squeue="exit 0")
-    workflow = Refusing(ledger)
-    Passes(ledger, workflow, jobs, {}, Signals()).train(ledger.planned)
+    workflow = Refusing(study_runs)
+    Passes(study_runs, workflow, jobs, {}, Signals()).train(study_runs.planned)
     assert workflow.trained == [[0, 1, 2], [1, 2], [2]]
     assert "2 runs to try again: 2 rejected" in capsys.readouterr().out
 
 
-def test_what_is_refused_though_no_other_job_is_there_is_not_submitted_for_ever(ledger, jobs, cluster):
+def test_what_is_refused_though_no_other_job_is_there_is_not_submitted_for_ever(study_runs, jobs, cluster):
     cluster(squeue="exit 0")
-    workflow = Refusing(ledger)
-    workflow.refused = {one.run: "Job violates policy (job submit limit)" for one in ledger.planned}
+    workflow = Refusing(study_runs)
+    workflow.refused = {one.run: "Job violates policy (job submit limit)" for one in study_runs.planned}
     workflow.start = lambda *given, **named: 1
-    Passes(ledger, workflow, jobs, {}, Signals()).train(ledger.planned)
-    assert {state_of(ledger.store, one.run).status for one in ledger.planned} == {"rejected"}
-    assert all(state_of(ledger.store, one.run).attempts == 1 for one in ledger.planned)
+    Passes(study_runs, workflow, jobs, {}, Signals()).train(study_runs.planned)
+    assert {state_of(study_runs.store, one.run).status for one in study_runs.planned} == {"rejected"}
+    assert all(state_of(study_runs.store, one.run).attempts == 1 for one in study_runs.planned)

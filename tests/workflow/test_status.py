@@ -12,61 +12,61 @@ GRID = [{"exchange": "none", "world_size": 1, "batch_size": 16, "learning_rate":
 
 
 @pytest.fixture
-def ledger(tmp_path):
+def study_runs(tmp_path):
     """Five runs: one finished, four of which nothing is there."""
-    ledger = factory.planned(tmp_path, grid=GRID)
-    factory.write(ledger, ledger.planned[0], factory.realistic(ledger.planned[0].spec))
-    return ledger
+    study_runs = factory.planned(tmp_path, grid=GRID)
+    factory.write(study_runs, study_runs.planned[0], factory.realistic(study_runs.planned[0].spec))
+    return study_runs
 
 
-def journal(ledger, number, attempt, **files):
-    folder = ledger.store.folder(ledger.planned[number].run) / "attempts" / str(attempt)
+def journal(study_runs, number, attempt, **files):
+    folder = study_runs.store.folder(study_runs.planned[number].run) / "attempts" / str(attempt)
     folder.mkdir(parents=True)
     for name, content in files.items():
         (folder / f"{name}.json").write_text(json.dumps(content))
 
 
-def test_node_hours_are_those_of_all_attempts_times_their_nodes(ledger):
+def test_node_hours_are_those_of_all_attempts_times_their_nodes(study_runs):
     at = "2026-01-31T08:00:00+00:00"
-    journal(ledger, 0, 1, started={"at": at}, ended={"status": "ok", "wall_s": 3600})  # one node: nothing was asked
-    journal(ledger, 1, 1, started={"at": at, "request": {"nodes": 2}}, ended={"status": "timeout", "wall_s": 1800})
-    journal(ledger, 1, 2, started={"at": at, "request": {"nodes": 4}}, ended={"status": "crashed", "wall_s": 900})
+    journal(study_runs, 0, 1, started={"at": at}, ended={"status": "ok", "wall_s": 3600})  # one node: nothing was asked
+    journal(study_runs, 1, 1, started={"at": at, "request": {"nodes": 2}}, ended={"status": "timeout", "wall_s": 1800})
+    journal(study_runs, 1, 2, started={"at": at, "request": {"nodes": 4}}, ended={"status": "crashed", "wall_s": 900})
     killed = {"status": "node_fail", "at": "2026-01-31T08:30:00+00:00"}  # told by Slurm
-    journal(ledger, 2, 1, started={"at": at, "request": {"nodes": 3}}, ended=killed)
-    journal(ledger, 3, 1, started={"slurm_job": None}, ended={"status": "rejected"})  # never began
+    journal(study_runs, 2, 1, started={"at": at, "request": {"nodes": 3}}, ended=killed)
+    journal(study_runs, 3, 1, started={"slurm_job": None}, ended={"status": "rejected"})  # never began
 
-    assert status.overview(ledger)["node_hours"]["used"] == pytest.approx(1 + 2 * 0.5 + 4 * 0.25 + 3 * 0.5)
+    assert status.overview(study_runs)["node_hours"]["used"] == pytest.approx(1 + 2 * 0.5 + 4 * 0.25 + 3 * 0.5)
 
 
-def test_what_is_expected_counts_the_time_left_of_those_that_run(ledger):
-    runs = [planned.run for planned in ledger.planned]
-    (ledger.store.folder(runs[1])).mkdir()
-    (ledger.store.folder(runs[1]) / "request.json").write_text('{"nodes": 2}')
+def test_what_is_expected_counts_the_time_left_of_those_that_run(study_runs):
+    runs = [planned.run for planned in study_runs.planned]
+    (study_runs.store.folder(runs[1])).mkdir()
+    (study_runs.store.folder(runs[1]) / "request.json").write_text('{"nodes": 2}')
     states = {run: State("missing") for run in runs} | {
         runs[0]: State("ok"),
         runs[1]: State("running", progress={"eta_s": 1800.0}),
     }
 
-    hours = status.node_hours(ledger, states)
+    hours = status.node_hours(study_runs, states)
 
     assert hours == status.NodeHours(used=0.0, expected=2 * 0.5, of_runs=1, to_do=4)
 
 
-def test_of_an_interrupted_run_the_rest_is_to_come_and_the_reason_says_where_it_goes_on(ledger, monkeypatch):
+def test_of_an_interrupted_run_the_rest_is_to_come_and_the_reason_says_where_it_goes_on(study_runs, monkeypatch):
     """Slurm knows of no checkpoints: it only says that the job was cancelled."""
-    run, spec = ledger.planned[1].run, ledger.planned[1].spec
+    run, spec = study_runs.planned[1].run, study_runs.planned[1].spec
     at = "2026-01-31T08:00:00+00:00"
     told = {"status": "cancelled", "reason": "Slurm job 17 was cancelled by user root"}
-    journal(ledger, 1, 1, started={"at": at}, ended=told)
-    items = [plan.Item(one, "new", "", plan.Estimate(3600, 3600, 3600, 1)) for one in ledger.planned[:2]]
-    others = [plan.Item(one, "new", "", None) for one in ledger.planned[2:]]
-    monkeypatch.setattr(plan, "plan", lambda ledger: items + others)
+    journal(study_runs, 1, 1, started={"at": at}, ended=told)
+    items = [plan.Item(one, "new", "", plan.Estimate(3600, 3600, 3600, 1)) for one in study_runs.planned[:2]]
+    others = [plan.Item(one, "new", "", None) for one in study_runs.planned[2:]]
+    monkeypatch.setattr(plan, "plan", lambda study_runs: items + others)
 
-    anew = status.overview(ledger)
-    (ledger.store.folder(run) / "checkpoint").mkdir()
+    anew = status.overview(study_runs)
+    (study_runs.store.folder(run) / "checkpoint").mkdir()
     step = spec.steps_asked * 3 // 4
-    (ledger.store.folder(run) / "checkpoint" / "checkpoint.json").write_text(json.dumps({"step": step}))
-    goes_on = status.overview(ledger)
+    (study_runs.store.folder(run) / "checkpoint" / "checkpoint.json").write_text(json.dumps({"step": step}))
+    goes_on = status.overview(study_runs)
 
     assert [found["node_hours"]["expected"] for found in (anew, goes_on)] == [1.0, pytest.approx(0.25, rel=0.01)]
     assert [found["runs"][1]["reason"] for found in (anew, goes_on)] == [
@@ -75,8 +75,8 @@ def test_of_an_interrupted_run_the_rest_is_to_come_and_the_reason_says_where_it_
     ]
 
 
-def test_the_lines_say_what_runs_waits_and_has_failed(ledger):
-    runs = [planned.run for planned in ledger.planned]
+def test_the_lines_say_what_runs_waits_and_has_failed(study_runs):
+    runs = [planned.run for planned in study_runs.planned]
     rows = [
         {"run": runs[0], "status": "ok", "reason": None, "attempts": 1},
         {"run": runs[1], "status": "running", "reason": "since 8:00", "attempts": 1, "step": 120, "steps_asked": 400}
@@ -88,7 +88,7 @@ def test_the_lines_say_what_runs_waits_and_has_failed(ledger):
     counts = {"ok": 1, "running": 1, "queued": 2, "timeout": 1}
     hours = {"used": 0.5, "expected": 12.0, "of_runs": 3, "to_do": 4}
 
-    said = status.lines(ledger, {"counts": counts, "node_hours": hours, "runs": rows})
+    said = status.lines(study_runs, {"counts": counts, "node_hours": hours, "runs": rows})
 
     assert said == [
         "made_up: 1 of 5 runs finished: 1 ok, 1 timeout, 2 queued, 1 running",

@@ -126,11 +126,11 @@ def _copy_of(project: Project, folder: Path, points: int) -> Project:
 
 def _finish(copy: Project) -> None:
     """Put an empty file where every record, table, figure and page would be: planning looks no deeper."""
-    ledger = copy.ledger("bench")
-    plan.prepare(ledger)
-    for planned in ledger.planned:
+    study_runs = copy.study_runs("bench")
+    plan.prepare(study_runs)
+    for planned in study_runs.planned:
         copy.store.file(planned.run).touch()
-    targets = StudyTargets(copy, ledger, settled=False)
+    targets = StudyTargets(copy, study_runs, settled=False)
     for name in [*targets.stamps, *targets.outputs]:
         file = copy.root / name
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,7 @@ from ddp_hpc.config import catalog
 from ddp_hpc.config.study import StudyError
 from ddp_hpc.runs.project import Project
 from ddp_hpc.runs.statuses import FAILED, in_words
-from ddp_hpc.runs.study_runs import Ledger
+from ddp_hpc.runs.study_runs import StudyRuns
 from ddp_hpc.slurm.packing import Ways
 from ddp_hpc.slurm.resources import Request
 from ddp_hpc.system.durations import duration, rank_time
@@ -25,15 +25,15 @@ def studies(project: Project) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for name in project.studies:
         try:
-            ledger = project.ledger(name)
+            study_runs = project.study_runs(name)
         except StudyError as error:
             rows.append(
                 {"study": name, "runs": None, "finished": None, "description": f"WRONG: {error}".split("\n")[0]}
             )
             continue
-        finished = sum(project.store.finished(planned.run) for planned in ledger.planned)
-        description = ledger.study.description
-        rows.append({"study": name, "runs": len(ledger.planned), "finished": finished, "description": description})
+        finished = sum(project.store.finished(planned.run) for planned in study_runs.planned)
+        description = study_runs.study.description
+        rows.append({"study": name, "runs": len(study_runs.planned), "finished": finished, "description": description})
     return rows
 
 
@@ -67,19 +67,19 @@ def choice_lines(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def points(project: Project, name: str) -> list[dict[str, Any]]:
     """Return a row per planned run of a study: the fields that vary, and its name."""
-    ledger = project.ledger(name)
-    return [fields | {"run": run} for run, fields in ledger.varying.items()]
+    study_runs = project.study_runs(name)
+    return [fields | {"run": run} for run, fields in study_runs.varying.items()]
 
 
 def plan_values(
-    ledger: Ledger, items: Sequence[Item], asked: Mapping[str, Request], found: Sequence[Ways] = ()
+    study_runs: StudyRuns, items: Sequence[Item], asked: Mapping[str, Request], found: Sequence[Ways] = ()
 ) -> dict[str, Any]:
     """Return the plan as plain values: study, notes, counts, hours, ways, and every run with what it asks for."""
     cost = _cost(items)
     times = {name: value for name, value in asdict(cost).items() if name.endswith("_s")}
     return {
-        "study": ledger.study.name,
-        "notes": list(ledger.notes),
+        "study": study_runs.study.name,
+        "notes": list(study_runs.notes),
         "counts": Counter(item.action for item in items),
         "to_train": cost.to_train,
         "hours": {"of_runs": cost.known} | {f"{name[:-2]}_h": value and value / 3600 for name, value in times.items()},
@@ -102,7 +102,7 @@ def _planned(item: Item, asked: Request | None) -> dict[str, Any]:
     }
 
 
-def plan_lines(ledger: Ledger, items: Sequence[Item], everything: bool) -> list[str]:
+def plan_lines(study_runs: StudyRuns, items: Sequence[Item], everything: bool) -> list[str]:
     """Return the plan as lines: the counts, why (each reason once, or each run), how long, notes on the grid."""
     counts = Counter(item.action for item in items)
     waiting = [f"{counts[action]} {action}" for action in ("new", "changed") if counts[action]]
@@ -111,12 +111,12 @@ def plan_lines(ledger: Ledger, items: Sequence[Item], everything: bool) -> list[
         *([f"{counts['new'] + counts['changed']} {in_words('missing')} ({', '.join(waiting)})"] if waiting else []),
         *(f"{counts[action]} {action}" for action in (*FAILED, "running", "queued") if counts[action]),
     ]
-    lines = [f"{ledger.study.name}: {counted(len(items), 'run')}: {', '.join(listed)}"]
+    lines = [f"{study_runs.study.name}: {counted(len(items), 'run')}: {', '.join(listed)}"]
     if everything:
-        lines += [f"  {item.action:8} {_named(ledger, item.planned.run)}  {item.reason}" for item in items]
+        lines += [f"  {item.action:8} {_named(study_runs, item.planned.run)}  {item.reason}" for item in items]
     else:
-        lines += _by_reason(ledger, [item for item in items if item.action != "kept"])
-    return [*lines, *_how_long(items), *(f"note: {note}" for note in ledger.notes)]
+        lines += _by_reason(study_runs, [item for item in items if item.action != "kept"])
+    return [*lines, *_how_long(items), *(f"note: {note}" for note in study_runs.notes)]
 
 
 def asked_lines(asked: Mapping[str, Request], what: str = "job") -> list[str]:
@@ -139,20 +139,20 @@ def _asks(one: Request) -> str:
     return f"{where}, {counted(one.tasks, 'rank')}{gpus}, {cores}, {one.mem_mb} MB of a node, {one.runtime_min} min"
 
 
-def _named(ledger: Ledger, run: str) -> str:
+def _named(study_runs: StudyRuns, run: str) -> str:
     """Return the name of a run and what tells it from the others of its study."""
-    point = ledger.describe(run)
+    point = study_runs.describe(run)
     return run if point == run else f"{run} ({point})"
 
 
-def _by_reason(ledger: Ledger, items: Sequence[Item]) -> list[str]:
+def _by_reason(study_runs: StudyRuns, items: Sequence[Item]) -> list[str]:
     """Return a line per reason: how many runs have it, and one of them."""
     groups: dict[tuple[str, str], list[Item]] = {}
     for item in items:
         groups.setdefault((item.action, item.reason), []).append(item)
     lines = []
     for (action, reason), group in list(groups.items())[:MOST_LINES]:
-        example = ledger.describe(group[0].planned.run)
+        example = study_runs.describe(group[0].planned.run)
         lines.append(f"  {len(group)} {action}: {reason}; {'e.g. ' if len(group) > 1 else ''}{example}")
     if len(groups) > MOST_LINES:
         lines.append(f"  ... and {len(groups) - MOST_LINES} more reasons: --all or --json")

@@ -106,21 +106,21 @@ def _plan(options: argparse.Namespace) -> int:
     from ddp_hpc.workflow import claims_check, plan, requests
 
     project = _project()
-    ledger = claims_check.checked(project, project.ledger(options.study))
+    study_runs = claims_check.checked(project, project.study_runs(options.study))
     machine = project.machine_of(options.profile) if options.profile else None
-    asked = requests.requests([ledger], machine) if machine else {}
-    items = plan.plan(ledger)
+    asked = requests.requests([study_runs], machine) if machine else {}
+    items = plan.plan(study_runs)
     seconds = {item.planned.run: item.estimate.middle_s for item in items if item.estimate}
-    found = packing.ways(ledger.study.name, asked, seconds, machine) if machine else []
+    found = packing.ways(study_runs.study.name, asked, seconds, machine) if machine else []
     if options.write:
-        plan.prepare(ledger)
+        plan.prepare(study_runs)
     if options.json:
         import json
 
-        print(json.dumps(listing.plan_values(ledger, items, asked, found), indent=1))
+        print(json.dumps(listing.plan_values(study_runs, items, asked, found), indent=1))
     else:
         what = "step" if options.profile and project.profile_config(options.profile).get("allocation") else "job"
-        said = [*listing.plan_lines(ledger, items, options.all), *listing.asked_lines(asked, what)]
+        said = [*listing.plan_lines(study_runs, items, options.all), *listing.asked_lines(asked, what)]
         print("\n".join([*said, *packing.lines(found, len(asked))]))
     return 0
 
@@ -134,14 +134,14 @@ def _run(options: argparse.Namespace) -> int:
 def _status(options: argparse.Namespace) -> int:
     from ddp_hpc.workflow import status
 
-    ledger = _project().ledger(options.study)
-    found = status.overview(ledger)
+    study_runs = _project().study_runs(options.study)
+    found = status.overview(study_runs)
     if options.json:
         import json
 
         print(json.dumps(found, indent=1))
     else:
-        print("\n".join(status.lines(ledger, found)))
+        print("\n".join(status.lines(study_runs, found)))
     return 0
 
 
@@ -190,7 +190,7 @@ def _table(options: argparse.Namespace) -> int:
 
     project = _project()
     folder = project.study_folder(options.study) / "tables"
-    file = tables.make(options.name, project.ledger(options.study), folder)
+    file = tables.make(options.name, project.study_runs(options.study), folder)
     return _say("\n".join([*tables.lines(options.name, file), str(file)]))
 
 
@@ -207,7 +207,7 @@ def _report(options: argparse.Namespace) -> int:
     from ddp_hpc.analysis.report import page
 
     project = _project()
-    return _say(page.make(project.ledger(options.study), project.study_folder(options.study)))
+    return _say(page.make(project.study_runs(options.study), project.study_folder(options.study)))
 
 
 def _compare(options: argparse.Namespace) -> int:

@@ -16,7 +16,7 @@ from ddp_hpc.config.study import StudyError
 from ddp_hpc.config.yaml_file import read_mapping
 from ddp_hpc.runs import identity
 from ddp_hpc.runs.store import Store
-from ddp_hpc.runs.study_runs import Ledger, Planned
+from ddp_hpc.runs.study_runs import Planned, StudyRuns
 
 
 @dataclass(frozen=True)
@@ -144,11 +144,11 @@ class Project:
         """Return the specs of a study."""
         return expand(self.study_file(name))
 
-    def ledger(self, name: str) -> Ledger:
+    def study_runs(self, name: str) -> StudyRuns:
         """Return the planned runs of a study."""
         expansion = self.expansion(name)
         planned = tuple(Planned(identity.run_id(spec), spec) for spec in expansion.specs)
-        return Ledger(expansion.study, self.store, planned, expansion.notes)
+        return StudyRuns(expansion.study, self.store, planned, expansion.notes)
 
     def dataset_source(self, name: str) -> str | None:
         """Return from where a dataset is fetched: `data: {NAME: PATH-OR-URL}` in config.yaml, else None."""

@@ -24,7 +24,7 @@ class Planned:
 
 
 @dataclass(frozen=True)
-class Ledger:
+class StudyRuns:
     """The planned runs of a study, and where each stands."""
 
     study: Study

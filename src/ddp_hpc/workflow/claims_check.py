@@ -12,7 +12,7 @@ from ddp_hpc.config.errors import StudyError, unknown
 from ddp_hpc.config.yaml_file import Document, read_mapping
 from ddp_hpc.runs.project import Project
 from ddp_hpc.runs.store import Store
-from ddp_hpc.runs.study_runs import Ledger, Planned
+from ddp_hpc.runs.study_runs import Planned, StudyRuns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,37 +20,37 @@ if TYPE_CHECKING:
 NOWHERE = Path("/nonexistent")
 
 
-def checked(project: Project, ledger: Ledger) -> Ledger:
-    """Return `ledger`, with a note for each claim that reads no planned run.
+def checked(project: Project, study_runs: StudyRuns) -> StudyRuns:
+    """Return `study_runs`, with a note for each claim that reads no planned run.
 
     The tables are built as if nothing had run; without claims nothing is imported for it.
 
     Raises:
         StudyError: a column that its table does not have, or one of no numbers; file, line and what is allowed.
     """
-    claims = ledger.study.claims
+    claims = study_runs.study.claims
     if not claims:
-        return ledger
+        return study_runs
     import pandas as pd
 
-    document = read_mapping(project.study_file(ledger.study.name), StudyError)
-    unrun = replace(ledger, store=Store(NOWHERE), planned=_few(ledger))
+    document = read_mapping(project.study_file(study_runs.study.name), StudyError)
+    unrun = replace(study_runs, store=Store(NOWHERE), planned=_few(study_runs))
     names = {cells.table for _, cells in places(claims)}
     frames = {name: importlib.import_module(f"ddp_hpc.analysis.tables.{name}").build(unrun) for name in sorted(names)}
-    specs = pd.DataFrame([planned.spec.columns() for planned in ledger.planned])
+    specs = pd.DataFrame([planned.spec.columns() for planned in study_runs.planned])
     problems: list[str] = []
-    notes = list(ledger.notes)
+    notes = list(study_runs.notes)
     for place, cells in places(claims):
         frame = frames[cells.table]
         frame = frame.join(specs.head(0).drop(columns=[name for name in specs if name in frame]))
         wrong = list(_wrong(place, cells, frame, document))
         problems += wrong
-        if not wrong and not _planned(cells, specs, ledger):
+        if not wrong and not _planned(cells, specs, study_runs):
             where = document.where((*place, "where"), place)
             notes.append(f"{where}: no run of the study fits the claim {claims[int(place[1])].id}: not testable here")
     if problems:
         raise StudyError("\n".join(problems))
-    return replace(ledger, notes=tuple(notes))
+    return replace(study_runs, notes=tuple(notes))
 
 
 def _wrong(place: Key, cells: Cells, frame: "pd.DataFrame", document: Document) -> Iterator[str]:
@@ -71,17 +71,17 @@ def _wrong(place: Key, cells: Cells, frame: "pd.DataFrame", document: Document) 
             yield f"{where}: where: {unknown('column', name, columns)} (table {cells.table})"
 
 
-def _few(ledger: Ledger) -> tuple[Planned, ...]:
+def _few(study_runs: StudyRuns) -> tuple[Planned, ...]:
     """Return a few planned runs in which the same fields vary as in all: their tables measure the same columns."""
-    first, *others = ledger.planned
+    first, *others = study_runs.planned
     kept = [first]
-    for name, value in ledger.varying[first.run].items():
-        if all(ledger.varying[one.run][name] == value for one in kept):
-            kept.append(next(one for one in others if ledger.varying[one.run][name] != value))
+    for name, value in study_runs.varying[first.run].items():
+        if all(study_runs.varying[one.run][name] == value for one in kept):
+            kept.append(next(one for one in others if study_runs.varying[one.run][name] != value))
     return tuple(kept)
 
 
-def _planned(cells: Cells, specs: "pd.DataFrame", ledger: Ledger) -> bool:
+def _planned(cells: Cells, specs: "pd.DataFrame", study_runs: StudyRuns) -> bool:
     from ddp_hpc.analysis.tables._claim_rows import of_specs, selected
 
-    return len(selected(of_specs(cells), specs, ledger)) > 0
+    return len(selected(of_specs(cells), specs, study_runs)) > 0

@@ -15,7 +15,7 @@ from ddp_hpc.runs import identity
 from ddp_hpc.runs.project import Project
 from ddp_hpc.runs.state import State, state_of
 from ddp_hpc.runs.statuses import FINISHED, in_words
-from ddp_hpc.runs.study_runs import Ledger, Planned
+from ddp_hpc.runs.study_runs import Planned, StudyRuns
 from ddp_hpc.slurm import job_environment
 from ddp_hpc.slurm.sbatch import without_shapes
 from ddp_hpc.system.durations import duration
@@ -56,10 +56,10 @@ def run(
         StudyError: the study is wrong, or the machine cannot take a run; nothing was started.
         DriverAliveError: another driver is alive in this project.
     """
-    ledger = claims_check.checked(project, project.ledger(name))
+    study_runs = claims_check.checked(project, project.study_runs(name))
     remote, machine = project.profile(profile).get("executor") == "slurm", project.machine_of(profile)
     if machine:
-        requests.requests([ledger], machine)
+        requests.requests([study_runs], machine)
         more = [*(["--slurm-status-command", machine.status_command] if remote else []), *more]
     elif remote:
         raise MachineError(f"{profile} submits to Slurm and names no machine: write `config: {{machine: NAME}}` there")
@@ -82,35 +82,35 @@ def run(
         raise DriverAliveError(lock.refusal())
     try:
         with Signals() as signals:
-            engine = Engine(project, ledger.study.name, lock, profile, launcher, more, signals)
+            engine = Engine(project, study_runs.study.name, lock, profile, launcher, more, signals)
             retries = machine.retries.model_dump() if machine else {}
-            jobs = Jobs(project, ledger.planned, signals) if remote else None
+            jobs = Jobs(project, study_runs.planned, signals) if remote else None
             pause_s = machine.retry_after_s if machine and remote else 0
-            passes = Passes(ledger, engine, jobs, retries, signals, pause_s)
-            return _run(project, ledger, engine, passes, shared)
+            passes = Passes(study_runs, engine, jobs, retries, signals, pause_s)
+            return _run(project, study_runs, engine, passes, shared)
     finally:
         lock.release()
 
 
-def _run(project: Project, ledger: Ledger, engine: Engine, passes: Passes, shared: bool) -> int:
+def _run(project: Project, study_runs: StudyRuns, engine: Engine, passes: Passes, shared: bool) -> int:
     began = time.monotonic()
-    for note in ledger.notes:
+    for note in study_runs.notes:
         print(f"note: {note}", file=sys.stderr)
-    targets = StudyTargets(project, ledger, settled=False)
+    targets = StudyTargets(project, study_runs, settled=False)
     trained = 0
     if targets.missing:
-        plan.prepare(ledger)
-        of_all = f"{len(targets.missing)} of {counted(len(ledger.planned), 'run')}"
-        print(f"{ledger.study.name}: {of_all} to train", flush=True)
+        plan.prepare(study_runs)
+        of_all = f"{len(targets.missing)} of {counted(len(study_runs.planned), 'run')}"
+        print(f"{study_runs.study.name}: {of_all} to train", flush=True)
         trained = passes.train(_of_this_partition(targets.missing) if shared else targets.missing)
-    new = _edited_meanwhile(project, ledger) if targets.missing else 0
+    new = _edited_meanwhile(project, study_runs) if targets.missing else 0
     making = Making([project.root / output for output in targets.outputs], project.root / engine.log)
     published = 0 if engine.signals.asked else engine.start("all", making, "settled=1")
-    states = {planned.run: state_of(ledger.store, planned.run) for planned in ledger.planned}
+    states = {planned.run: state_of(study_runs.store, planned.run) for planned in study_runs.planned}
     nothing = not targets.missing and not published and not making.made
-    print(f"{ledger.study.name}: {_summary(states, nothing)}, in {duration(time.monotonic() - began)}")
+    print(f"{study_runs.study.name}: {_summary(states, nothing)}, in {duration(time.monotonic() - began)}")
     lacking = {run: state for run, state in states.items() if state.status not in FINISHED}
-    for line in _failures(ledger, lacking):
+    for line in _failures(study_runs, lacking):
         print(line, file=sys.stderr)
     if engine.signals.asked:
         print("ended by a signal; the same command goes on from here", file=sys.stderr)
@@ -119,9 +119,9 @@ def _run(project: Project, ledger: Ledger, engine: Engine, passes: Passes, share
         print("\n".join(["the workflow failed", *engine.complaints()]), file=sys.stderr)
     elif trained > 0:  # a run that waits for data has not failed, and its status has no reason
         print("".join(f"{line}\n" for line in engine.said_beside()), end="", file=sys.stderr)
-    folder = project.study_folder(ledger.study.name)
+    folder = project.study_folder(study_runs.study.name)
     page = folder / "report" / "index.html"
-    if ledger.study.claims and not published:
+    if study_runs.study.claims and not published:
         _say_verdicts(folder / "tables" / "claims.parquet")
     if page.exists() and not published:
         print(f"page: {page}")
@@ -137,22 +137,22 @@ def _of_this_partition(missing: Sequence[Planned]) -> list[Planned]:
     return [planned for planned in missing if planned.run not in others]
 
 
-def _edited_meanwhile(project: Project, ledger: Ledger) -> int:
+def _edited_meanwhile(project: Project, study_runs: StudyRuns) -> int:
     """Say so if the study asks for other runs than when this began, and return how many of them are not finished."""
     identity.forget()  # the code may have been edited, too
     try:
-        now = {planned.run for planned in project.ledger(ledger.study.name).planned}
+        now = {planned.run for planned in project.study_runs(study_runs.study.name).planned}
     except StudyError:  # the workflow, which reads it again, says what is wrong
         return 0
-    then = {planned.run for planned in ledger.planned}
+    then = {planned.run for planned in study_runs.planned}
     if now != then:
         print(
-            f"{ledger.study.name} or its code was edited meanwhile: of the runs that were planned at first "
+            f"{study_runs.study.name} or its code was edited meanwhile: of the runs that were planned at first "
             f"{len(then - now)} are no longer asked for, {len(now - then)} are new; tables and page are of those that "
             "are asked for now, and the same command trains what they lack",
             file=sys.stderr,
         )
-    return sum(not ledger.store.finished(run) for run in now - then)
+    return sum(not study_runs.store.finished(run) for run in now - then)
 
 
 def _say_verdicts(table: Path) -> None:
@@ -170,7 +170,7 @@ def _summary(states: dict[str, State], nothing: bool) -> str:
     return f"nothing to do: {done}{also}; tables, figures and page are up to date" if nothing else f"{done}{also}"
 
 
-def _failures(ledger: Ledger, lacking: dict[str, State]) -> list[str]:
+def _failures(study_runs: StudyRuns, lacking: dict[str, State]) -> list[str]:
     """Return a line per status and reason: how many runs have it, one of them and its log.
 
     Reasons that differ in numbers, hosts and files only are one: each Slurm job has its own.
@@ -184,8 +184,8 @@ def _failures(ledger: Ledger, lacking: dict[str, State]) -> list[str]:
         if status == "missing" and not reason:
             lines.append(f"  {len(runs)} {in_words(status)}")
             continue
-        example = f"{'e.g. ' if len(runs) > 1 else ''}{ledger.describe(runs[0])}, logs/train/{runs[0]}.log"
+        example = f"{'e.g. ' if len(runs) > 1 else ''}{study_runs.describe(runs[0])}, logs/train/{runs[0]}.log"
         lines.append(f"  {len(runs)} {in_words(status)}: {reason or 'no reason is known'} ({example})")
     most = 20
-    more = [f"  ... and {len(lines) - most} more: `ddp-hpc status {ledger.study.name}`"] if len(lines) > most else []
+    more = [f"  ... and {len(lines) - most} more: `ddp-hpc status {study_runs.study.name}`"] if len(lines) > most else []
     return [*lines[:most], *more]

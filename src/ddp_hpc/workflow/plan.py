@@ -13,7 +13,7 @@ from ddp_hpc.runs import identity
 from ddp_hpc.runs.state import State, state_of
 from ddp_hpc.runs.statuses import FAILED
 from ddp_hpc.runs.store import Store
-from ddp_hpc.runs.study_runs import Ledger, Planned
+from ddp_hpc.runs.study_runs import Planned, StudyRuns
 from ddp_hpc.system.files import read_json, write_json
 
 FIELDS = tuple(RunSpec.model_fields)
@@ -58,31 +58,31 @@ class Finished:
     steps: int | None
 
 
-def plan(ledger: Ledger) -> list[Item]:
+def plan(study_runs: StudyRuns) -> list[Item]:
     """Return what will happen to every planned run, in the order of the study."""
-    waiting = [planned for planned in ledger.planned if not ledger.store.finished(planned.run)]
-    finished = finished_runs(ledger.store) if waiting else []
+    waiting = [planned for planned in study_runs.planned if not study_runs.store.finished(planned.run)]
+    finished = finished_runs(study_runs.store) if waiting else []
     items = {
         planned.run: _item(planned, state, nearest)
         for planned, state, nearest in zip(
             waiting,
-            (state_of(ledger.store, planned.run) for planned in waiting),
+            (state_of(study_runs.store, planned.run) for planned in waiting),
             _nearest(waiting, finished),
             strict=True,
         )
     }
-    return [items.get(planned.run) or Item(planned, "kept", "finished") for planned in ledger.planned]
+    return [items.get(planned.run) or Item(planned, "kept", "finished") for planned in study_runs.planned]
 
 
-def prepare(ledger: Ledger) -> None:
+def prepare(study_runs: StudyRuns) -> None:
     """Write `spec.json` into the folder of every run that is not finished: what the supervisor starts from.
 
     One that says anything else than what is planned is written anew.
     """
-    for planned in ledger.planned:
-        if ledger.store.finished(planned.run):
+    for planned in study_runs.planned:
+        if study_runs.store.finished(planned.run):
             continue
-        file = ledger.store.folder(planned.run) / "spec.json"
+        file = study_runs.store.folder(planned.run) / "spec.json"
         _, spec_hash, code_hash = identity.parts(planned.run)
         content = {
             "run": planned.run,
@@ -92,7 +92,7 @@ def prepare(ledger: Ledger) -> None:
             "world_size": planned.spec.world_size,
             "files": identity.fingerprints(planned.spec),
         }
-        asked = ledger.study.trace
+        asked = study_runs.study.trace
         if asked is not None and why_not(planned.spec, asked.steps) is None:
             content["trace"] = list(asked.steps)
         if read_json(file) != content:

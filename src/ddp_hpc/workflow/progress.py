@@ -11,7 +11,7 @@ from typing import Any
 
 from ddp_hpc.runs.state import State, state_of, uses_slurm, why_queued
 from ddp_hpc.runs.statuses import FAILED
-from ddp_hpc.runs.study_runs import Ledger, Planned
+from ddp_hpc.runs.study_runs import Planned, StudyRuns
 from ddp_hpc.system.durations import duration
 from ddp_hpc.system.printing import counted
 
@@ -89,16 +89,16 @@ class Progress:
     """Counts the runs of a pass: those that have ended, run, and wait in a queue.
 
     Args:
-        ledger: of the study.
+        study_runs: of the study.
         missing: the runs of the pass.
 
     Attributes:
         waiting: by run that has not ended: its attempts before the pass.
     """
 
-    def __init__(self, ledger: Ledger, missing: Sequence[Planned]) -> None:
-        self.ledger = ledger
-        self.waiting = {planned.run: len(ledger.store.attempts(planned.run)) for planned in missing}
+    def __init__(self, study_runs: StudyRuns, missing: Sequence[Planned]) -> None:
+        self.study_runs = study_runs
+        self.waiting = {planned.run: len(study_runs.store.attempts(planned.run)) for planned in missing}
         self.total = len(missing)
         self.failed = 0
         self.began = self.next_look = time.monotonic()
@@ -133,13 +133,13 @@ class Progress:
 
     def _now(self, run: str, state: State) -> str:
         """Return a run that is trained now, e.g. `ring, ranks 2, rate 0.1 (step 120 of 400, 12 s left)`."""
-        point, far = _short(self.ledger.varying[run]), how_far(state)
+        point, far = _short(self.study_runs.varying[run]), how_far(state)
         return f"{point} ({far})" if point and far else point or far
 
     def _look(self) -> dict[str, State]:
         """Drop the runs that have ended since we last looked, and return the states of those that run or are queued."""
         found = {}
-        store = self.ledger.store
+        store = self.study_runs.store
         for run, attempts_before in list(self.waiting.items()):
             if store.finished(run):
                 del self.waiting[run]

@@ -13,7 +13,7 @@ from ddp_hpc.config.spec import RunSpec
 from ddp_hpc.config.types import canonical_json
 from ddp_hpc.runs.statuses import FAILED
 from ddp_hpc.runs.store import Store
-from ddp_hpc.runs.study_runs import Ledger, Planned
+from ddp_hpc.runs.study_runs import Planned, StudyRuns
 from ddp_hpc.slurm.resources import ImpossibleError, Past, Request, request
 from ddp_hpc.system.files import read_json, write_json
 from ddp_hpc.workflow import plan
@@ -30,7 +30,7 @@ _TIMELESS = frozenset(
 _TIMED = [index for index, name in enumerate(plan.FIELDS) if name not in _TIMELESS]
 
 
-def requests(ledgers: Iterable[Ledger], machine: Machine) -> dict[str, Request]:
+def requests(studies: Iterable[StudyRuns], machine: Machine) -> dict[str, Request]:
     """Return by name what every run that is not finished asks of `machine`.
 
     Raises:
@@ -39,22 +39,22 @@ def requests(ledgers: Iterable[Ledger], machine: Machine) -> dict[str, Request]:
     found: dict[str, Request] = {}
     problems: dict[str, list[str]] = {}
     measured: dict[tuple[str, ...], list[float]] | None = None
-    for ledger in ledgers:
-        for planned in ledger.planned:
-            if ledger.store.finished(planned.run):
+    for study_runs in studies:
+        for planned in study_runs.planned:
+            if study_runs.store.finished(planned.run):
                 continue
             if measured is None:
-                measured = _times(plan.finished_runs(ledger.store))
+                measured = _times(plan.finished_runs(study_runs.store))
             try:
                 asked = request(
                     planned.spec,
                     machine,
-                    past=past(ledger.store, planned.run),
+                    past=past(study_runs.store, planned.run),
                     measured_s=measured.get(_key(planned.spec), ()),
-                    runtime_min=ledger.study.runtime_min,
+                    runtime_min=study_runs.study.runtime_min,
                 )
             except ImpossibleError as error:
-                problems.setdefault(str(error), []).append(ledger.describe(planned.run))
+                problems.setdefault(str(error), []).append(study_runs.describe(planned.run))
                 continue
             other = found.get(planned.run)  # two studies that share a run may give it different times
             found[planned.run] = asked if other is None or other.runtime_min < asked.runtime_min else other

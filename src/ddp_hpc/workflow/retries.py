@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from ddp_hpc.runs.state import State, keep, mark_slurm, record_is_late, state_of
 from ddp_hpc.runs.statuses import FAILED, in_words
-from ddp_hpc.runs.study_runs import Ledger, Planned
+from ddp_hpc.runs.study_runs import Planned, StudyRuns
 from ddp_hpc.system.durations import duration
 from ddp_hpc.system.printing import counted
 from ddp_hpc.workflow.progress import Progress
@@ -32,7 +32,7 @@ class Passes:
     """Trains the runs that a study lacks.
 
     Args:
-        ledger: of the study.
+        study_runs: of the study.
         engine: Snakemake.
         jobs: of the study, where Slurm runs them; None: they run here.
         retries: by status, how often a run that failed so is tried again.
@@ -42,14 +42,14 @@ class Passes:
 
     def __init__(
         self,
-        ledger: Ledger,
+        study_runs: StudyRuns,
         engine: Engine,
         jobs: Jobs | None,
         retries: Mapping[str, int],
         signals: Signals,
         pause_s: float = 0.0,
     ) -> None:
-        self.ledger, self.engine, self.jobs, self.retries, self.signals = ledger, engine, jobs, retries, signals
+        self.study_runs, self.engine, self.jobs, self.retries, self.signals = study_runs, engine, jobs, retries, signals
         self.pause_s = pause_s
         self.failures: Counter[tuple[str, str]] = Counter()
         self.stuck = 0
@@ -59,7 +59,7 @@ class Passes:
         """Train, pass after pass, and return the last exit code of Snakemake; negative if a signal asked to end."""
         waiting, code, number = list(missing), 0, 0
         if self.jobs:
-            mark_slurm(self.ledger.store)
+            mark_slurm(self.study_runs.store)
             self.jobs.wait_for_slurm()
             self._keep_ends(waiting)
         while waiting and not self.signals.asked:
@@ -77,7 +77,7 @@ class Passes:
 
     def _pass(self, waiting: Sequence[Planned], number: int) -> int:
         """Train once what waits; jobs of an earlier driver are left alone, and waited for."""
-        progress = Progress(self.ledger, waiting)
+        progress = Progress(self.study_runs, waiting)
         if not self.jobs:
             return self.engine.start("trained", progress, self._only(waiting, number))
         self.jobs.wait_for_slurm()
@@ -110,27 +110,27 @@ class Passes:
         """Wait a while for records that were written on a node and are not seen here yet."""
         deadline = time.monotonic() + LATE_S
         while time.monotonic() < deadline and not self.signals.asked:
-            if not any(record_is_late(self.ledger.store, planned.run) for planned in waiting):
+            if not any(record_is_late(self.study_runs.store, planned.run) for planned in waiting):
                 return
             time.sleep(POLL_S)
 
     def _only(self, runs: Sequence[Planned], number: int) -> str:
         """Write which runs a pass trains, and return what tells the Snakefile."""
         file = self.engine.log.with_suffix(f".pass-{number}.json")
-        (self.ledger.store.root.parent / file).parent.mkdir(parents=True, exist_ok=True)
-        (self.ledger.store.root.parent / file).write_text(json.dumps([planned.run for planned in runs], indent=1))
+        (self.study_runs.store.root.parent / file).parent.mkdir(parents=True, exist_ok=True)
+        (self.study_runs.store.root.parent / file).write_text(json.dumps([planned.run for planned in runs], indent=1))
         return f"only={file}"
 
     def _again(self, waiting: Sequence[Planned]) -> list[Planned]:
         """Return the runs that are to be tried once more, and say so."""
-        lacking = [planned for planned in waiting if not self.ledger.store.finished(planned.run)]
+        lacking = [planned for planned in waiting if not self.study_runs.store.finished(planned.run)]
         if self.jobs:
             self._keep_refusals(lacking)
             self._keep_ends(lacking)
         room = len(self.full) < len(waiting)  # in the queue: the other jobs of this pass have left it
         again, why = [], Counter[str]()
         for planned in lacking:
-            status = state_of(self.ledger.store, planned.run).status
+            status = state_of(self.study_runs.store, planned.run).status
             self.failures[planned.run, status] += 1
             lost = status == "missing" and 0 < self.stuck < MOST_STUCK
             refused = room and planned.run in self.full
@@ -161,13 +161,13 @@ class Passes:
             words = refused.get(planned.run)
             if words:
                 state = State("launch_failed" if _AWAY.search(words) else "rejected", words)
-                keep(self.ledger.store, planned.run, state)
+                keep(self.study_runs.store, planned.run, state)
                 self.full |= {planned.run} if _FULL.search(words) else set()
 
     def _keep_ends(self, runs: Sequence[Planned]) -> None:
         """Write into the journals what only Slurm knows, before it forgets."""
         for planned in runs:
-            if not self.ledger.store.finished(planned.run):
-                state = state_of(self.ledger.store, planned.run)
+            if not self.study_runs.store.finished(planned.run):
+                state = state_of(self.study_runs.store, planned.run)
                 if state.learned:
-                    keep(self.ledger.store, planned.run, state)
+                    keep(self.study_runs.store, planned.run, state)

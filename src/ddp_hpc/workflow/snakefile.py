@@ -90,7 +90,7 @@ def slots(found: Targets, config: Mapping[str, Any]) -> Callable[[Any], int]:
     One, but all of them in a job that runs share if the run is of a study with `pairs`: those are trained one after
     the other, with nothing beside them.
     """
-    alone = {run for study in found.studies.values() if study.ledger.study.pairs for run in study.runs}
+    alone = {run for study in found.studies.values() if study.study_runs.study.pairs for run in study.runs}
     return lambda wildcards: SLOTS if config.get("allocation") and wildcards.run in alone else 1
 
 
@@ -121,7 +121,7 @@ def enter(found: Targets) -> None:
         if note := without_shapes(os.environ):
             print(f"note: {note}", file=sys.stderr)
     for study in found.studies.values():
-        plan.prepare(study.ledger)
+        plan.prepare(study.study_runs)
         if not study.settled:  # what waits or runs keeps the request with which it was submitted
             store = found.project.store
             idle = [one for one in study.missing if state_of(store, one.run).status not in ("queued", "running")]

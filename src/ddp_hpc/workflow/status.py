@@ -9,7 +9,7 @@ from typing import Any
 
 from ddp_hpc.runs.state import State, state_of, why_queued
 from ddp_hpc.runs.statuses import FAILED, FINISHED, STATUSES, in_words
-from ddp_hpc.runs.study_runs import Ledger
+from ddp_hpc.runs.study_runs import StudyRuns
 from ddp_hpc.system.files import read_json
 from ddp_hpc.system.printing import counted
 from ddp_hpc.workflow import plan
@@ -37,16 +37,16 @@ class NodeHours:
     to_do: int
 
 
-def overview(ledger: Ledger) -> dict[str, Any]:
+def overview(study_runs: StudyRuns) -> dict[str, Any]:
     """Return as plain values: `study`, `counts` by status, `node_hours`, and a row per planned run in `runs`.
 
     A row has run, status, reason, attempts, job (of Slurm) and, of a running one, step, steps_asked, eta_s and loss.
     """
-    states = {planned.run: state_of(ledger.store, planned.run) for planned in ledger.planned}
+    states = {planned.run: state_of(study_runs.store, planned.run) for planned in study_runs.planned}
     return {
-        "study": ledger.study.name,
+        "study": study_runs.study.name,
         "counts": dict(Counter(state.status for state in states.values())),
-        "node_hours": asdict(node_hours(ledger, states)),
+        "node_hours": asdict(node_hours(study_runs, states)),
         "runs": [_row(run, state) for run, state in states.items()],
     }
 
@@ -57,18 +57,18 @@ def _row(run: str, state: State) -> dict[str, Any]:
     return row | told
 
 
-def node_hours(ledger: Ledger, states: Mapping[str, State]) -> NodeHours:
+def node_hours(study_runs: StudyRuns, states: Mapping[str, State]) -> NodeHours:
     """Return what the study has used, and what it is expected to use still."""
     used = sum(
         _nodes(journal.parents[1], read_json(journal / "started.json")) * _seconds(journal)
         for run in states
-        for journal in ledger.store.attempts(run)
+        for journal in study_runs.store.attempts(run)
     )
-    estimates = {item.planned.run: item.estimate for item in plan.plan(ledger)}
-    steps_asked = {planned.run: planned.spec.steps_asked for planned in ledger.planned}
+    estimates = {item.planned.run: item.estimate for item in plan.plan(study_runs)}
+    steps_asked = {planned.run: planned.spec.steps_asked for planned in study_runs.planned}
 
     def done(run: str) -> float:  # the part that its last checkpoint holds
-        step, asked = ledger.store.checkpointed_step(run), steps_asked[run]
+        step, asked = study_runs.store.checkpointed_step(run), steps_asked[run]
         return min(1.0, step / asked) if step and asked else 0.0
 
     to_do = [run for run, state in states.items() if state.status not in FINISHED]
@@ -79,7 +79,7 @@ def node_hours(ledger: Ledger, states: Mapping[str, State]) -> NodeHours:
             expected_s[run] = eta_s
         elif estimate:
             expected_s[run] = estimate.middle_s * (1 - done(run))
-    expected = sum(_nodes(ledger.store.folder(run), {}) * seconds for run, seconds in expected_s.items())
+    expected = sum(_nodes(study_runs.store.folder(run), {}) * seconds for run, seconds in expected_s.items())
     return NodeHours(used / 3600, expected / 3600, len(expected_s), len(to_do))
 
 
@@ -108,7 +108,7 @@ def _last_sign(journal: Path) -> str | None:
         return None
 
 
-def lines(ledger: Ledger, found: Mapping[str, Any]) -> list[str]:
+def lines(study_runs: StudyRuns, found: Mapping[str, Any]) -> list[str]:
     """Return an overview as lines: counts, node-hours, what runs and how far it is, what waits, what has failed."""
     counts, rows = found["counts"], found["runs"]
     listed = ", ".join(f"{counts[status]} {in_words(status)}" for status in STATUSES if counts.get(status))
@@ -122,9 +122,9 @@ def lines(ledger: Ledger, found: Mapping[str, Any]) -> list[str]:
     ]
     more = len(shown) - MOST_LINES
     return [
-        f"{ledger.study.name}: {finished} of {counted(len(rows), 'run')} finished: {listed}",
+        f"{study_runs.study.name}: {finished} of {counted(len(rows), 'run')} finished: {listed}",
         _cost(found["node_hours"]),
-        *(_line(ledger, row) for row in shown[:MOST_LINES]),
+        *(_line(study_runs, row) for row in shown[:MOST_LINES]),
         *([f"  ... and {more} more: --json"] if more > 0 else []),
         *_queued(of_status["queued"]),
     ]
@@ -145,8 +145,8 @@ def _hours(hours: float) -> str:
     return f"{hours:,.1f}" if hours >= 10 else f"{hours:.3f}"
 
 
-def _line(ledger: Ledger, row: Mapping[str, Any]) -> str:
-    point = ledger.describe(row["run"])
+def _line(study_runs: StudyRuns, row: Mapping[str, Any]) -> str:
+    point = study_runs.describe(row["run"])
     name = row["run"] if point == row["run"] else f"{row['run']} ({point})"
     again = f" ({row['attempts']} attempts)" if row["status"] in FAILED and row["attempts"] > 1 else ""
     far = how_far(State("running", progress={name: row[name] for name in _TOLD if row.get(name) is not None}))

@@ -23,7 +23,7 @@ from ddp_hpc.data._sources import is_fetched
 from ddp_hpc.runs import identity
 from ddp_hpc.runs.project import Project
 from ddp_hpc.runs.state import state_of
-from ddp_hpc.runs.study_runs import Ledger, Planned
+from ddp_hpc.runs.study_runs import Planned, StudyRuns
 from ddp_hpc.slurm.resources import Request
 from ddp_hpc.workflow import requests as submission
 
@@ -39,23 +39,23 @@ class StudyTargets:
     """
 
     project: Project
-    ledger: Ledger
+    study_runs: StudyRuns
     settled: bool
 
     @property
     def folder(self) -> str:
         """The study's folder, relative to the project, as the workflow names it."""
-        return f"results/studies/{self.ledger.study.name}"
+        return f"results/studies/{self.study_runs.study.name}"
 
     @cached_property
     def runs(self) -> frozenset[str]:
         """The names of the planned runs."""
-        return frozenset(planned.run for planned in self.ledger.planned)
+        return frozenset(planned.run for planned in self.study_runs.planned)
 
     @cached_property
     def missing(self) -> list[Planned]:
         """The planned runs that have not ended as result or finding."""
-        return [planned for planned in self.ledger.planned if not self.ledger.store.finished(planned.run)]
+        return [planned for planned in self.study_runs.planned if not self.study_runs.store.finished(planned.run)]
 
     @property
     def in_rounds(self) -> list[Planned]:
@@ -67,34 +67,34 @@ class StudyTargets:
         """
         taken: Counter[tuple[Any, ...]] = Counter()
         rounds = {}
-        for planned in sorted(self.ledger.planned, key=lambda planned: planned.spec.seed):
+        for planned in sorted(self.study_runs.planned, key=lambda planned: planned.spec.seed):
             point = tuple(value for name, value in planned.spec.columns().items() if name != "seed")
             rounds[planned.run] = taken[point]
             taken[point] += 1
-        pairs = self.ledger.study.pairs
+        pairs = self.study_runs.study.pairs
         if pairs:
-            by_planned = {planned: rounds[planned.run] for planned in self.ledger.planned}
-            return pairing.side_by_side(self.ledger.planned, lambda planned: planned.spec, by_planned, pairs)
-        return sorted(self.ledger.planned, key=lambda planned: rounds[planned.run])
+            by_planned = {planned: rounds[planned.run] for planned in self.study_runs.planned}
+            return pairing.side_by_side(self.study_runs.planned, lambda planned: planned.spec, by_planned, pairs)
+        return sorted(self.study_runs.planned, key=lambda planned: rounds[planned.run])
 
     @property
     def tables(self) -> list[str]:
         """The tables that the study asks for, and those that its figures read."""
-        read = [table for name in self.ledger.study.figure_names for table in figure_tables(name)]
-        return list(dict.fromkeys([*self.ledger.study.table_names, *read]))
+        read = [table for name in self.study_runs.study.figure_names for table in figure_tables(name)]
+        return list(dict.fromkeys([*self.study_runs.study.table_names, *read]))
 
     @property
     def outputs(self) -> list[str]:
         """All tables and figures, and the page."""
         tables = [self._table(name) for name in self.tables]
-        figures = [f"{self.folder}/figures/{name}.svg" for name in self.ledger.study.figure_names]
+        figures = [f"{self.folder}/figures/{name}.svg" for name in self.study_runs.study.figure_names]
         return [*tables, *figures, f"{self.folder}/report/index.html"]
 
     @property
     def stamps(self) -> list[str]:
         """The stamps of all outputs."""
         tables = [self.stamp("table", name) for name in self.tables]
-        figures = [self.stamp("figure", name) for name in self.ledger.study.figure_names]
+        figures = [self.stamp("figure", name) for name in self.study_runs.study.figure_names]
         return [*tables, *figures, self.stamp("report", "report")]
 
     def inputs_of_figure(self, name: str) -> list[str]:
@@ -118,7 +118,7 @@ class StudyTargets:
         roots = [catalog.path("table", name), catalog.PACKAGE / "analysis" / "tables" / "_formats.py"]
         if "OF_CLAIMS" not in catalog.constants("table", name):
             return [identity.closure(roots), self._rules, self._evidence]
-        claims = self.ledger.study.claims
+        claims = self.study_runs.study.claims
         read = [catalog.path("table", table) for table in tables_read(claims)]
         written = [claim.model_dump(mode="json") for claim in claims]
         return [identity.closure([*roots, *read]), self._rules, self._evidence, written]
@@ -127,12 +127,12 @@ class StudyTargets:
         return [
             identity.closure([catalog.path("figure", name), catalog.PACKAGE / "analysis" / "figures" / "_save.py"]),
             self._rules,
-            self.ledger.study.description,
+            self.study_runs.study.description,
         ]
 
     def _report_parts(self, _name: str) -> Any:
         templates = {file.name: identity.content_hash(file) for file in sorted(TEMPLATES.glob("*")) if file.is_file()}
-        study = self.ledger.study.model_dump(
+        study = self.study_runs.study.model_dump(
             mode="json", include={"name", "description", "citation", "rules", "search", "claims"}
         )
         return [
@@ -144,16 +144,16 @@ class StudyTargets:
 
     @cached_property
     def _rules(self) -> Any:
-        return self.ledger.study.model_dump(mode="json", include={"name", "rules", "search", "pairs"})
+        return self.study_runs.study.model_dump(mode="json", include={"name", "rules", "search", "pairs"})
 
     @cached_property
     def _evidence(self) -> str:
         """A hash of the planned runs and, in the second pass, of why some are not there: a reason is worth a table."""
         lacking = [planned.run for planned in self.missing]
-        states = {run: state_of(self.ledger.store, run) for run in lacking} if self.settled else {}
+        states = {run: state_of(self.study_runs.store, run) for run in lacking} if self.settled else {}
         return _digest(
             {
-                "runs": {planned.run: self._version(planned.run) for planned in self.ledger.planned},
+                "runs": {planned.run: self._version(planned.run) for planned in self.study_runs.planned},
                 "missing": {run: [state.status, state.reason] for run, state in states.items()},
             }
         )
@@ -161,7 +161,7 @@ class StudyTargets:
     def _version(self, run: str) -> list[int]:
         """Return size and date of a record: another one in its place makes other tables."""
         try:
-            status = self.ledger.store.file(run).stat()
+            status = self.study_runs.store.file(run).stat()
         except FileNotFoundError:
             return []
         return [status.st_size, status.st_mtime_ns]
@@ -193,24 +193,24 @@ class Targets:
         only: frozenset[str] | None = None,
     ) -> "Targets":
         """Expand the named studies; everything is checked here, before any job exists."""
-        studies = {name: StudyTargets(project, project.ledger(name), settled) for name in names}
+        studies = {name: StudyTargets(project, project.study_runs(name), settled) for name in names}
         return cls(project, studies, machine, only)
 
     @cached_property
     def requests(self) -> dict[str, Request]:
         """What each run that is still to be trained asks of the machine; empty without one."""
-        ledgers = [study.ledger for study in self.studies.values() if not study.settled]
-        return {} if self.machine is None else submission.requests(ledgers, self.machine)
+        studies = [study.study_runs for study in self.studies.values() if not study.settled]
+        return {} if self.machine is None else submission.requests(studies, self.machine)
 
     def runtime_min(self, run: str) -> int | None:
         """Return the minutes that a run may take: the most of those that its studies give; None: they do not say."""
-        asking = [study.ledger.study for study in self.studies.values() if run in study.runs]
+        asking = [study.study_runs.study for study in self.studies.values() if run in study.runs]
         return max((study.runtime_min for study in asking if study.runtime_min is not None), default=None)
 
     @cached_property
     def planned(self) -> dict[str, Planned]:
         """All planned runs by name; two studies that share a point share the run."""
-        return {planned.run: planned for study in self.studies.values() for planned in study.ledger.planned}
+        return {planned.run: planned for study in self.studies.values() for planned in study.study_runs.planned}
 
     @cached_property
     def priority(self) -> dict[str, int]:

@@ -227,18 +227,18 @@ def test_a_table_of_runs_is_a_result_set_too(tmp_path, sets, capsys):
 @pytest.fixture
 def project(tmp_path, monkeypatch):
     """A project with one study, some of whose runs have an older namesake by other code."""
-    ledger = made_up(tmp_path, trained(slow={2: 1.3}), **STUDY)
+    study_runs = made_up(tmp_path, trained(slow={2: 1.3}), **STUDY)
     (tmp_path / "workflow").mkdir()
     (tmp_path / "workflow" / "Snakefile").touch()
     monkeypatch.chdir(tmp_path)
     for number, (code, ended, slow) in enumerate(
         (("0000000000", "2026-01-02", {}), ("1111111111", "2026-01-01", {2: 9}))
     ):
-        for planned in ledger.planned:
+        for planned in study_runs.planned:
             old = replace(planned, run=f"{planned.run.rpartition('-')[0]}-{code}")
             result = trained(number=number + 2, slow=slow)(planned.spec)
-            write(ledger, old, replace(result, columns={"ended_at": ended}))
-    return ledger
+            write(study_runs, old, replace(result, columns={"ended_at": ended}))
+    return study_runs
 
 
 def test_before_are_the_newest_runs_by_other_code(project, capsys):

@@ -22,8 +22,8 @@ def train(spec):
 
 def drawn(folder, name, metric=lambda spec, step: step / 100 + spec.seed / 10, **keys):
     """Draw a figure of a study whose runs were evaluated every ten steps."""
-    ledger = made_up(folder, train, **({"base": BASE, "budget": {"steps": STEPS}} | keys))
-    for run in ledger.planned:
+    study_runs = made_up(folder, train, **({"base": BASE, "budget": {"steps": STEPS}} | keys))
+    for run in study_runs.planned:
         steps = range(10, run.spec.steps_asked + 1, 10)
         columns = {
             "step": steps,
@@ -32,13 +32,13 @@ def drawn(folder, name, metric=lambda spec, step: step / 100 + spec.seed / 10, *
             "metric": [metric(run.spec, step) for step in steps],
             "loss": [1 / step for step in steps],
         }
-        records.write("evaluations", columns, ledger.store.file(run.run, "evaluations"))
+        records.write("evaluations", columns, study_runs.store.file(run.run, "evaluations"))
     module = importlib.import_module(f"ddp_hpc.analysis.figures.{name}")
     tables = {
-        table: importlib.import_module(f"ddp_hpc.analysis.tables.{table}").build(ledger) for table in module.INPUTS
+        table: importlib.import_module(f"ddp_hpc.analysis.tables.{table}").build(study_runs) for table in module.INPUTS
     }
     with style():
-        figure = module.draw(tables, ledger.study, ledger.coverage())
+        figure = module.draw(tables, study_runs.study, study_runs.coverage())
         figure.draw_without_rendering()
     return figure
 

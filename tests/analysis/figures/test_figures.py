@@ -63,10 +63,10 @@ def test_coverage_and_oversubscription_stand_on_every_figure(situation, name):
 
 
 def test_oversubscribed_bars_are_hollow(situation):
-    ledger, frames = situation("mixed")
+    study_runs, frames = situation("mixed")
     areas = frames["areas"].copy()
     areas.loc[areas["oversubscribed"], "excluded"] = "oversubscribed"
-    figure = draw((ledger, frames | {"areas": areas}), "loss_areas", "")
+    figure = draw((study_runs, frames | {"areas": areas}), "loss_areas", "")
 
     assert f"Hollow: {OVERSUBSCRIBED}." in words(figure)
     assert [patch.get_facecolor() for patch in figure.axes[-1].patches] == [(1.0, 1.0, 1.0, 1.0)] * 4
@@ -148,10 +148,10 @@ def test_stacked_phases_are_the_phases_of_the_table(situation):
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_the_same_tables_make_the_same_bytes_in_three_forms(tmp_path, situation, name):
-    ledger, _ = situation("nothing searched")
+    study_runs, _ = situation("nothing searched")
     for table in catalog.constants("figure", name)["INPUTS"]:
-        tables.make(table, ledger, tmp_path / "tables")
-    drawn = [figures.make(name, ledger.study, tmp_path / "tables", tmp_path / folder) for folder in ("a", "b")]
+        tables.make(table, study_runs, tmp_path / "tables")
+    drawn = [figures.make(name, study_runs.study, tmp_path / "tables", tmp_path / folder) for folder in ("a", "b")]
 
     assert sorted(os.listdir(tmp_path / "a")) == [f"{name}.{form}" for form in ("pdf", "png", "svg")]
     assert drawn[0] == tmp_path / "a" / f"{name}.svg"
@@ -162,8 +162,8 @@ def test_the_same_tables_make_the_same_bytes_in_three_forms(tmp_path, situation,
 
 
 def test_neither_display_nor_backend_matters(tmp_path):
-    ledger = planned(tmp_path)
-    tables.make("scaling", ledger, tmp_path / "tables")
+    study_runs = planned(tmp_path)
+    tables.make("scaling", study_runs, tmp_path / "tables")
     code = (
         "import sys; from pathlib import Path; from ddp_hpc.analysis import figures\n"
         "from ddp_hpc.config.grid import expand\n"
@@ -192,9 +192,9 @@ def test_a_figure_says_which_tables_it_reads(name):
 
 
 def test_an_empty_table_is_no_exception(situation):
-    ledger, frames = situation("one run")
+    study_runs, frames = situation("one run")
     empty = {name: frame.iloc[:0] for name, frame in frames.items()}
     for name in FIGURES:
-        figure = draw((ledger, empty), name, "empty")
+        figure = draw((study_runs, empty), name, "empty")
         assert isinstance(words(figure), str)
         assert pd.Series([words(figure)]).str.contains("no eligible runs|no runs").all()

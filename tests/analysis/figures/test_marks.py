@@ -28,8 +28,8 @@ def disturbed(spec):
 def disturbance(tmp_path_factory):
     budget = {"samples_seen": 6400}
     grids = [grid(1, "none"), grid([2, 4])]
-    ledger = made_up(tmp_path_factory.mktemp("disturbed"), disturbed, grid=grids, budget=budget, rules={})
-    return ledger, tables_of(ledger)
+    study_runs = made_up(tmp_path_factory.mktemp("disturbed"), disturbed, grid=grids, budget=budget, rules={})
+    return study_runs, tables_of(study_runs)
 
 
 def ringed(figure):
@@ -69,9 +69,9 @@ def test_disturbed_steps_have_a_mark_and_quiet_ones_none(disturbance, situation)
 
 
 def test_bands_do_not_set_the_axes(situation):
-    ledger, frames = situation("repeats")
+    study_runs, frames = situation("repeats")
     wild = frames["scaling"].assign(speedup_largest=73.0)
-    upper, *_ = draw((ledger, frames | {"scaling": wild}), "speedup", "").axes
+    upper, *_ = draw((study_runs, frames | {"scaling": wild}), "speedup", "").axes
 
     assert upper.get_ylim()[1] < 5
 
@@ -102,9 +102,9 @@ def test_a_slow_loser_does_not_stretch_the_time_axis(tmp_path):
         return replace(result, t_s=tuple(factor * np.array(result.t_s)))
 
     grids = [grid(4, "ring", [32], [0.1, 0.5])]
-    ledger = made_up(tmp_path, train, grid=grids, budget={"samples_seen": 6400}, rules={})
-    frames = tables_of(ledger)
-    figure = draw((ledger, frames), "loss_curves", "")
+    study_runs = made_up(tmp_path, train, grid=grids, budget={"samples_seen": 6400}, rules={})
+    frames = tables_of(study_runs)
+    figure = draw((study_runs, frames), "loss_curves", "")
     winner = frames["curves"].query("learning_rate == 0.5")["t_s"].max()
 
     assert figure.axes[0].get_xlim()[1] < 2.1 * winner
@@ -133,9 +133,9 @@ def test_intervals_stand_on_bars_and_markers_where_the_tables_have_them(tmp_path
         return replace(result, t_s=tuple(factor * np.array(result.t_s)))
 
     grids = [grid(1, "none", [16], [0.1]), grid([2, 4], "ring", [16], [0.1])]
-    ledger = made_up(tmp_path, train, grid=grids, budget={"samples_seen": 3200}, repeats=4)
-    frames = tables_of(ledger)
-    phases, speedup = (draw((ledger, frames), name, "") for name in ("phases", "speedup"))
+    study_runs = made_up(tmp_path, train, grid=grids, budget={"samples_seen": 3200}, repeats=4)
+    frames = tables_of(study_runs)
+    phases, speedup = (draw((study_runs, frames), name, "") for name in ("phases", "speedup"))
 
     steps = frames["phases"]
     top = phases.axes[0].get_ylim()[1]
@@ -157,9 +157,9 @@ def test_a_bar_that_is_cut_has_no_interval(tmp_path):
         return replace(result, t_s=tuple(factor * np.array(result.t_s)), columns={"oversubscribed": crowded})
 
     grids = [grid(1, "none", [16], [0.1]), grid([2, 4], "ring", [16], [0.1])]
-    ledger = made_up(tmp_path, train, grid=grids, budget={"samples_seen": 3200}, repeats=4)
-    frames = tables_of(ledger)
-    phases = draw((ledger, frames), "phases", "")
+    study_runs = made_up(tmp_path, train, grid=grids, budget={"samples_seen": 3200}, repeats=4)
+    frames = tables_of(study_runs)
+    phases = draw((study_runs, frames), "phases", "")
 
     assert len(uprights(phases.axes[0])) == len(frames["phases"]) - 1 == 2
     assert "\u2191" in words(phases)

@@ -44,11 +44,11 @@ class Cells(HTMLParser):
 
 
 def made(folder, *claims):
-    ledger = made_up(folder, grid=GRID, repeats=3, claims=list(claims))
+    study_runs = made_up(folder, grid=GRID, repeats=3, claims=list(claims))
     study = folder / "results" / "studies" / "made_up"
     for name in ("runs", "claims"):
-        tables.make(name, ledger, study / "tables")
-    return study, report.make(ledger, study).read_text(encoding="utf-8")
+        tables.make(name, study_runs, study / "tables")
+    return study, report.make(study_runs, study).read_text(encoding="utf-8")
 
 
 def test_a_statement_is_one_line_however_yaml_has_it():

@@ -41,12 +41,12 @@ def train(spec):
     return result
 
 
-def page_of(ledger, folder):
-    for name in ledger.study.table_names:
-        tables.make(name, ledger, folder / "tables")
-    for name in ledger.study.figure_names:
-        figures.make(name, ledger.study, folder / "tables", folder / "figures")
-    file = report.make(ledger, folder)
+def page_of(study_runs, folder):
+    for name in study_runs.study.table_names:
+        tables.make(name, study_runs, folder / "tables")
+    for name in study_runs.study.figure_names:
+        figures.make(name, study_runs.study, folder / "tables", folder / "figures")
+    file = report.make(study_runs, folder)
     assert file == folder / "report" / "index.html"
     return file.read_text(encoding="utf-8")
 
@@ -153,17 +153,17 @@ def test_a_page_without_its_tables_and_figures_says_so(tmp_path):
 
 
 def test_a_study_may_ask_for_fewer_tables_and_figures(tmp_path):
-    ledger = made_up(tmp_path, grid=GRID[:1], budget={"samples_seen": 6144}, tables=["scaling"], figures=["speedup"])
-    outline = Outline(page_of(ledger, tmp_path / "study"))
+    study_runs = made_up(tmp_path, grid=GRID[:1], budget={"samples_seen": 6144}, tables=["scaling"], figures=["speedup"])
+    outline = Outline(page_of(study_runs, tmp_path / "study"))
 
     assert len(outline.of("img")) == 1
     assert "winners" not in {attributes.get("id") for attributes in outline.of("section")}
 
 
 def test_the_same_results_make_the_same_page(tmp_path, page):
-    ledger = made_up(tmp_path, train, grid=GRID, budget={"samples_seen": 12288}, citation="Cite <me>, 2026")
+    study_runs = made_up(tmp_path, train, grid=GRID, budget={"samples_seen": 12288}, citation="Cite <me>, 2026")
 
-    assert page_of(ledger, tmp_path / "study") == page
+    assert page_of(study_runs, tmp_path / "study") == page
 
 
 def test_not_a_number_is_no_number_of_the_page(tmp_path):

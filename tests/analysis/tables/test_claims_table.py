@@ -32,16 +32,16 @@ def ratio(of, to):
 @pytest.fixture(scope="module")
 def judged(tmp_path_factory):
     """Return the row of one claim about a study; the runs of a study are made once."""
-    ledgers = {}
+    studies = {}
 
     def row(ours, expect, train=steady, repeats=3, grid=GRID, **keys):
         key = (train, repeats, json.dumps(grid))
-        if key not in ledgers:
-            ledgers[key] = made_up(tmp_path_factory.mktemp("study"), train, grid=grid, repeats=repeats)
+        if key not in studies:
+            studies[key] = made_up(tmp_path_factory.mktemp("study"), train, grid=grid, repeats=repeats)
         claim = {"id": "a", "statement": "it scales", "source": "X (2017)", "ours": ours, **keys}
         claim |= {"expect": expect} if expect else {}
-        study = Study.model_validate(ledgers[key].study.model_dump() | {"claims": [claim]})
-        return claims.build(replace(ledgers[key], study=study)).iloc[0]
+        study = Study.model_validate(studies[key].study.model_dump() | {"claims": [claim]})
+        return claims.build(replace(studies[key], study=study)).iloc[0]
 
     return row
 

@@ -104,14 +104,14 @@ def test_what_cannot_be_told_is_null_with_its_reason(tmp_path):
     def without(spec):
         return Result("crashed", "boom") if spec.world_size == 4 else replace(train(spec), provenance={})
 
-    ledger = made(tmp_path / "b", without)
-    lacking = row(synchronisation.build(ledger))
+    study_runs = made(tmp_path / "b", without)
+    lacking = row(synchronisation.build(study_runs))
     assert lacking["sync_s"] == pytest.approx(0.004)
     assert pd.isna(lacking["sync_per_epoch_s"])
     assert lacking["reason"] == "the records do not say how many samples an epoch has"
-    assert row(synchronisation.build(ledger), world_size=4)["reason"] == "not complete: crashed"
-    assert row(epoch_time.build(ledger))["reason"] == "the records do not say how many samples an epoch has"
-    assert row(epoch_time.build(ledger), world_size=4)["reason"] == "not complete: crashed"
+    assert row(synchronisation.build(study_runs), world_size=4)["reason"] == "not complete: crashed"
+    assert row(epoch_time.build(study_runs))["reason"] == "the records do not say how many samples an epoch has"
+    assert row(epoch_time.build(study_runs), world_size=4)["reason"] == "not complete: crashed"
 
 
 def test_an_epoch_takes_its_steps(tmp_path):

@@ -139,10 +139,10 @@ def test_the_learning_rate_changes_no_work_but_pairs_keep_it(tmp_path):
     def train(spec):
         return took(spec, SECONDS[spec.exchange.name, spec.world_size] * (7 if spec.learning_rate == 0.5 else 1))
 
-    ledger = made(
+    study_runs = made(
         tmp_path, train, base=BASE | {"learning_rate": 0.1}, grid=[g | {"learning_rate": [0.1, 0.5]} for g in GRID]
     )
-    row = one(exchanges.build(ledger), "ring", 2)
+    row = one(exchanges.build(study_runs), "ring", 2)
 
     assert (row["runs"], row["pairs"], row["times_as_fast_least"]) == (6, 6, pytest.approx(3))
 
@@ -156,8 +156,8 @@ def test_a_failed_exchange_is_a_row_without_numbers(tmp_path):
     assert (row["runs"], row["reason"], np.isnan(row["step_us"])) == (0, "not complete: diverged", True)
 
 
-def figure_of(ledger):
-    return draw((ledger, {"exchanges": exchanges.build(ledger)}), "exchange_speed", "")
+def figure_of(study_runs):
+    return draw((study_runs, {"exchanges": exchanges.build(study_runs)}), "exchange_speed", "")
 
 
 def test_each_panel_has_a_bar_per_exchange_the_fastest_on_top_with_its_ratio(tmp_path):

@@ -25,26 +25,26 @@ def made(folder, train=train, **keys):
     return made_up(folder, train, **({"base": BASE, "grid": GRID, "budget": {"steps": STEPS}} | keys))
 
 
-def trace(ledger, exposed_s):
+def trace(study_runs, exposed_s):
     """Write what the traces of the runs on two ranks say, by step and rank."""
-    for planned in ledger.planned:
+    for planned in study_runs.planned:
         if planned.spec.world_size == 2:
             rows = [(step, rank, value) for step, ranks in enumerate(exposed_s, 5) for rank, value in enumerate(ranks)]
             columns = {"step": [row[0] for row in rows], "rank": [row[1] for row in rows]}
             columns["exposed_s"] = [row[2] for row in rows]
-            records.write("trace", columns, ledger.store.file(planned.run, "trace"))
+            records.write("trace", columns, study_runs.store.file(planned.run, "trace"))
 
 
-def row(ledger, world_size=2):
-    (found,) = [one for one in exposed.build(ledger).to_dict("records") if one["world_size"] == world_size]
+def row(study_runs, world_size=2):
+    (found,) = [one for one in exposed.build(study_runs).to_dict("records") if one["world_size"] == world_size]
     return found
 
 
 def test_the_three_ways_stand_side_by_side_with_their_disagreement(tmp_path):
-    ledger = made(tmp_path)
-    trace(ledger, [(0.002, 0.004), (0.0032, 0.0036), (0.005, 0.009)])  # means 3, 3.4 and 7 ms
+    study_runs = made(tmp_path)
+    trace(study_runs, [(0.002, 0.004), (0.0032, 0.0036), (0.005, 0.009)])  # means 3, 3.4 and 7 ms
 
-    found = row(ledger)
+    found = row(study_runs)
 
     assert found["by_difference_s"] == pytest.approx(0.005)
     assert found["by_marks_s"] == pytest.approx(0.004)
@@ -69,10 +69,10 @@ def test_what_is_missing_is_null_and_the_reason_is_given(tmp_path):
         "by difference: exchange none at world_size 1 with the same batch has not run; by trace: no run was traced"
     )
 
-    ledger = made(tmp_path / "b")
-    trace(ledger, [(None, None)])
-    assert row(ledger)["reason"] == "by trace: no exchange was recognised in the traces"
-    assert pd.isna(row(ledger)["by_trace_s"])
+    study_runs = made(tmp_path / "b")
+    trace(study_runs, [(None, None)])
+    assert row(study_runs)["reason"] == "by trace: no exchange was recognised in the traces"
+    assert pd.isna(row(study_runs)["by_trace_s"])
 
 
 def test_runs_that_have_not_ended_and_ranks_on_their_own_say_so(tmp_path):

@@ -41,12 +41,12 @@ def test_what_is_for_programs_has_two_forms(tmp_path, name):
 
 
 def test_every_evaluation_of_every_run_is_a_row(tmp_path):
-    ledger = made_up(tmp_path, grid=SMALL)
-    for number, run in enumerate(ledger.planned):
+    study_runs = made_up(tmp_path, grid=SMALL)
+    for number, run in enumerate(study_runs.planned):
         last = 10 * number + 20
         columns = {"step": [10, last], "t_s": [0.5, 1.5], "samples_seen": [160, 320], "metric": [0.3, 0.9 + number]}
-        records.write("evaluations", columns | {"loss": [1.0, None]}, ledger.store.file(run.run, "evaluations"))
-    frame = evaluations.build(ledger)
+        records.write("evaluations", columns | {"loss": [1.0, None]}, study_runs.store.file(run.run, "evaluations"))
+    frame = evaluations.build(study_runs)
 
     assert list(frame["batch_size"]) == [16, 16, 64, 64]
     assert list(frame["step"]) == [10, 20, 10, 30]
@@ -58,11 +58,11 @@ def test_every_evaluation_of_every_run_is_a_row(tmp_path):
 def test_evaluations_say_after_how_many_epochs_and_which_is_the_last(tmp_path):
     """Of 320 samples, 160 are half an epoch; the runs of batch 16 take 1600 steps, those of batch 64 400."""
     knowing = lambda spec: replace(realistic(spec), provenance={"train_samples": 320})
-    ledger = made_up(tmp_path, knowing, grid=SMALL)
-    for run in ledger.planned:
+    study_runs = made_up(tmp_path, knowing, grid=SMALL)
+    for run in study_runs.planned:
         columns = {"step": [10, 400], "samples_seen": [160, 640], "metric": [0.3, 0.9], "loss": [1.0, 0.5]}
-        records.write("evaluations", columns, ledger.store.file(run.run, "evaluations"))
-    frame = evaluations.build(ledger)
+        records.write("evaluations", columns, study_runs.store.file(run.run, "evaluations"))
+    frame = evaluations.build(study_runs)
 
     assert list(frame["epoch"]) == [0.5, 2.0, 0.5, 2.0]
     assert list(frame["last"]) == [False, False, False, True]
@@ -74,8 +74,8 @@ def test_runs_that_were_not_evaluated_have_no_row(tmp_path):
 
 @pytest.mark.parametrize("name", READ)
 def test_a_table_has_four_forms_with_coverage_and_rules(tmp_path, name):
-    ledger = made_up(tmp_path, pathological, grid=SMALL)
-    file = tables.make(name, ledger, tmp_path / "tables")
+    study_runs = made_up(tmp_path, pathological, grid=SMALL)
+    file = tables.make(name, study_runs, tmp_path / "tables")
 
     frame = pd.read_parquet(file)
     assert file == tmp_path / "tables" / f"{name}.parquet"
@@ -89,8 +89,8 @@ def test_a_table_has_four_forms_with_coverage_and_rules(tmp_path, name):
 
 
 def test_the_same_records_make_the_same_bytes(tmp_path):
-    ledger = made_up(tmp_path, grid=SMALL)
-    files = [tables.make("winners", ledger, tmp_path / folder) for folder in ("a", "b")]
+    study_runs = made_up(tmp_path, grid=SMALL)
+    files = [tables.make("winners", study_runs, tmp_path / folder) for folder in ("a", "b")]
 
     for form in (".parquet", ".csv", ".md", ".tex"):
         one, other = (file.with_suffix(form).read_bytes() for file in files)
@@ -98,22 +98,22 @@ def test_the_same_records_make_the_same_bytes(tmp_path):
 
 
 def test_an_unreadable_record_is_named_and_no_table_is_made(tmp_path):
-    ledger = made_up(tmp_path, grid=SMALL)
-    broken = ledger.planned[1].run
-    ledger.store.file(broken).write_bytes(b"PAR1 half a file")
+    study_runs = made_up(tmp_path, grid=SMALL)
+    broken = study_runs.planned[1].run
+    study_runs.store.file(broken).write_bytes(b"PAR1 half a file")
 
     with pytest.raises(RecordError, match=broken):
-        tables.make("winners", ledger, tmp_path / "tables")
+        tables.make("winners", study_runs, tmp_path / "tables")
     assert not (tmp_path / "tables").exists()
 
 
 def test_unreadable_steps_are_named(tmp_path):
-    ledger = made_up(tmp_path, grid=SMALL)
-    broken = ledger.planned[0].run
-    ledger.store.file(broken, "steps").write_bytes(b"")
+    study_runs = made_up(tmp_path, grid=SMALL)
+    broken = study_runs.planned[0].run
+    study_runs.store.file(broken, "steps").write_bytes(b"")
 
     with pytest.raises(RecordError, match=broken):
-        tables.make("curves", ledger, tmp_path / "tables")
+        tables.make("curves", study_runs, tmp_path / "tables")
 
 
 def test_a_column_that_is_null_in_one_run_keeps_its_type(tmp_path):
@@ -209,8 +209,8 @@ def test_the_rules_are_plain_values(tmp_path):
 
 
 def test_readers_get_headings_with_units_numbers_to_the_right_and_fewer_columns(tmp_path):
-    ledger = made_up(tmp_path)
-    lines = tables.make("winners", ledger, tmp_path / "tables").with_suffix(".md").read_text().splitlines()
+    study_runs = made_up(tmp_path)
+    lines = tables.make("winners", study_runs, tmp_path / "tables").with_suffix(".md").read_text().splitlines()
     head, rule = lines[2].split(" | "), lines[3].split(" | ")
 
     assert rule[head.index("standard error (loss x s)")] == "---:"
@@ -225,12 +225,12 @@ def test_readers_get_headings_with_units_numbers_to_the_right_and_fewer_columns(
     [(1, "block bootstrap", "Welch"), (2, "Two repeats are a weak test", "bootstrap"), (3, "Welch", "weak test")],
 )
 def test_notes_say_how_points_are_told_apart_where_that_applies(tmp_path, repeats, said, not_said):
-    ledger = planned(tmp_path, grid=SMALL, repeats=repeats)
-    text = tables.make("winners", ledger, tmp_path / "tables").with_suffix(".md").read_text()
+    study_runs = planned(tmp_path, grid=SMALL, repeats=repeats)
+    text = tables.make("winners", study_runs, tmp_path / "tables").with_suffix(".md").read_text()
 
     assert said in text
     assert not_said not in text
-    assert "told apart" not in tables.make("scaling", ledger, tmp_path / "tables").with_suffix(".md").read_text()
+    assert "told apart" not in tables.make("scaling", study_runs, tmp_path / "tables").with_suffix(".md").read_text()
 
 
 def test_a_serial_fraction_outside_0_to_1_is_blank_for_readers_and_kept_for_programs():

@@ -22,7 +22,7 @@ WHY = "placed otherwise than asked"
 
 
 @pytest.fixture
-def ledger(tmp_path):
+def study_runs(tmp_path):
     """The spread rings did not sit as asked, and would win by far."""
 
     def train(spec):
@@ -40,22 +40,22 @@ def of(frame: pd.DataFrame, exchange: str, placement: str) -> pd.DataFrame:
     return frame[(frame["exchange"] == exchange) & (frame["placement"] == placement)]
 
 
-def test_the_table_of_runs_says_why_it_may_not_win(ledger):
-    frame = runs.build(ledger)
+def test_the_table_of_runs_says_why_it_may_not_win(study_runs):
+    frame = runs.build(study_runs)
     assert list(of(frame, "ring", "spread")["excluded"]) == [WHY] * 2
     assert set(of(frame, "ring", "spread")["status"]) == {"ok"}, "its losses are as good as any"
     assert of(frame, "ring", "packed")["excluded"].isna().all()
 
 
-def test_it_never_wins(ledger):
-    frame = winners.build(ledger)
+def test_it_never_wins(study_runs):
+    frame = winners.build(study_runs)
     assert list(of(frame, "ring", "spread")["winner"]) == ["no winner"]
     assert list(of(frame, "ring", "spread")["excluded_because"]) == [f"2 {WHY}"]
     assert "no winner" not in set(of(frame, "mpi_allreduce", "spread")["winner"])
 
 
-def test_it_has_no_speedup_and_the_others_have_one_against_the_rank_that_is_placed_nowhere(ledger):
-    frame = scaling.build(ledger)
+def test_it_has_no_speedup_and_the_others_have_one_against_the_rank_that_is_placed_nowhere(study_runs):
+    frame = scaling.build(study_runs)
     frame = frame[frame["kind"] == "fixed samples"]
     lost = of(frame, "ring", "spread")
     assert lost["speedup"].isna().all()
@@ -65,14 +65,14 @@ def test_it_has_no_speedup_and_the_others_have_one_against_the_rank_that_is_plac
         assert list(found["speedup"].notna()) == [True, False], "of the rate that the baseline has"
 
 
-def test_nothing_is_compared_with_it(ledger):
-    frame = exchanges.build(ledger)
+def test_nothing_is_compared_with_it(study_runs):
+    frame = exchanges.build(study_runs)
     assert of(frame, "ring", "spread")["step_us"].isna().all()
     assert set(of(frame, "mpi_allreduce", "spread")["reason"]) == {f"nothing to compare with: ring is {WHY}"}
     assert of(frame, "mpi_allreduce", "packed")["times_as_fast"].notna().all()
-    assert of(phases.build(ledger), "ring", "spread")["step_s"].isna().all()
+    assert of(phases.build(study_runs), "ring", "spread")["step_s"].isna().all()
 
 
-def test_the_page_tells_of_it(ledger):
-    (said,) = [text for text in flags(ledger, {}, of_runs(ledger)) if "did not sit as the study asks" in text]
+def test_the_page_tells_of_it(study_runs):
+    (said,) = [text for text in flags(study_runs, {}, of_runs(study_runs)) if "did not sit as the study asks" in text]
     assert said.startswith("The ranks of 2 of 9 runs")

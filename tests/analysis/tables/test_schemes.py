@@ -59,14 +59,14 @@ def test_intensity_is_the_work_of_a_ranks_step_over_the_bytes_of_the_parameters(
 
 
 def test_times_and_ratios_are_those_of_the_exchanges(tmp_path):
-    ledger = made(tmp_path)
-    row, same = one(schemes.build(ledger), "ring"), one(exchanges.build(ledger), "ring")
+    study_runs = made(tmp_path)
+    row, same = one(schemes.build(study_runs), "ring"), one(exchanges.build(study_runs), "ring")
 
     assert row["step_ms"] == pytest.approx(same["step_us"] / 1e3) == pytest.approx((2.1 + 4.2) / 2)
     assert row["times_as_fast"] == same["times_as_fast"] == pytest.approx(6.1 / 2.1)
     assert row["weak_efficiency"] == pytest.approx(0.1 / 2.1)
     assert row["exchange_exposed_ms"] == pytest.approx(2)
-    assert one(schemes.build(ledger), "ring", 100)["times_as_fast"] == pytest.approx(16 / 12)
+    assert one(schemes.build(study_runs), "ring", 100)["times_as_fast"] == pytest.approx(16 / 12)
 
 
 def test_bandwidth_is_that_of_the_moving_part_and_a_share_of_the_link_only_between_nodes(tmp_path):
@@ -114,8 +114,8 @@ def test_the_page_on_exchanges_says_what_the_files_say():
 
 
 def test_a_figure_has_a_line_per_scheme_over_the_intensity(tmp_path):
-    ledger = made(tmp_path)
-    figure = draw((ledger, {"schemes": schemes.build(ledger)}), "schemes", "")
+    study_runs = made(tmp_path)
+    figure = draw((study_runs, {"schemes": schemes.build(study_runs)}), "schemes", "")
     efficiency, speed = figure.axes
     lines = [line for line in speed.lines if len(line.get_xdata()) == 2]
     drawn = [list(line.get_ydata()) for line in lines if list(line.get_xdata()) == [1.5, 150]]
@@ -127,11 +127,11 @@ def test_a_figure_has_a_line_per_scheme_over_the_intensity(tmp_path):
 
 
 def test_the_page_shows_the_table_that_the_study_asks_for(tmp_path):
-    ledger = made(tmp_path, tables=["runs", "schemes"], figures=[])
+    study_runs = made(tmp_path, tables=["runs", "schemes"], figures=[])
     folder = tmp_path / "results" / "studies" / "made_up"
-    for name in ledger.study.table_names:
-        tables.make(name, ledger, folder / "tables")
-    page = report.make(ledger, folder).read_text()
+    for name in study_runs.study.table_names:
+        tables.make(name, study_runs, folder / "tables")
+    page = report.make(study_runs, folder).read_text()
 
     assert '<a href="#schemes">Schemes</a>' in page
     assert '<h2 id="schemes-title">Schemes</h2>' in page

@@ -88,13 +88,13 @@ def test_without_a_common_clock_waiting_is_null_and_the_reason_is_given(tmp_path
         why = {"null_columns": {"wait_s": "the ranks' hosts have no common clock"}}
         return replace(train(spec), of_rank=times, provenance=why)
 
-    ledger = made(tmp_path, without, grid={"exchange": "parameter_server", "world_size": [2, 4]})
-    table = server_times.build(ledger)
+    study_runs = made(tmp_path, without, grid={"exchange": "parameter_server", "world_size": [2, 4]})
+    table = server_times.build(study_runs)
 
     assert table[["gather_wait_s", "gather_move_s"]].isna().all(axis=None)
     assert table["gather_s"].tolist() == pytest.approx([0.009, 0.015])
     assert set(table["reason"]) == {"waiting: the ranks' hosts have no common clock"}
-    figure = draw((ledger, {"server_times": table}), "server_times", "")
+    figure = draw((study_runs, {"server_times": table}), "server_times", "")
     assert words(figure).replace("\n", " ").count("waiting: the ranks' hosts have no common clock") == 2
 
 
@@ -106,9 +106,9 @@ def test_what_has_not_run_is_a_row_that_says_so(tmp_path):
 
 
 def test_the_figure_shows_the_table_in_milliseconds_and_marks_what_means_nothing(tmp_path):
-    ledger = made(tmp_path)
-    table = server_times.build(ledger)
-    figure = draw((ledger, {"server_times": table}), "server_times", "")
+    study_runs = made(tmp_path)
+    table = server_times.build(study_runs)
+    figure = draw((study_runs, {"server_times": table}), "server_times", "")
 
     for axes, column in zip(figure.axes, ("gather_wait", "gather_move", "average", "distribute"), strict=True):
         line = axes.lines[0]
@@ -133,14 +133,14 @@ def evaluated(folder, metric_name="accuracy", accuracy=ACCURACY):
         return Result(t_s=t_s, loss=(0.1,) * STEPS, columns=columns)
 
     base = BASE | {"exchange": "parameter_server"}
-    ledger = made_up(folder, train, base=base, grid={"world_size": [1, 2, 4, 8]}, budget={"steps": STEPS}, search=[])
-    for planned in ledger.planned:
+    study_runs = made_up(folder, train, base=base, grid={"world_size": [1, 2, 4, 8]}, budget={"steps": STEPS}, search=[])
+    for planned in study_runs.planned:
         metric = accuracy[planned.spec.world_size]
         t_s = END_S[planned.spec.world_size] * np.arange(1, len(metric) + 1) / 4
         columns = {"step": [15, 30, 45, 60][: len(metric)], "t_s": t_s, "metric": metric}
         if metric:
-            records.write("evaluations", columns, ledger.store.file(planned.run, "evaluations"))
-    return time_to_metric.build(ledger).set_index("world_size")
+            records.write("evaluations", columns, study_runs.store.file(planned.run, "evaluations"))
+    return time_to_metric.build(study_runs).set_index("world_size")
 
 
 def test_accuracy_per_second_rewards_short_runs_and_the_time_to_one_accuracy_does_not(tmp_path):

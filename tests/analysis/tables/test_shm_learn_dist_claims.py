@@ -16,7 +16,7 @@ PUBLISHED = ROOT / "results" / "published" / "shm_learn_dist"
 
 
 def as_published(folder, name, train):
-    """The ledger of a study whose runs end as `train` says."""
+    """The study_runs of a study whose runs end as `train` says."""
     keys = read_mapping(ROOT / "config" / "studies" / f"{name}.yaml", ValueError).values
     return made_up(folder, train, **keys)
 
@@ -80,12 +80,12 @@ def server_run(row, steps=60, device="cuda", hosts=None):
 
 def judged_server(folder, **how):
     server = pd.read_csv(PUBLISHED / "server.csv").set_index("workers")
-    ledger = as_published(folder, "cifar10_server", lambda spec: server_run(server.loc[spec.world_size], **how))
-    for planned in ledger.planned:
+    study_runs = as_published(folder, "cifar10_server", lambda spec: server_run(server.loc[spec.world_size], **how))
+    for planned in study_runs.planned:
         row = server.loc[planned.spec.world_size]
         columns = {"step": [60], "t_s": [row["time_s"]], "metric": [row["test_accuracy"]]}
-        records.write("evaluations", columns, ledger.store.file(planned.run, "evaluations"))
-    return claims.build(ledger).set_index("id")
+        records.write("evaluations", columns, study_runs.store.file(planned.run, "evaluations"))
+    return claims.build(study_runs).set_index("id")
 
 
 def test_the_published_times_and_accuracies_agree_with_all_claims_of_the_server(tmp_path):

@@ -77,21 +77,21 @@ def drifting(spec):
 
 
 def test_the_table_of_runs_keeps_drift_and_slow_ranks_visible(tmp_path):
-    ledger = made_up(tmp_path, drifting, **GRID)
-    for planned in ledger.planned:
-        file = ledger.store.file(planned.run, "steps")
+    study_runs = made_up(tmp_path, drifting, **GRID)
+    for planned in study_runs.planned:
+        file = study_runs.store.file(planned.run, "steps")
         steps = records.read("steps", file).to_pandas()
         steps["step_s"], steps["exchange_exposed_s"] = 0.01, np.where(steps["rank"] == 1, 0.001, 0.004)
         columns = {name: steps[name].astype(object).where(steps[name].notna(), None).tolist() for name in steps}
         records.write("steps", columns, file, records.read_metadata(file))
-    frame = runs.build(ledger)
+    frame = runs.build(study_runs)
 
     assert frame["drifting"].tolist() == [False, True]
     assert frame["drift_percent"].iloc[1] == pytest.approx(50, abs=5)
     assert frame["slow_ranks"].tolist() == ["rank 1 on n2 (+50 %)"] * 2
     assert (frame["step_low_s"] < frame["step_s"]).all()
     assert (frame["step_high_s"] > frame["step_s"]).all()
-    assert not {"drifting", "slow_ranks"} & set(runs.left_out(ledger.study))
+    assert not {"drifting", "slow_ranks"} & set(runs.left_out(study_runs.study))
 
 
 def test_a_run_that_did_not_end_well_is_not_called_steady(tmp_path):
@@ -119,8 +119,8 @@ BOTH = [
 
 @pytest.mark.parametrize(("repeats", "basis"), [(1, "1 run: within it only"), (4, "4 runs")])
 def test_intervals_are_over_runs_or_say_that_they_are_not(tmp_path, repeats, basis):
-    ledger = made_up(tmp_path, timed(0.03), grid=BOTH, repeats=repeats, budget={"steps": 200})
-    of_phases, of_scaling = phases.build(ledger), scaling.build(ledger)
+    study_runs = made_up(tmp_path, timed(0.03), grid=BOTH, repeats=repeats, budget={"steps": 200})
+    of_phases, of_scaling = phases.build(study_runs), scaling.build(study_runs)
     of_exchanges = exchanges.build(made_up(tmp_path / "e", timed(0.03), grid=BOTH, repeats=repeats,
                                            budget={"steps": 200}, rules={"reference_exchange": "ring"}))  # fmt: skip
     speedup = of_scaling[(of_scaling["world_size"] == 2) & (of_scaling["kind"] == "weak")].iloc[0]

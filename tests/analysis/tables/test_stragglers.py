@@ -87,9 +87,9 @@ def test_where_waiting_is_not_known_nobody_is_blamed_and_the_reason_is_given(tmp
     why = {"null_columns": {"wait_s": "the ranks' hosts have no common clock"}}
     unknown = Result(**steps, provenance=why, of_rank=lambda step, rank: {"step_s": 0.01, "wait_s": None})
     grid = [{"exchange": "ring", "world_size": 2}]
-    ledger = made_up(tmp_path, lambda spec: unknown, base=BASE, grid=grid, budget={"steps": 4})
+    study_runs = made_up(tmp_path, lambda spec: unknown, base=BASE, grid=grid, budget={"steps": 4})
 
-    row = only(stragglers.build(ledger))
+    row = only(stragglers.build(study_runs))
 
     assert row["reason"] == "waiting is not known: the ranks' hosts have no common clock"
     assert all(pd.isna(row[name]) for name in ("straggler", "rank", "costs_s", "waited_s"))

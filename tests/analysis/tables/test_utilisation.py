@@ -48,7 +48,7 @@ def on_gpus(spec):
 
 
 @pytest.fixture(scope="module")
-def ledger(tmp_path_factory):
+def study_runs(tmp_path_factory):
     made = made_up(tmp_path_factory.mktemp("gpus"), on_gpus, base=BASE, grid=GRID, rules={"loss_threshold": 0.55})
     for planned in made.planned:
         file, spec = made.store.file(planned.run, "gpu"), planned.spec
@@ -71,8 +71,8 @@ def row(frame, exchange, world_size):
     return found
 
 
-def test_usage_power_mfu_exchange_and_joules_stand_side_by_side(ledger):
-    frame = utilisation.build(ledger)
+def test_usage_power_mfu_exchange_and_joules_stand_side_by_side(study_runs):
+    frame = utilisation.build(study_runs)
     assert len(frame) == 9
     four = row(frame, "nccl", 4)
     assert (four["runs"], four["gpus"], four["gpu_utilisation_mean"]) == (2, 4, 0.97)
@@ -84,10 +84,10 @@ def test_usage_power_mfu_exchange_and_joules_stand_side_by_side(ledger):
     assert four["energy_method"] == "counter"
 
 
-def test_joules_to_the_target_are_those_of_all_gpus_of_the_best_run_up_to_the_threshold(ledger):
-    frame = utilisation.build(ledger)
-    run = next(planned for planned in ledger.planned if planned.spec.world_size == 2)
-    steps = ledger.steps(run.run)
+def test_joules_to_the_target_are_those_of_all_gpus_of_the_best_run_up_to_the_threshold(study_runs):
+    frame = utilisation.build(study_runs)
+    run = next(planned for planned in study_runs.planned if planned.spec.world_size == 2)
+    steps = study_runs.steps(run.run)
     reached_s = steps[~steps["warm_up"] & (steps["loss"] <= 0.55)]["t_s"].min()
     assert reached_s == pytest.approx(5.5, rel=0.05)
     assert row(frame, "ring", 2)["energy_to_target_j"] == pytest.approx(2 * reached_s * (300 - 20 - 100))
@@ -115,17 +115,17 @@ def test_cpu_runs_say_why_there_is_nothing(tmp_path):
     assert np.isnan(one["gpu_utilisation_mean"])
 
 
-def test_the_table_and_the_figure_are_made_by_default_where_gpus_are_asked_for(ledger, tmp_path):
-    assert "utilisation" in ledger.study.table_names
-    assert "utilisation" in ledger.study.figure_names
+def test_the_table_and_the_figure_are_made_by_default_where_gpus_are_asked_for(study_runs, tmp_path):
+    assert "utilisation" in study_runs.study.table_names
+    assert "utilisation" in study_runs.study.figure_names
     plain = made_up(tmp_path, realistic).study
     assert "utilisation" not in [*plain.table_names, *plain.figure_names]
 
 
-def test_the_figure_shows_what_the_table_says(ledger):
-    frame = utilisation.build(ledger)
+def test_the_figure_shows_what_the_table_says(study_runs):
+    frame = utilisation.build(study_runs)
     with style():
-        drawn = figure.draw({"utilisation": frame}, ledger.study, ledger.coverage())
+        drawn = figure.draw({"utilisation": frame}, study_runs.study, study_runs.coverage())
         FigureCanvasAgg(drawn)
         drawn.draw_without_rendering()
     busy, power, *_ = drawn.axes

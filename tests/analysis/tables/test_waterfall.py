@@ -73,8 +73,8 @@ def bars(frame, from_exchange, from_ranks, ranks, kind="weak"):
 
 
 def test_every_bar_is_what_was_put_in_and_all_add_up_to_the_loss(tmp_path):
-    ledger = made(tmp_path)
-    frame = waterfall.build(ledger)
+    study_runs = made(tmp_path)
+    frame = waterfall.build(study_runs)
 
     ms, rows = bars(frame, "none", 1, 4)
     expected = {
@@ -90,7 +90,7 @@ def test_every_bar_is_what_was_put_in_and_all_add_up_to_the_loss(tmp_path):
     assert np.isnan(ms["clock drop"])
     assert rows["lost_efficiency"].sum() == pytest.approx(1 - rows["efficiency"].iloc[0], abs=1e-12)
     assert rows["efficiency"].iloc[0] == pytest.approx(8.5 / 19.75)
-    scaled = scaling.build(ledger)
+    scaled = scaling.build(study_runs)
     (weak,) = scaled[(scaled["world_size"] == 4) & (scaled["kind"] == "weak")]["efficiency"]
     assert rows["efficiency"].iloc[0] == pytest.approx(weak)
 
@@ -221,8 +221,8 @@ def test_without_a_baseline_the_reason_is_given(tmp_path):
 
 
 def test_the_figure_ends_at_the_efficiency(tmp_path):
-    ledger = made(tmp_path)
-    figure = draw((ledger, {"waterfall": waterfall.build(ledger)}), "waterfall", "waterfall")
+    study_runs = made(tmp_path)
+    figure = draw((study_runs, {"waterfall": waterfall.build(study_runs)}), "waterfall", "waterfall")
 
     (axes,) = figure.axes
     widths = [patch.get_width() for patch in axes.patches]

@@ -19,8 +19,8 @@ ONE_GROUP = [{"exchange": "ring", "world_size": 2, "batch_size": [16, 32, 64], "
 
 def build(folder, by_batch, **keys):
     """Return the one row of winners of a study whose run of each batch size ended as given."""
-    ledger = made_up(folder, lambda spec: by_batch[spec.batch_size], **({"grid": ONE_GROUP} | keys))
-    (row,) = winners.build(ledger).to_dict("records")
+    study_runs = made_up(folder, lambda spec: by_batch[spec.batch_size], **({"grid": ONE_GROUP} | keys))
+    (row,) = winners.build(study_runs).to_dict("records")
     return row
 
 
@@ -95,10 +95,10 @@ def test_time_lost_in_slow_steps_is_a_column_and_a_warning(tmp_path):
     def train(spec):
         return constant(5.0, 400, step_s=0.01, train_s=4.0 if spec.batch_size == 16 else 10.0)
 
-    ledger = made_up(tmp_path, train, grid=ONE_GROUP)
+    study_runs = made_up(tmp_path, train, grid=ONE_GROUP)
 
-    assert list(runs.build(ledger)["slow_steps_share"].round(3)) == [0.0, 0.6, 0.6]
-    (warning,) = [text for text in flags(ledger, {}, of_runs(ledger)) if "slower than the median" in text]
+    assert list(runs.build(study_runs)["slow_steps_share"].round(3)) == [0.0, 0.6, 0.6]
+    (warning,) = [text for text in flags(study_runs, {}, of_runs(study_runs)) if "slower than the median" in text]
     assert warning.startswith("In 2 of 3 runs more than a third of the training time went to steps slower")
 
 
@@ -110,16 +110,16 @@ def test_cores_that_others_use_are_a_warning_where_threads_waited_and_not_of_ran
         columns = {"core_wait_share": waited, "others_core_share": taken, "oversubscribed": spec.batch_size == 128}
         return dataclasses.replace(constant(5.0, 400), columns=columns)
 
-    ledger = made_up(tmp_path, train, grid=[ONE_GROUP[0] | {"batch_size": list(shares)}])
+    study_runs = made_up(tmp_path, train, grid=[ONE_GROUP[0] | {"batch_size": list(shares)}])
 
-    (warning,) = [text for text in flags(ledger, {}, of_runs(ledger)) if "core_wait_share" in text]
+    (warning,) = [text for text in flags(study_runs, {}, of_runs(study_runs)) if "core_wait_share" in text]
     assert warning.startswith("In 1 of 4 runs threads were ready and had no core in over 5% of the time")
     assert "used up to 25% of their cores" in warning
 
 
 def test_all_diverged_is_no_winner(tmp_path):
-    ledger = made_up(tmp_path, lambda spec: Result("diverged", "loss is inf", (1.0,), (np.inf,)))
-    table = winners.build(ledger)
+    study_runs = made_up(tmp_path, lambda spec: Result("diverged", "loss is inf", (1.0,), (np.inf,)))
+    table = winners.build(study_runs)
 
     assert set(table["winner"]) == {NO_WINNER}
     assert table["loss_area_loss_s"].isna().all()
@@ -186,13 +186,13 @@ def test_a_point_is_out_if_any_repeat_is(tmp_path):
 def test_null_is_a_value_of_an_axis_like_any_other(tmp_path):
     """A nullable field in the grid splits the groups; neither a group nor a run is lost."""
     grid = [ONE_GROUP[0] | {"threads_per_rank": [None, 2], "evaluate_every_steps": [None, 10]}]
-    ledger = made_up(tmp_path, base={"dataset": "digits", "model": "mlp"}, grid=grid)
-    table = winners.build(ledger)
+    study_runs = made_up(tmp_path, base={"dataset": "digits", "model": "mlp"}, grid=grid)
+    table = winners.build(study_runs)
 
     assert len(table) == 4
     assert table["threads_per_rank"].isna().sum() == 2
-    assert table["runs"].sum() == len(ledger.planned) == 12
-    assert len(areas.build(ledger)) == 12
+    assert table["runs"].sum() == len(study_runs.planned) == 12
+    assert len(areas.build(study_runs)) == 12
 
 
 def test_options_of_a_choice_are_an_axis_with_its_name(tmp_path):
@@ -205,8 +205,8 @@ def test_options_of_a_choice_are_an_axis_with_its_name(tmp_path):
 
 def test_a_searched_choice_is_named_with_its_options(tmp_path):
     grid = [{"exchange": "ring", "world_size": 2, "batch_size": 16, "learning_rate": 0.5, "model.widths": [[8], [16]]}]
-    ledger = made_up(tmp_path, grid=grid, search=["model"])
-    (row,) = winners.build(ledger).to_dict("records")
+    study_runs = made_up(tmp_path, grid=grid, search=["model"])
+    (row,) = winners.build(study_runs).to_dict("records")
 
     assert row["winner"] in ("mlp (widths 8)", "mlp (widths 16)")
     assert row["points"] == 2
@@ -214,10 +214,10 @@ def test_a_searched_choice_is_named_with_its_options(tmp_path):
 
 def test_every_planned_run_is_a_row_with_its_reason(tmp_path):
     by_batch = {16: Result("crashed", "rank 1 on n3: ValueError: boom"), 32: Result("missing"), 64: constant(1.0, 200)}
-    ledger = made_up(tmp_path, lambda spec: by_batch[spec.batch_size], grid=ONE_GROUP)
-    table = runs.build(ledger)
+    study_runs = made_up(tmp_path, lambda spec: by_batch[spec.batch_size], grid=ONE_GROUP)
+    table = runs.build(study_runs)
 
-    assert list(table["run"]) == [planned.run for planned in ledger.planned]
+    assert list(table["run"]) == [planned.run for planned in study_runs.planned]
     assert list(table["status"]) == ["crashed", "missing", "ok"]
     assert table["reason"][0] == "rank 1 on n3: ValueError: boom"
     assert table.loc[:1, "loss_area_loss_s"].isna().all()  # never a zero
@@ -275,8 +275,8 @@ def test_only_sound_runs_win_and_their_order_changes_nothing(rows, random):
 def test_the_standard_error_stands_beside_the_area(tmp_path):
     """Of three repeats: their standard deviation over the root of three."""
     train = repeated({16: [9.0, 9.1, 9.2], 32: [4.0, 4.1, 4.2], 64: [7.0, 7.1, 7.2]})
-    ledger = made_up(tmp_path, train, grid=ONE_GROUP, repeats=3)
-    (row,) = winners.build(ledger).to_dict("records")
+    study_runs = made_up(tmp_path, train, grid=ONE_GROUP, repeats=3)
+    (row,) = winners.build(study_runs).to_dict("records")
 
     assert row["standard_error_loss_s"] == pytest.approx(0.1 / np.sqrt(3))
-    assert list(areas.build(ledger)["standard_error_loss_s"]) == pytest.approx([0.1 / np.sqrt(3)] * 3)
+    assert list(areas.build(study_runs)["standard_error_loss_s"]) == pytest.approx([0.1 / np.sqrt(3)] * 3)

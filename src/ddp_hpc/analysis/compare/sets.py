@@ -55,10 +55,10 @@ def read(given: str) -> ResultSet:
     if "/" in given:
         raise ValueError(f"{given}: no such folder or file; {_ALLOWED}")
     name, before = given.removesuffix(BEFORE), given.endswith(BEFORE)
-    ledger = Project.here().ledger(name)
+    study_runs = Project.here().study_runs(name)
     if before:
-        return _before(given, ledger.store, {planned.run for planned in ledger.planned})
-    return ResultSet(given, ledger.runs, _steps_in(ledger.store))
+        return _before(given, study_runs.store, {planned.run for planned in study_runs.planned})
+    return ResultSet(given, study_runs.runs, _steps_in(study_runs.store))
 
 
 _ALLOWED = f"expected: a study, STUDY{BEFORE}, a folder of results, or a table runs.parquet"

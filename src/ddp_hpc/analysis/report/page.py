@@ -20,7 +20,7 @@ from ddp_hpc.config import catalog
 from ddp_hpc.config.study import Study
 from ddp_hpc.runs import records
 from ddp_hpc.runs.statuses import FINISHED
-from ddp_hpc.runs.study_runs import Ledger
+from ddp_hpc.runs.study_runs import StudyRuns
 from ddp_hpc.system.files import replaced
 
 HIDDEN = ("spec_hash", "code_hash", "ended_at")  # in the table of runs
@@ -99,7 +99,7 @@ class Picture:
     width_rem: float
 
 
-def make(ledger: Ledger, study_folder: Path) -> Path:
+def make(study_runs: StudyRuns, study_folder: Path) -> Path:
     """Write `report/index.html` from the tables and figures in `study_folder`, and from the runs' provenance.
 
     Tables and figures that are not there are left out; the page says so.
@@ -110,18 +110,18 @@ def make(ledger: Ledger, study_folder: Path) -> Path:
     Raises:
         RecordError: naming a record that cannot be read.
     """
-    study = ledger.study
+    study = study_runs.study
     files = {name: study_folder / "tables" / f"{name}.parquet" for name in catalog.names("table")}
     tables = {name: pd.read_parquet(file) for name, file in files.items() if file.is_file()}
-    evidence = of_runs(ledger)
+    evidence = of_runs(study_runs)
     asked = {name: str(catalog.constants("table", name)["CAPTION"]) for name in _asked(study) if name in tables}
     page = _template().render(
         study=study,
         version=__version__,
-        coverage=ledger.coverage(),
-        statuses=ledger.runs["status"].value_counts().to_dict(),
-        lacking=lacking(ledger.runs, FINISHED),
-        flags=flags(ledger, tables, evidence),
+        coverage=study_runs.coverage(),
+        statuses=study_runs.runs["status"].value_counts().to_dict(),
+        lacking=lacking(study_runs.runs, FINISHED),
+        flags=flags(study_runs, tables, evidence),
         rules=in_words(study.rules, study.repeats),
         tables={name: _shown(files[name], words) for name, words in (STATIC_TABLES | asked).items() if name in tables},
         asked=[(name, name.replace("_", " ").capitalize()) for name in asked],

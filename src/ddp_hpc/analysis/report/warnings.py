@@ -20,7 +20,7 @@ from ddp_hpc.analysis.columns import (
     varying,
 )
 from ddp_hpc.runs import records
-from ddp_hpc.runs.study_runs import Ledger
+from ddp_hpc.runs.study_runs import StudyRuns
 
 _PER_RUN = ("command", "startup", "null_columns")  # differ by nature, or are told elsewhere
 _PER_RANK = {
@@ -53,7 +53,7 @@ class Evidence:
     nulls: tuple[Fact, ...]  # columns that are null, and why; those with the same reasons together
 
 
-def of_runs(ledger: Ledger) -> Evidence:
+def of_runs(study_runs: StudyRuns) -> Evidence:
     """Return the provenance of all finished runs, what they have in common apart from what differs.
 
     Raises:
@@ -61,9 +61,9 @@ def of_runs(ledger: Ledger) -> Evidence:
     """
     facts: dict[str, Counter[str]] = {}
     nulls: dict[str, Counter[str]] = {}
-    done = [planned.run for planned in ledger.planned if ledger.store.finished(planned.run)]
+    done = [planned.run for planned in study_runs.planned if study_runs.store.finished(planned.run)]
     for run in done:
-        provenance = records.read_metadata(ledger.store.file(run)).get("provenance", {})
+        provenance = records.read_metadata(study_runs.store.file(run)).get("provenance", {})
         for name, text in _flat(provenance):
             facts.setdefault(name, Counter())[text] += 1
         for name, reason in provenance.get("null_columns", {}).items():
@@ -112,19 +112,19 @@ def _at(rank: Mapping[str, Any], path: str) -> Any:
     return value
 
 
-def flags(ledger: Ledger, tables: Mapping[str, pd.DataFrame], evidence: Evidence) -> list[str]:
+def flags(study_runs: StudyRuns, tables: Mapping[str, pd.DataFrame], evidence: Evidence) -> list[str]:
     """Return what a reader has to be wary of, a sentence each."""
     return [
-        *_oversubscribed(ledger.runs),
-        *_misplaced(ledger.runs),
-        *_disturbed(ledger.runs),
+        *_oversubscribed(study_runs.runs),
+        *_misplaced(study_runs.runs),
+        *_disturbed(study_runs.runs),
         *(_unsteady(tables["runs"]) if "runs" in tables else []),
         *(_too_good(tables["scaling"]) if "scaling" in tables else []),
         *_mixed(evidence),
         *_uncommitted(evidence),
-        *_again(ledger.runs),
+        *_again(study_runs.runs),
         *(_doubtful(tables["winners"]) if "winners" in tables else []),
-        *(_at_an_edge(ledger, tables["winners"]) if "winners" in tables else []),
+        *(_at_an_edge(study_runs, tables["winners"]) if "winners" in tables else []),
     ]
 
 
@@ -227,10 +227,10 @@ def _doubtful(winners: pd.DataFrame) -> Iterator[str]:
         yield f"In {none} of {len(winners)} groups no run may win; the table of winners says why."
 
 
-def _at_an_edge(ledger: Ledger, winners: pd.DataFrame) -> Iterator[str]:
+def _at_an_edge(study_runs: StudyRuns, winners: pd.DataFrame) -> Iterator[str]:
     """Say where the best value is the last one that was tried: a better one may lie beyond."""
-    for name in search_columns(ledger.study):
-        tried = sorted(ledger.runs[name].dropna().unique()) if name in ("batch_size", "learning_rate") else []
+    for name in search_columns(study_runs.study):
+        tried = sorted(study_runs.runs[name].dropna().unique()) if name in ("batch_size", "learning_rate") else []
         if len(tried) < 3:
             continue
         for value, words in ((tried[0], "least"), (tried[-1], "largest")):

@@ -1,4 +1,4 @@
-"""Tables: one table, one file. Each offers `build(ledger) -> DataFrame`, and `CAPTION`."""
+"""Tables: one table, one file. Each offers `build(study_runs) -> DataFrame`, and `CAPTION`."""
 
 from ddp_hpc.analysis.tables._formats import lines, make
 

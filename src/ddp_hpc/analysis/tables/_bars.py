@@ -9,7 +9,7 @@ import pandas as pd
 
 from ddp_hpc.analysis.tables._ranks import provenance, rank_steps, why_null
 from ddp_hpc.profiling.phases import PHASES
-from ddp_hpc.runs.study_runs import Ledger
+from ddp_hpc.runs.study_runs import StudyRuns
 
 BARS = ("wrapper", "data", "computation", "clock drop", "moving", "waiting", "update", "rest")
 MEANINGS = {
@@ -44,14 +44,14 @@ class Split:
         return self.exposed_s - (self.wait_s or 0.0)
 
 
-def split_of(ledger: Ledger, run: Mapping[str, Any]) -> Split | None:
+def split_of(study_runs: StudyRuns, run: Mapping[str, Any]) -> Split | None:
     """Return the mean step of a run, as the rank sees it that waits most; None if no step has phases.
 
     What that rank does before it waits is nobody else's fault, so that all that a straggler costs is waiting. Where
     waiting is not known it is the mean over the ranks. The step is the training time over the steps, to the end of
     the slowest rank, and so a little more than the parts.
     """
-    steps = rank_steps(ledger, run["run"], ("wait_s", "forward_backward_s", *PHASES))
+    steps = rank_steps(study_runs, run["run"], ("wait_s", "forward_backward_s", *PHASES))
     if not len(steps) or not np.isfinite(steps["exchange_exposed_s"]).any():
         return None
     wait = steps["wait_s"]
@@ -70,7 +70,7 @@ def split_of(ledger: Ledger, run: Mapping[str, Any]) -> Split | None:
         wait_s=mean("wait_s") if waits else None,
         update_s=mean("update_s"),
         clock_mhz=None if clock is None or pd.isna(clock) else float(clock),
-        why_no_wait="" if waits else why_null(provenance(ledger, run["run"]), "wait_s"),
+        why_no_wait="" if waits else why_null(provenance(study_runs, run["run"]), "wait_s"),
     )
 
 

@@ -13,7 +13,7 @@ from ddp_hpc.analysis.columns import show
 from ddp_hpc.analysis.intervals import CONFIDENCE, Array, Interval, of_ratio, over_runs
 from ddp_hpc.analysis.tables._claim_rows import NotTestable, Number, take
 from ddp_hpc.config.claim_quantity import DIRECTIONS, Ours, Ratio, Trend
-from ddp_hpc.runs.study_runs import Ledger
+from ddp_hpc.runs.study_runs import StudyRuns
 
 Frames = Callable[[str], pd.DataFrame]
 FEWEST_FITTED = 3  # points of a straight line that leave something to judge it by
@@ -32,20 +32,20 @@ class Found:
     nulls: list[str]
 
 
-def number_of(ours: Ours, frames: Frames, ledger: Ledger) -> Found:
+def number_of(ours: Ours, frames: Frames, study_runs: StudyRuns) -> Found:
     """Return our number.
 
     Args:
         ours: how it is computed.
         frames: gives a table by its name.
-        ledger: of the study.
+        study_runs: of the study.
 
     Raises:
         NotTestable: there is no such number; it says why.
     """
     if ours.predicted:
         return Found(Interval(ours.predicted.number, None, None, "computed, not measured"), [], [], [])
-    taken = [take(cells, frames(cells.table), ledger) for cells in ours.cells.values()]
+    taken = [take(cells, frames(cells.table), study_runs) for cells in ours.cells.values()]
     remarks = list(dict.fromkeys(remark for one in taken for remark in one.remarks))
     rows = [number.row for one in taken for number in one.numbers]
     nulls = [null for one in taken for null in one.nulls]

@@ -23,7 +23,7 @@ from ddp_hpc.config.errors import unknown
 from ddp_hpc.config.study import listed
 from ddp_hpc.runs import records
 from ddp_hpc.runs.statuses import in_words
-from ddp_hpc.runs.study_runs import Ledger
+from ddp_hpc.runs.study_runs import StudyRuns
 
 MOST_SHOWN = 4  # values of a column in a reason
 
@@ -61,7 +61,7 @@ class Taken:
     nulls: list[str]
 
 
-def take(cells: Cells, frame: pd.DataFrame, ledger: Ledger) -> Taken:
+def take(cells: Cells, frame: pd.DataFrame, study_runs: StudyRuns) -> Taken:
     """Return the numbers in `cells` of a table, one at least.
 
     Raises:
@@ -71,27 +71,27 @@ def take(cells: Cells, frame: pd.DataFrame, ledger: Ledger) -> Taken:
     for name in (cells.column, *over):
         if name not in frame:
             raise NotTestable(f"table {cells.table}: {unknown('column', name, map(str, frame.columns))}")
-    rows = rows_of(selected(cells, frame, ledger))
+    rows = rows_of(selected(cells, frame, study_runs))
     if not rows:
         raise NotTestable(f"no row of the table {cells.table} has {_in_words(cells.where)}".removesuffix(" has "))
     _repeats_only(rows, cells)
     ended, remarks = _ended(rows, cells)
     known = [number for row in ended if (number := _number(row, cells)) is not None]
     if not known:
-        raise NotTestable(f"{cells.column} is null: {_why_null(ended[0], cells, ledger)}")
+        raise NotTestable(f"{cells.column} is null: {_why_null(ended[0], cells, study_runs)}")
     lost = len(ended) - len(known)
     nulls = [f"{cells.column} is null in {lost} of {len(ended)} rows"] if lost else []
     return Taken(known, [*remarks, *nulls, *_warnings([number.row for number in known])], nulls)
 
 
-def selected(cells: Cells, frame: pd.DataFrame, ledger: Ledger) -> pd.DataFrame:
+def selected(cells: Cells, frame: pd.DataFrame, study_runs: StudyRuns) -> pd.DataFrame:
     """Return the rows that `where` asks for; a spec field that is the same in all runs need be no column.
 
     Raises:
         NotTestable: a column is not there.
     """
-    first = ledger.planned[0]
-    shared = {name: value for name, value in first.spec.columns().items() if name not in ledger.varying[first.run]}
+    first = study_runs.planned[0]
+    shared = {name: value for name, value in first.spec.columns().items() if name not in study_runs.varying[first.run]}
     known = frame.assign(**{name: value for name, value in shared.items() if name not in frame})
     needed = list(dict.fromkeys(column for key in cells.where.items() for column in _columns(*key)))
     if lacking := [column for column in needed if column not in known]:
@@ -103,19 +103,19 @@ def selected(cells: Cells, frame: pd.DataFrame, ledger: Ledger) -> pd.DataFrame:
     return frame[pd.Series(fits, index=frame.index, dtype=bool)] if needed else frame
 
 
-def runs_read(cells: Iterable[Cells], ledger: Ledger, judged: Iterable[str] = ()) -> pd.DataFrame:
+def runs_read(cells: Iterable[Cells], study_runs: StudyRuns, judged: Iterable[str] = ()) -> pd.DataFrame:
     """Return the planned runs that fit what `where` says of specs.
 
     Args:
         cells: of one claim.
-        ledger: of the study.
+        study_runs: of the study.
         judged: tables in which `where` on an axis of the search picks a winner, which all points had a part in.
     """
-    runs = ledger.runs
+    runs = study_runs.runs
     read = pd.Series(False, index=runs.index)
     for one in cells:
-        searched = ledger.study.search if one.table in judged else ()
-        read |= runs.index.isin(selected(of_specs(one, searched), runs, ledger).index)
+        searched = study_runs.study.search if one.table in judged else ()
+        read |= runs.index.isin(selected(of_specs(one, searched), runs, study_runs).index)
     return runs[read]
 
 
@@ -250,12 +250,12 @@ def _interval(row: Mapping[str, Any], column: str) -> Interval | None:
     return None
 
 
-def _why_null(row: Mapping[str, Any], cells: Cells, ledger: Ledger) -> str:
+def _why_null(row: Mapping[str, Any], cells: Cells, study_runs: StudyRuns) -> str:
     said = row.get("reason")
     if said is not None and not pd.isna(said):
         return str(said)
-    if "run" in row and cells.column in records.RUN.names and ledger.store.finished(str(row["run"])):
-        return why_null(provenance(ledger, str(row["run"])), cells.column)
+    if "run" in row and cells.column in records.RUN.names and study_runs.store.finished(str(row["run"])):
+        return why_null(provenance(study_runs, str(row["run"])), cells.column)
     return NOT_RECORDED
 
 

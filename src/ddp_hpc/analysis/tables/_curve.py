@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddp_hpc.analysis.intervals import Array
-from ddp_hpc.runs.study_runs import Ledger
+from ddp_hpc.runs.study_runs import StudyRuns
 
 
 @dataclass(frozen=True)
@@ -18,13 +18,13 @@ class Curve:
     loss: Array
 
 
-def whole_curve(ledger: Ledger, run: str) -> Curve:
+def whole_curve(study_runs: StudyRuns, run: str) -> Curve:
     """Return the curve of a finished run, without warm-up; what is not finite stays as it is.
 
     Raises:
         RecordError: naming the run's steps, if they cannot be read.
     """
-    steps = ledger.steps(run)
+    steps = study_runs.steps(run)
     # loss and t_s are of all ranks together, so one rank's rows hold them
     mine = steps[(steps["rank"] == 0) & ~steps["warm_up"].astype(bool)].sort_values("step")
     return Curve(mine["step"].to_numpy(np.int64), mine["t_s"].to_numpy(np.float64), mine["loss"].to_numpy(np.float64))

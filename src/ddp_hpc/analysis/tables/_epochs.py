@@ -8,23 +8,23 @@ import pandas as pd
 from ddp_hpc.analysis.intervals import Interval
 from ddp_hpc.analysis.tables._ranks import provenance
 from ddp_hpc.runs.statuses import in_words
-from ddp_hpc.runs.study_runs import Ledger
+from ddp_hpc.runs.study_runs import StudyRuns
 
 UNKNOWN = "the records do not say how many samples an epoch has"
 
 
-def train_samples(ledger: Ledger, run: str) -> int | None:
+def train_samples(study_runs: StudyRuns, run: str) -> int | None:
     """Return the samples that a finished run trained on, an epoch; None where its record does not say."""
-    samples = provenance(ledger, run).get("train_samples")
+    samples = provenance(study_runs, run).get("train_samples")
     return int(samples) if samples else None
 
 
-def steps_per_epoch(ledger: Ledger, runs: Sequence[Mapping[str, Any]]) -> float | None:
+def steps_per_epoch(study_runs: StudyRuns, runs: Sequence[Mapping[str, Any]]) -> float | None:
     """Return the steps in which all ranks together see the training set once; None where the runs differ in that.
 
     It is no whole number where the global batch does not divide the set.
     """
-    found = {train_samples(ledger, str(run["run"])) for run in runs}
+    found = {train_samples(study_runs, str(run["run"])) for run in runs}
     samples = found.pop() if len(found) == 1 else None
     return samples / (runs[0]["world_size"] * runs[0]["batch_size"]) if samples else None
 

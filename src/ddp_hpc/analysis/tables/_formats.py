@@ -11,7 +11,7 @@ import pyarrow as pa
 from ddp_hpc.analysis.formatting import Readable, in_words, readable
 from ddp_hpc.config import catalog
 from ddp_hpc.runs import records
-from ddp_hpc.runs.study_runs import Ledger
+from ddp_hpc.runs.study_runs import StudyRuns
 from ddp_hpc.system.files import replaced
 
 MOST_ROWS = 200  # in Markdown and LaTeX, which are for reading
@@ -29,7 +29,7 @@ class Text:
     notes: list[str]
 
 
-def make(name: str, ledger: Ledger, folder: Path) -> Path:
+def make(name: str, study_runs: StudyRuns, folder: Path) -> Path:
     """Write a table as `<name>.csv`, `.md`, `.tex` and `.parquet` into `folder`, the Parquet file last.
 
     A table may offer `left_out(study)`, columns that are not for reading; `JUDGED = True`, if the rules of the winner
@@ -48,8 +48,8 @@ def make(name: str, ledger: Ledger, folder: Path) -> Path:
     """
     catalog.path("table", name)
     module = importlib.import_module(f"ddp_hpc.analysis.tables.{name}")
-    frame: pd.DataFrame = module.build(ledger)
-    study, caption, coverage = ledger.study, str(getattr(module, "CAPTION", name)), ledger.coverage()
+    frame: pd.DataFrame = module.build(study_runs)
+    study, caption, coverage = study_runs.study, str(getattr(module, "CAPTION", name)), study_runs.coverage()
     left_out = list(module.left_out(study)) if hasattr(module, "left_out") else []
     folder.mkdir(parents=True, exist_ok=True)
     _replace(folder / f"{name}.csv", frame.to_csv(index=False, lineterminator="\n"))

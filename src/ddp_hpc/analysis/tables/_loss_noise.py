@@ -5,7 +5,7 @@ import numpy as np
 from ddp_hpc.analysis.columns import SPEC_COLUMNS, key_of, rows_of
 from ddp_hpc.analysis.intervals import Array
 from ddp_hpc.analysis.tables._curve import whole_curve
-from ddp_hpc.runs.study_runs import Ledger
+from ddp_hpc.runs.study_runs import StudyRuns
 
 SHARE = 50  # a running mean is over this part of a run: of 10,000 steps the last 200
 STEADY = 2  # the steady state is the second of so many parts of a run
@@ -40,18 +40,18 @@ class Losses:
     `reference_exchange`, with its default options if it has them.
     """
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
+    def __init__(self, study_runs: StudyRuns) -> None:
+        self._study_runs = study_runs
         self._read: dict[str, Array] = {}
-        reference = ledger.study.rules.reference_exchange
-        rows = [row for row in rows_of(ledger.runs) if row["exchange"] == reference and row["status"] == "ok"]
+        reference = study_runs.study.rules.reference_exchange
+        rows = [row for row in rows_of(study_runs.runs) if row["exchange"] == reference and row["status"] == "ok"]
         rows.sort(key=lambda row: row["exchange_options"] == "{}")
         self._references = {self._key(row): str(row["run"]) for row in rows}
 
     def of(self, run: str) -> Array:
         """Return the loss of each counted step, the mean over its ranks."""
         if run not in self._read:
-            self._read[run] = whole_curve(self._ledger, run).loss
+            self._read[run] = whole_curve(self._study_runs, run).loss
         return self._read[run]
 
     def difference(self, row: dict[str, object]) -> Array | None:

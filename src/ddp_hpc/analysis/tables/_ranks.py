@@ -9,7 +9,7 @@ import pandas as pd
 
 from ddp_hpc.analysis.intervals import Array
 from ddp_hpc.runs import records
-from ddp_hpc.runs.study_runs import Ledger
+from ddp_hpc.runs.study_runs import StudyRuns
 
 NOT_RECORDED = "it was not recorded"
 
@@ -27,9 +27,9 @@ class RankSteps:
         return len(self.columns["step_s"])
 
 
-def rank_steps(ledger: Ledger, run: str, names: tuple[str, ...]) -> RankSteps:
+def rank_steps(study_runs: StudyRuns, run: str, names: tuple[str, ...]) -> RankSteps:
     """Return columns of the steps record, and `step_s`, NaN where they are null; warm-up and fused steps left out."""
-    steps = ledger.steps(run)
+    steps = study_runs.steps(run)
     counted = steps[~steps["warm_up"].astype(bool)]
     if counted["sampled"].astype("boolean").fillna(False).any():
         counted = counted[counted["sampled"].astype(bool)]
@@ -42,9 +42,9 @@ def _matrix(values: "pd.Series[Any]", ranks: int) -> Array:
     return np.asarray(values.to_numpy(np.float64, na_value=np.nan)).reshape(-1, ranks)
 
 
-def provenance(ledger: Ledger, run: str) -> dict[str, Any]:
+def provenance(study_runs: StudyRuns, run: str) -> dict[str, Any]:
     """Return on what a finished run was made; empty where its record does not say."""
-    return dict(records.read_metadata(ledger.store.file(run)).get("provenance", {}))
+    return dict(records.read_metadata(study_runs.store.file(run)).get("provenance", {}))
 
 
 def why_null(facts: Mapping[str, Any], column: str) -> str:

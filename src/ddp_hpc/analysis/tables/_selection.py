@@ -23,29 +23,29 @@ from ddp_hpc.analysis.tables._curve import whole_curve
 from ddp_hpc.analysis.tables._frame import FLOAT, INT, TEXT, typed, types_of
 from ddp_hpc.analysis.tables._significance import Area, compare, curve_error, least_mean
 from ddp_hpc.runs.statuses import FINISHED
-from ddp_hpc.runs.study_runs import Ledger
+from ddp_hpc.runs.study_runs import StudyRuns
 
 NO_WINNER = "no winner"
 CurveError = Callable[[str], float | None]
 
 
-def judged(ledger: Ledger) -> pd.DataFrame:
+def judged(study_runs: StudyRuns) -> pd.DataFrame:
     """Return the planned runs with `min_loss` over the study's window, `excluded` and `slow_steps_share`.
 
     `excluded` says why a run may not win, `slow_steps_share` is as `slow_steps_share` gives it.
     """
-    runs = ledger.runs.copy()
+    runs = study_runs.runs.copy()
     runs["slow_steps_share"] = slow_steps_share(runs)
-    window = ledger.study.rules.loss_window
+    window = study_runs.study.rules.loss_window
     if window > 1:
         runs["min_loss"] = np.array(
             [
-                least_mean(whole_curve(ledger, run).loss, window) if status in FINISHED else np.nan
+                least_mean(whole_curve(study_runs, run).loss, window) if status in FINISHED else np.nan
                 for run, status in zip(runs["run"], runs["status"], strict=True)
             ],
             dtype=np.float64,
         )
-    runs["excluded"] = exclusions(runs.assign(status=standing(runs)), ledger.study.rules.loss_threshold)
+    runs["excluded"] = exclusions(runs.assign(status=standing(runs)), study_runs.study.rules.loss_threshold)
     return runs
 
 
@@ -242,13 +242,13 @@ def _counts(group: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def judged_points(ledger: Ledger) -> tuple[pd.DataFrame, list[str], list[str]]:
+def judged_points(study_runs: StudyRuns) -> tuple[pd.DataFrame, list[str], list[str]]:
     """Return the points of a study's search, and the columns that group them and in which they differ."""
-    runs = judged(ledger)
-    groups, search = group_columns(runs, ledger.study), search_columns(ledger.study)
+    runs = judged(study_runs)
+    groups, search = group_columns(runs, study_runs.study), search_columns(study_runs.study)
 
     def error(run: str) -> float | None:
-        curve = whole_curve(ledger, run)
+        curve = whole_curve(study_runs, run)
         return curve_error(curve.t_s, curve.loss)
 
     return points(runs, groups, search, error), groups, search

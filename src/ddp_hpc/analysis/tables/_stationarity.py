@@ -10,7 +10,7 @@ from scipy import stats
 from ddp_hpc.analysis.intervals import FEWEST_STEPS, Array, Interval, block_length, of_mean, of_median
 from ddp_hpc.analysis.tables._curve import whole_curve
 from ddp_hpc.analysis.tables._ranks import provenance, rank_steps
-from ddp_hpc.runs.study_runs import Ledger
+from ddp_hpc.runs.study_runs import StudyRuns
 
 MOST_BLOCKS, FEWEST_BLOCKS = 20, 8
 DRIFT_STEPS = 2 * FEWEST_STEPS  # below, what neighbouring steps have in common passes for a trend
@@ -32,19 +32,19 @@ class Drift:
     certain: bool
 
 
-def step_times(ledger: Ledger, run: str) -> Array:
+def step_times(study_runs: StudyRuns, run: str) -> Array:
     """Return the times between the ends of the counted steps of a run in seconds, slowest rank."""
-    return np.asarray(np.diff(whole_curve(ledger, run).t_s, prepend=0.0))
+    return np.asarray(np.diff(whole_curve(study_runs, run).t_s, prepend=0.0))
 
 
-def of_median_step(ledger: Ledger, run: str) -> Interval:
+def of_median_step(study_runs: StudyRuns, run: str) -> Interval:
     """Return the median step of a run and its interval within the run, in seconds."""
-    return of_median(step_times(ledger, run))
+    return of_median(step_times(study_runs, run))
 
 
-def of_mean_step(ledger: Ledger, run: str) -> Interval:
+def of_mean_step(study_runs: StudyRuns, run: str) -> Interval:
     """Return the mean step of a run, slow ones included, and its interval within the run, in seconds."""
-    return of_mean(step_times(ledger, run))
+    return of_mean(step_times(study_runs, run))
 
 
 def drift(step_s: Array) -> Drift | None:
@@ -95,27 +95,27 @@ def slow_ranks(work_s: Array) -> list[tuple[int, float]]:
     return found
 
 
-def columns(ledger: Ledger, run: Mapping[str, Any]) -> dict[str, Any]:
+def columns(study_runs: StudyRuns, run: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the table of runs says of a run's steadiness; nothing of one that has not ended well."""
     if run["status"] != "ok":
         return {}
-    times = step_times(ledger, run["run"])
+    times = step_times(study_runs, run["run"])
     step, trend = of_median(times), drift(times)
     return {
         "step_low_s": step.low,
         "step_high_s": step.high,
         "drift_percent": trend.percent if trend else None,
         "drifting": trend.certain if trend else None,
-        "slow_ranks": _slow_ranks_in_words(ledger, run["run"]) if run["world_size"] > 1 else None,
+        "slow_ranks": _slow_ranks_in_words(study_runs, run["run"]) if run["world_size"] > 1 else None,
     }
 
 
-def _slow_ranks_in_words(ledger: Ledger, run: str) -> str | None:
-    steps = rank_steps(ledger, run, ("exchange_exposed_s",))
+def _slow_ranks_in_words(study_runs: StudyRuns, run: str) -> str | None:
+    steps = rank_steps(study_runs, run, ("exchange_exposed_s",))
     slow = slow_ranks(steps["step_s"] - steps["exchange_exposed_s"])
     if not slow:
         return None
-    ranks: Sequence[Mapping[str, Any]] = provenance(ledger, run).get("ranks", [])
+    ranks: Sequence[Mapping[str, Any]] = provenance(study_runs, run).get("ranks", [])
     hosts = {one["rank"]: one.get("host") for one in ranks}
     return ", ".join(
         f"rank {rank}{f' on {hosts[rank]}' if hosts.get(rank) else ''} (+{100 * more:.0f} %)" for rank, more in slow

@@ -23,7 +23,7 @@ from ddp_hpc.analysis.tables._claim_rows import NotTestable, runs_read
 from ddp_hpc.analysis.tables._frame import FLOAT, TEXT, typed
 from ddp_hpc.config.claims import AtLeast, Claim
 from ddp_hpc.runs.statuses import FINISHED, in_words
-from ddp_hpc.runs.study_runs import Ledger
+from ddp_hpc.runs.study_runs import StudyRuns
 from ddp_hpc.system.printing import counted
 
 CAPTION = "Claims: what the sources state, and what these runs say to it."
@@ -46,15 +46,15 @@ _TYPES = {
 }
 
 
-def build(ledger: Ledger) -> pd.DataFrame:
+def build(study_runs: StudyRuns) -> pd.DataFrame:
     """Return one row per claim of the study, in its order; `ours` is there whether a verdict may be given or not."""
 
     @cache
     def frames(name: str) -> pd.DataFrame:
-        frame: pd.DataFrame = importlib.import_module(f"ddp_hpc.analysis.tables.{name}").build(ledger)
+        frame: pd.DataFrame = importlib.import_module(f"ddp_hpc.analysis.tables.{name}").build(study_runs)
         return frame
 
-    return typed((_row(claim, frames, ledger) for claim in ledger.study.claims), _TYPES)
+    return typed((_row(claim, frames, study_runs) for claim in study_runs.study.claims), _TYPES)
 
 
 def lines(frame: pd.DataFrame) -> Iterator[str]:
@@ -72,7 +72,7 @@ def lines(frame: pd.DataFrame) -> Iterator[str]:
     yield summary(frame["verdict"])
 
 
-def _row(claim: Claim, frames: Frames, ledger: Ledger) -> dict[str, Any]:
+def _row(claim: Claim, frames: Frames, study_runs: StudyRuns) -> dict[str, Any]:
     said = {
         "id": claim.id,
         "statement": claim.statement,
@@ -82,33 +82,33 @@ def _row(claim: Claim, frames: Frames, ledger: Ledger) -> dict[str, Any]:
         "expected": claim.in_words,
     }
     try:
-        found = number_of(claim.ours, frames, ledger)
+        found = number_of(claim.ours, frames, study_runs)
     except NotTestable as none:
-        reasons = [str(none), *_lacking(claim, None, frames, ledger)]
+        reasons = [str(none), *_lacking(claim, None, frames, study_runs)]
         return said | {"verdict": NOT_TESTABLE, "reason": "; ".join(reasons)}
     ours = found.interval
     said |= {"ours": ours.middle, "ours_low": ours.low, "ours_high": ours.high, "interval_from": ours.basis}
-    lacking = list(dict.fromkeys(_lacking(claim, found, frames, ledger)))
+    lacking = list(dict.fromkeys(_lacking(claim, found, frames, study_runs)))
     if lacking:
         return said | {"verdict": NOT_TESTABLE, "reason": "; ".join(lacking)}
     judged, why = verdict(claim, ours)
     return said | {"verdict": judged, "reason": "; ".join(filter(None, (why, *found.remarks))) or None}
 
 
-def _lacking(claim: Claim, found: Found | None, frames: Frames, ledger: Ledger) -> Iterator[str]:
+def _lacking(claim: Claim, found: Found | None, frames: Frames, study_runs: StudyRuns) -> Iterator[str]:
     """Yield what `applies_when` asks for and is not there.
 
     Args:
         claim: to be judged.
         found: our number; None where there is none.
         frames: gives a table by its name.
-        ledger: of the study.
+        study_runs: of the study.
     """
     rows = found.rows if found else []
     cells = list(claim.ours.cells.values())
     judged = [one.table for one in cells if "winner" in frames(one.table)]
-    read = runs_read(cells, ledger, judged)
-    ended = ledger.runs[standing(ledger.runs) == "ok"]
+    read = runs_read(cells, study_runs, judged)
+    ended = study_runs.runs[standing(study_runs.runs) == "ok"]
     for condition in claim.applies_when:
         if isinstance(condition, AtLeast):
             yield from _too_small(condition, ended)

@@ -9,23 +9,23 @@ from ddp_hpc.analysis.columns import group_columns, rows_of, search_columns
 from ddp_hpc.analysis.tables._curve import thinned, whole_curve
 from ddp_hpc.analysis.tables._frame import FLAG, FLOAT, INT, TEXT, typed, types_of
 from ddp_hpc.runs.statuses import FINISHED
-from ddp_hpc.runs.study_runs import Ledger
+from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Loss curves: loss of the steps over the time since time zero, thinned."
 FOR_READING = False
 MOST_POINTS = 400
 
 
-def build(ledger: Ledger) -> pd.DataFrame:
+def build(study_runs: StudyRuns) -> pd.DataFrame:
     """Return up to 400 steps of each finished run, its first, last and least loss among them."""
-    runs = ledger.runs
-    axes = [*group_columns(runs, ledger.study), *search_columns(ledger.study), "seed"]
+    runs = study_runs.runs
+    axes = [*group_columns(runs, study_runs.study), *search_columns(study_runs.study), "seed"]
     types = {"run": TEXT} | types_of(axes) | {"status": TEXT, "oversubscribed": FLAG}
-    return typed(_points(ledger, runs, list(types)), types | {"step": INT, "t_s": FLOAT, "loss": FLOAT})
+    return typed(_points(study_runs, runs, list(types)), types | {"step": INT, "t_s": FLOAT, "loss": FLOAT})
 
 
-def _points(ledger: Ledger, runs: pd.DataFrame, columns: list[str]) -> Iterator[dict[str, Any]]:
+def _points(study_runs: StudyRuns, runs: pd.DataFrame, columns: list[str]) -> Iterator[dict[str, Any]]:
     for row in rows_of(runs[runs["status"].isin(FINISHED)][columns]):
-        curve = whole_curve(ledger, str(row["run"]))
+        curve = whole_curve(study_runs, str(row["run"]))
         for place in thinned(curve.loss, MOST_POINTS):
             yield row | {"step": curve.step[place], "t_s": curve.t_s[place], "loss": curve.loss[place]}

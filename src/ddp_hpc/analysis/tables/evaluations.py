@@ -10,7 +10,7 @@ from ddp_hpc.analysis.tables._epochs import train_samples
 from ddp_hpc.analysis.tables._frame import FLAG, FLOAT, TEXT, typed, types_of
 from ddp_hpc.runs import records
 from ddp_hpc.runs.statuses import FINISHED
-from ddp_hpc.runs.study_runs import Ledger
+from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Evaluations: metric and loss on the whole test set, over steps, samples, epochs and training time."
 FOR_READING = False
@@ -18,27 +18,27 @@ FOR_READING = False
 _MEASURED = {"metric": "test_metric", "loss": "test_loss"}  # as the table names them; the others keep their names
 
 
-def build(ledger: Ledger) -> pd.DataFrame:
+def build(study_runs: StudyRuns) -> pd.DataFrame:
     """Return one row per evaluation of each finished run; a run that was never evaluated has none.
 
     `epoch` is samples_seen over the samples that there are to train on, null where the record does not say; `t_s` the
     training time at that step, without evaluations; `last` is true after a run's last step.
     """
-    runs = ledger.runs
-    axes = [*group_columns(runs, ledger.study), *search_columns(ledger.study), "seed"]
+    runs = study_runs.runs
+    axes = [*group_columns(runs, study_runs.study), *search_columns(study_runs.study), "seed"]
     own = {"run": TEXT} | types_of(axes) | {"status": TEXT, "oversubscribed": FLAG, "test_metric_name": TEXT}
     measured = types_of(["step", "samples_seen"], records.EVALUATIONS) | dict.fromkeys(("epoch", "t_s"), FLOAT)
     types = own | measured | dict.fromkeys(_MEASURED.values(), FLOAT) | {"last": FLAG}
     finished = runs[runs["status"].isin(FINISHED)]
-    return typed(_evaluations(ledger, finished[[*own, "steps"]]), types)
+    return typed(_evaluations(study_runs, finished[[*own, "steps"]]), types)
 
 
-def _evaluations(ledger: Ledger, runs: pd.DataFrame) -> Iterator[dict[str, Any]]:
+def _evaluations(study_runs: StudyRuns, runs: pd.DataFrame) -> Iterator[dict[str, Any]]:
     for row in rows_of(runs):
         run = str(row["run"])
-        if not ledger.store.file(run, "evaluations").is_file():
+        if not study_runs.store.file(run, "evaluations").is_file():
             continue  # it diverged before the first
-        epoch = train_samples(ledger, run)
-        for evaluation in rows_of(ledger.evaluations(run).rename(columns=_MEASURED)):
+        epoch = train_samples(study_runs, run)
+        for evaluation in rows_of(study_runs.evaluations(run).rename(columns=_MEASURED)):
             seen, last = evaluation["samples_seen"], evaluation["step"] == row["steps"]
             yield row | evaluation | {"epoch": seen / epoch if epoch else None, "last": last}

@@ -19,7 +19,7 @@ from ddp_hpc.analysis.tables._frame import FLAG, FLOAT, INT, TEXT, largest, medi
 from ddp_hpc.analysis.tables._stationarity import of_mean_step
 from ddp_hpc.config.study import Study
 from ddp_hpc.runs.statuses import in_words
-from ddp_hpc.runs.study_runs import Ledger
+from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Exchanges: training time per step, and against the reference in the same round; medians over the rounds."
 COMPARES_EXCHANGES = True
@@ -53,7 +53,7 @@ _TYPES = {
 Pairs = dict[tuple[Any, ...], dict[str, Any]]
 
 
-def build(ledger: Ledger) -> pd.DataFrame:
+def build(study_runs: StudyRuns) -> pd.DataFrame:
     """Return one row per exchange, with its options, of each model, batch size and world size that the study plans.
 
     `times_as_fast` is the reference's step over this one's, by pairs of runs that differ in the exchange alone (and in
@@ -62,17 +62,17 @@ def build(ledger: Ledger) -> pd.DataFrame:
     counts, else the first. `slow_steps_share` is the largest of the row's runs (`columns.slow_steps_share`),
     `others_slow_steps_share` of those that they are compared with.
     """
-    runs = with_standing(ledger.runs)
+    runs = with_standing(study_runs.runs)
     batches = runs["samples_seen"] / (runs["world_size"] * runs["batch_size"])
     runs["mean_step_us"] = 1e6 * (runs["train_s"] / batches).astype("float64")
     axes = ordered({*varying(runs), "model", "batch_size", "world_size", *_EXCHANGE} - SAME_WORK)
-    reference = ledger.study.rules.reference_exchange
+    reference = study_runs.study.rules.reference_exchange
     is_reference = _reference(runs, reference)
     is_alone = (runs["exchange"] == "none") & (runs["world_size"] == 1)
     pairs = _by_key(runs[is_reference], _EXCHANGE)
     alone = _by_key(runs[is_alone], (*_EXCHANGE, *_RANKS))
     types = types_of(axes) | _TYPES
-    return typed((key | _row(ledger, rows, pairs, alone, reference) for key, rows in split(runs, axes)), types)
+    return typed((key | _row(study_runs, rows, pairs, alone, reference) for key, rows in split(runs, axes)), types)
 
 
 def _reference(runs: pd.DataFrame, name: str) -> "pd.Series[bool]":
@@ -91,7 +91,7 @@ def _by_key(runs: pd.DataFrame, but: tuple[str, ...]) -> Pairs:
     return {_key(row, but): row for row in rows}
 
 
-def _row(ledger: Ledger, rows: pd.DataFrame, references: Pairs, alone: Pairs, reference: str) -> dict[str, Any]:
+def _row(study_runs: StudyRuns, rows: pd.DataFrame, references: Pairs, alone: Pairs, reference: str) -> dict[str, Any]:
     ended = rows_of(rows[(rows["status"] == "ok") & rows["mean_step_us"].notna()])
     if not ended:
         return {"runs": 0, "pairs": 0, "reason": f"not complete: {_statuses(rows)}"}
@@ -101,10 +101,10 @@ def _row(ledger: Ledger, rows: pd.DataFrame, references: Pairs, alone: Pairs, re
     one_rank = [alone.get(_key(row, (*_EXCHANGE, *_RANKS))) for row in ended]
     efficiencies = _ratios(ended, one_rank)
     others = [row for row in (*against, *one_rank) if row is not None and row["status"] == "ok"]
-    own = of_mean_step(ledger, ended[0]["run"]) if len(ended) == 1 else None
+    own = of_mean_step(study_runs, ended[0]["run"]) if len(ended) == 1 else None
     step = over_runs(steps, own)
-    ratio = _interval(ledger, ended, own, against, ratios)
-    efficiency = _interval(ledger, ended, own, one_rank, efficiencies)
+    ratio = _interval(study_runs, ended, own, against, ratios)
+    efficiency = _interval(study_runs, ended, own, one_rank, efficiencies)
     return {
         "runs": len(ended),
         "step_us": float(np.median(steps)),
@@ -132,7 +132,7 @@ def _row(ledger: Ledger, rows: pd.DataFrame, references: Pairs, alone: Pairs, re
 
 
 def _interval(
-    ledger: Ledger,
+    study_runs: StudyRuns,
     ended: list[dict[str, Any]],
     own: Interval | None,
     against: list[dict[str, Any] | None],
@@ -142,7 +142,7 @@ def _interval(
     other = against[0] if own and ratios else None
     if own is None or other is None or other["run"] == ended[0]["run"]:
         return over_runs(ratios)
-    return over_runs(ratios, of_ratio(of_mean_step(ledger, other["run"]), own))
+    return over_runs(ratios, of_ratio(of_mean_step(study_runs, other["run"]), own))
 
 
 def _ratios(rows: list[dict[str, Any]], others: list[dict[str, Any] | None]) -> list[float]:

@@ -19,7 +19,7 @@ from ddp_hpc.config import catalog
 from ddp_hpc.config.study import Study
 from ddp_hpc.runs import records
 from ddp_hpc.runs.statuses import in_words
-from ddp_hpc.runs.study_runs import Ledger
+from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Exposed exchange per step: by difference, by the clock's marks, and by traces; medians over the runs."
 
@@ -40,25 +40,25 @@ _TYPES = {
 Row = dict[str, Any]
 
 
-def build(ledger: Ledger) -> pd.DataFrame:
+def build(study_runs: StudyRuns) -> pd.DataFrame:
     """Return one row per kind of step with an exchange, in seconds per step.
 
     `step_s` is the median step, `without_s` that of one rank with exchange none. `disagreement_s` is the largest less
     the least of what is known, `disagreement_share` that over the step. What is not known is null, with the `reason`.
     """
-    runs = with_standing(ledger.runs)
+    runs = with_standing(study_runs.runs)
     axes = ordered({*varying(runs), "exchange", "world_size", "batch_size"} - SAME_WORK)
     ended = runs[runs["status"] == "ok"]
     alone = {_key(row): row for row in rows_of(ended[(ended["exchange"] == "none") & (ended["world_size"] == 1)])}
     groups = split(runs[runs["exchange"] != "none"], axes)
-    return typed((key | _row(ledger, rows, alone) for key, rows in groups), types_of(axes) | _TYPES)
+    return typed((key | _row(study_runs, rows, alone) for key, rows in groups), types_of(axes) | _TYPES)
 
 
 def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return key_of(row, [name for name in SPEC_COLUMNS if name not in _REPLACED])
 
 
-def _row(ledger: Ledger, group: pd.DataFrame, alone: Mapping[tuple[Any, ...], Row]) -> Row:
+def _row(study_runs: StudyRuns, group: pd.DataFrame, alone: Mapping[tuple[Any, ...], Row]) -> Row:
     rows = rows_of(group[group["status"] == "ok"])
     if not rows:
         words = ", ".join(sorted({in_words(str(status)) for status in group["status"]}))
@@ -75,8 +75,8 @@ def _row(ledger: Ledger, group: pd.DataFrame, alone: Mapping[tuple[Any, ...], Ro
     if not pairs:
         reasons["difference"] = "exchange none at world_size 1 with the same batch has not run"
     if found["marks"] is None:
-        reasons["marks"] = why_null(provenance(ledger, rows[0]["run"]), "exchange_exposed_s")
-    traces = [trace for row in rows if (trace := _traced(ledger, row["run"])) is not None]
+        reasons["marks"] = why_null(provenance(study_runs, rows[0]["run"]), "exchange_exposed_s")
+    traces = [trace for row in rows if (trace := _traced(study_runs, row["run"])) is not None]
     found["trace"] = median([seconds for trace in traces for seconds in trace])
     if not traces:
         reasons["trace"] = "no run was traced"
@@ -98,9 +98,9 @@ def _row(ledger: Ledger, group: pd.DataFrame, alone: Mapping[tuple[Any, ...], Ro
     }
 
 
-def _traced(ledger: Ledger, run: str) -> list[float] | None:
+def _traced(study_runs: StudyRuns, run: str) -> list[float] | None:
     """Return the exposed exchange of each traced step, mean over the ranks, NaN where none was recognised."""
-    file = ledger.store.file(run, "trace")
+    file = study_runs.store.file(run, "trace")
     if not file.exists():
         return None
     trace = records.read("trace", file, ["step", "exposed_s"]).to_pandas()

@@ -14,7 +14,7 @@ from ddp_hpc.analysis.columns import ordered, rows_of, varying
 from ddp_hpc.analysis.tables._frame import FLOAT, INT, TEXT, typed, types_of
 from ddp_hpc.analysis.tables._loss_noise import CLOSE, NEAR, SHARE, Losses, first_within, steady
 from ddp_hpc.runs.statuses import in_words
-from ddp_hpc.runs.study_runs import Ledger
+from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Noise: mean and standard deviation of the loss in the second half of each run, and when it has settled."
 ON_REQUEST = True
@@ -34,7 +34,7 @@ _TYPES = {
 }
 
 
-def build(ledger: Ledger) -> pd.DataFrame:
+def build(study_runs: StudyRuns) -> pd.DataFrame:
     """Return one row per planned run, in the order of the plan.
 
     `loss_mean`, `loss_sd`, `loss_least` and `loss_largest` are of the loss in the steady state.
@@ -45,13 +45,13 @@ def build(ledger: Ledger) -> pd.DataFrame:
     exchange alone and has the study's `reference_exchange`; `difference_steady` in the steady state. Null where there
     is none. A run that has not ended well, or has fewer than 100 steps, has a `reason` and nulls.
     """
-    axes = ordered({*varying(ledger.runs), "exchange", "world_size", "seed"})
-    return typed(_rows(ledger, axes), types_of(axes) | _TYPES)
+    axes = ordered({*varying(study_runs.runs), "exchange", "world_size", "seed"})
+    return typed(_rows(study_runs, axes), types_of(axes) | _TYPES)
 
 
-def _rows(ledger: Ledger, axes: list[str]) -> Iterator[dict[str, Any]]:
-    losses = Losses(ledger)
-    for row in rows_of(ledger.runs):
+def _rows(study_runs: StudyRuns, axes: list[str]) -> Iterator[dict[str, Any]]:
+    losses = Losses(study_runs)
+    for row in rows_of(study_runs.runs):
         known = {name: row[name] for name in [*axes, "run"]}
         if row["status"] != "ok":
             yield known | {"reason": f"not complete: {in_words(str(row['status']))}"}

@@ -9,7 +9,7 @@ import pandas as pd
 from ddp_hpc.analysis.columns import group_columns, rows_of, search_columns
 from ddp_hpc.analysis.tables._frame import FLOAT, INT, TEXT, typed, types_of
 from ddp_hpc.analysis.tables._loss_noise import Losses, running_mean
-from ddp_hpc.runs.study_runs import Ledger
+from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Loss over steps: range and running mean of each run, and the difference to the reference, in 250 pieces."
 FOR_READING = False
@@ -17,22 +17,22 @@ ON_REQUEST = True
 PIECES = 250
 
 
-def build(ledger: Ledger) -> pd.DataFrame:
+def build(study_runs: StudyRuns) -> pd.DataFrame:
     """Return up to 250 pieces of equally many steps of each run that has ended well.
 
     `step` is the last of a piece, `loss_least` and `loss_largest` are of its steps, `loss_mean` is over the last
     fiftieth of the run's steps (`_noise.running_mean`), `difference` the largest to the reference's loss
     (`_noise.Losses`) in the piece.
     """
-    runs = ledger.runs
-    axes = [*group_columns(runs, ledger.study), *search_columns(ledger.study), "seed"]
+    runs = study_runs.runs
+    axes = [*group_columns(runs, study_runs.study), *search_columns(study_runs.study), "seed"]
     own = {"run": TEXT} | types_of(axes)
     points = {"step": INT, **dict.fromkeys(("loss_least", "loss_largest", "loss_mean", "difference"), FLOAT)}
-    return typed(_pieces(ledger, runs[runs["status"] == "ok"], list(own)), own | points)
+    return typed(_pieces(study_runs, runs[runs["status"] == "ok"], list(own)), own | points)
 
 
-def _pieces(ledger: Ledger, runs: pd.DataFrame, columns: list[str]) -> Iterator[dict[str, Any]]:
-    losses = Losses(ledger)
+def _pieces(study_runs: StudyRuns, runs: pd.DataFrame, columns: list[str]) -> Iterator[dict[str, Any]]:
+    losses = Losses(study_runs)
     for row in rows_of(runs):
         loss, difference = losses.of(str(row["run"])), losses.difference(row)
         ends = np.unique(np.linspace(0, len(loss), PIECES + 1).round().astype(np.int64))

@@ -16,7 +16,7 @@ from ddp_hpc.config import pairs as pairing
 from ddp_hpc.config.study import Study
 from ddp_hpc.runs.records import hosts_of
 from ddp_hpc.runs.statuses import in_words
-from ddp_hpc.runs.study_runs import Ledger
+from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Pairs: how many times as fast the second setting is as the first in the same round."
 COMPARES_PAIRS = True
@@ -38,7 +38,7 @@ _TYPES = {
 }
 
 
-def build(ledger: Ledger) -> pd.DataFrame:
+def build(study_runs: StudyRuns) -> pd.DataFrame:
     """Return one row per point of the study without the axis of its pairs; no row if it has no `pairs`.
 
     `ratios` are samples per second of the second over the first, a ratio per round in the order of the seeds;
@@ -47,13 +47,13 @@ def build(ledger: Ledger) -> pd.DataFrame:
     that of the hosts. `told_apart`: over several rounds, and the interval excludes 1.
     `slow_steps_share` is the largest of all runs in the row (`columns.slow_steps_share`).
     """
-    runs, pairs = with_standing(ledger.runs), ledger.study.pairs
+    runs, pairs = with_standing(study_runs.runs), study_runs.study.pairs
     if pairs is None:
         return typed([], _TYPES)
     row_of = {row["spec_hash"]: row for row in rows_of(runs)}
     both = [
         (row_of[first.hash], row_of[second.hash])
-        for first, second in pairing.sides(pairs, (planned.spec for planned in ledger.planned)).values()
+        for first, second in pairing.sides(pairs, (planned.spec for planned in study_runs.planned)).values()
         if first is not None and second is not None
     ]
     axis = {pairs.axis, *([f"{pairs.axis}_options"] if pairs.axis in CHOICES else [])}
@@ -62,13 +62,13 @@ def build(ledger: Ledger) -> pd.DataFrame:
     words = [str(value) for value in pairing.values(pairs)]
     firsts = pd.DataFrame([first | {"pair": number} for number, (first, _) in enumerate(both)])
     rows = (
-        key | _row(ledger, [both[number] for number in part.sort_values("seed")["pair"]], words)
+        key | _row(study_runs, [both[number] for number in part.sort_values("seed")["pair"]], words)
         for key, part in split(firsts, axes)
     )
     return typed(rows, types_of(axes) | _TYPES)
 
 
-def _row(ledger: Ledger, planned: list[tuple[dict[str, Any], dict[str, Any]]], words: list[str]) -> dict[str, Any]:
+def _row(study_runs: StudyRuns, planned: list[tuple[dict[str, Any], dict[str, Any]]], words: list[str]) -> dict[str, Any]:
     named = {"first": words[0], "second": words[1]}
     ended = [pair for pair in planned if all(run["status"] == "ok" for run in pair)]
     if not ended:
@@ -77,7 +77,7 @@ def _row(ledger: Ledger, planned: list[tuple[dict[str, Any], dict[str, Any]]], w
     ratios = [float(second["samples_per_s"] / first["samples_per_s"]) for first, second in ended]
     alone = None
     if len(ended) == 1:
-        first, second = (of_mean_step(ledger, run["run"]) for run in ended[0])
+        first, second = (of_mean_step(study_runs, run["run"]) for run in ended[0])
         alone = of_ratio(first, second)
     found = over_runs(ratios, alone)
     known = len(ended) > 1 and found.low is not None and found.high is not None
@@ -92,14 +92,14 @@ def _row(ledger: Ledger, planned: list[tuple[dict[str, Any], dict[str, Any]]], w
         "interval_from": found.basis.replace("runs", "rounds"),
         "slow_steps_share": largest(run["slow_steps_share"] for run in runs),
         "oversubscribed": any(pd.notna(run["oversubscribed"]) and run["oversubscribed"] for run in runs),
-        "same_hosts": _same_hosts(ledger, ended),
+        "same_hosts": _same_hosts(study_runs, ended),
         "reason": f"only {len(ended)} of {len(planned)} rounds" if len(ended) < len(planned) else None,
     }
 
 
-def _same_hosts(ledger: Ledger, pairs: list[tuple[dict[str, Any], dict[str, Any]]]) -> bool | None:
+def _same_hosts(study_runs: StudyRuns, pairs: list[tuple[dict[str, Any], dict[str, Any]]]) -> bool | None:
     """Return whether the runs of each pair had the same hosts; None if a record does not say which."""
-    of = [[hosts_of(ledger.store.file(run["run"])) for run in pair] for pair in pairs]
+    of = [[hosts_of(study_runs.store.file(run["run"])) for run in pair] for pair in pairs]
     return None if any(not hosts for pair in of for hosts in pair) else all(first == second for first, second in of)
 
 

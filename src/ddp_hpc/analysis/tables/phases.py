@@ -10,7 +10,7 @@ from ddp_hpc.analysis.tables._frame import FLAG, FLOAT, INT, TEXT, typed, types_
 from ddp_hpc.analysis.tables._stationarity import of_median_step
 from ddp_hpc.config.study import Study
 from ddp_hpc.profiling.phases import PHASES
-from ddp_hpc.runs.study_runs import Ledger
+from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Phases of a step in seconds: medians over the complete runs; the learning rate and the seed change no work."
 
@@ -18,7 +18,7 @@ _EXPOSED = ("exchange_exposed_low_s", "exchange_exposed_high_s")
 _PARTS = ("forward_backward_s", "wait_s", "move_s", "exchange_busy_s")
 
 
-def build(ledger: Ledger) -> pd.DataFrame:
+def build(study_runs: StudyRuns) -> pd.DataFrame:
     """Return one row per kind of step: median phases over all its runs with status ok, null where there is none.
 
     `step_s` is the median step, with the least and the largest of the runs, and its 95 % interval, `step_low_s` to
@@ -27,21 +27,21 @@ def build(ledger: Ledger) -> pd.DataFrame:
     lost in slow steps; `slow_steps_share` is the largest of the runs. `exchange_share` is exchange_exposed_s over the
     sum of the phases. Medians do not add up: the phases sum to the step within one run's step only.
     """
-    runs = with_standing(ledger.runs)
+    runs = with_standing(study_runs.runs)
     axes = ordered({*varying(runs), "exchange", "world_size", "batch_size"} - (SAME_WORK - {"budget"}))
     spread = ["step_least_s", "step_largest_s", "step_low_s", "step_high_s"]
     columns = ["step_s", *spread, "mean_step_s", *PHASES, *_PARTS, *_EXPOSED, "exchange_share"]
     types = types_of(axes) | {"runs": INT} | dict.fromkeys(columns, FLOAT)
     types |= {"interval_from": TEXT, "slow_steps_share": FLOAT, "oversubscribed": FLAG}
-    return typed((key | _row(ledger, rows[rows["status"] == "ok"]) for key, rows in split(runs, axes)), types)
+    return typed((key | _row(study_runs, rows[rows["status"] == "ok"]) for key, rows in split(runs, axes)), types)
 
 
-def _row(ledger: Ledger, ended: pd.DataFrame) -> dict[str, Any]:
+def _row(study_runs: StudyRuns, ended: pd.DataFrame) -> dict[str, Any]:
     medians = {name: ended[name].median() for name in ("step_s", *PHASES, *_PARTS)}
     known = [medians[name] for name in (*PHASES, "forward_backward_s") if pd.notna(medians[name])]
     exposed = medians["exchange_exposed_s"]
     steps = ended["step_s"].dropna().astype(float).tolist()
-    alone = of_median_step(ledger, ended["run"].iloc[0]) if len(steps) == 1 else None
+    alone = of_median_step(study_runs, ended["run"].iloc[0]) if len(steps) == 1 else None
     step = over_runs(steps, alone)
     moved = over_runs(ended["exchange_exposed_s"].dropna().astype(float).tolist())
     return medians | {

@@ -8,7 +8,7 @@ from ddp_hpc.analysis.tables._selection import judged
 from ddp_hpc.analysis.tables._stationarity import columns
 from ddp_hpc.config.study import Study
 from ddp_hpc.runs import records
-from ddp_hpc.runs.study_runs import Ledger
+from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Runs: every planned run, whatever became of it."
 JUDGED = True
@@ -28,7 +28,7 @@ _STEADY = {"step_low_s": FLOAT, "step_high_s": FLOAT, "drift_percent": FLOAT, "d
 _FOR_PROGRAMS = ("attempts", "step_low_s", "step_high_s", "drift_percent")
 
 
-def build(ledger: Ledger) -> pd.DataFrame:
+def build(study_runs: StudyRuns) -> pd.DataFrame:
     """Return one row per planned run, in the order of the plan; the spec columns that vary stand first.
 
     `min_loss` is over the study's `loss_window`; `excluded` says why the run may not win and is null if it may.
@@ -36,8 +36,8 @@ def build(ledger: Ledger) -> pd.DataFrame:
     `drift_percent` the trend of its steps from the first to the last, `drifting` whether that is beyond their noise,
     `slow_ranks` names ranks whose own work takes longer than that of the others; null where it is not known.
     """
-    runs = judged(ledger)
-    steady = typed((columns(ledger, row) for row in rows_of(runs)), _STEADY)
+    runs = judged(study_runs)
+    steady = typed((columns(study_runs, row) for row in rows_of(runs)), _STEADY)
     runs = pd.concat([runs, steady.set_axis(runs.index)], axis="columns")
     runs["excluded"] = runs["excluded"].replace("", pd.NA)
     front = [*(varying(runs) or ["world_size"]), "status", "reason", "excluded"]

@@ -22,7 +22,7 @@ from ddp_hpc.analysis.intervals import Interval, of_ratio, over_runs
 from ddp_hpc.analysis.tables._frame import FLAG, FLOAT, INT, TEXT, largest, median, typed, types_of
 from ddp_hpc.analysis.tables._stationarity import of_mean_step
 from ddp_hpc.config.study import Study
-from ddp_hpc.runs.study_runs import Ledger
+from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Scaling: against one rank without exchange."
 
@@ -81,25 +81,25 @@ KINDS = (
 )
 
 
-def build(ledger: Ledger) -> pd.DataFrame:
+def build(study_runs: StudyRuns) -> pd.DataFrame:
     """Return one row per planned point and kind of scaling for which the study plans any pair.
 
     A study without any pair gets rows of one kind, which say what baseline is not planned. `slow_steps_share` is the
     largest of all runs that the speedup is made from, baselines too (`columns.slow_steps_share`).
     """
-    runs = _planned(ledger)
+    runs = _planned(study_runs)
     axes = ordered(
         {*varying(runs), "exchange", "world_size", "batch_size", "learning_rate"} - {"seed", "evaluate_every_steps"}
     )
-    rows = [row for kind, those in _kinds(runs) for row in _rows(ledger, those, kind, axes)]
+    rows = [row for kind, those in _kinds(runs) for row in _rows(study_runs, those, kind, axes)]
     types = {"kind": TEXT} | types_of(axes) | _TYPES
     return typed(rows, types)
 
 
-def _planned(ledger: Ledger) -> pd.DataFrame:
+def _planned(study_runs: StudyRuns) -> pd.DataFrame:
     """Return all runs; what the plan knows of a run is there whether it has run or not."""
-    runs = with_standing(ledger.runs)
-    specs = [planned.spec for planned in ledger.planned]
+    runs = with_standing(study_runs.runs)
+    specs = [planned.spec for planned in study_runs.planned]
     runs["global_batch_size"] = pd.array([spec.global_batch_size for spec in specs], dtype="Int64")
     runs["samples_planned"] = pd.array([spec.samples_asked for spec in specs], dtype="Int64")
     return runs
@@ -123,7 +123,7 @@ def _has_pairs(runs: pd.DataFrame, kind: Kind) -> bool:
     return any(key_of(row, kind.columns()) in planned for row in rows_of(runs[runs["world_size"] > 1]))
 
 
-def _rows(ledger: Ledger, runs: pd.DataFrame, kind: Kind, axes: list[str]) -> Iterator[dict[str, Any]]:
+def _rows(study_runs: StudyRuns, runs: pd.DataFrame, kind: Kind, axes: list[str]) -> Iterator[dict[str, Any]]:
     baselines: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows_of(runs[_is_baseline(runs)]):
         baselines.setdefault(key_of(row, kind.columns()), []).append(row)
@@ -132,11 +132,11 @@ def _rows(ledger: Ledger, runs: pd.DataFrame, kind: Kind, axes: list[str]) -> It
         found = baselines.get(key_of(rows[0], kind.columns()), [])
         # several budgets may share a rate; the same budget is the nearest
         nearest_last = sorted(found, key=lambda base: bool(base["budget"] == rows[0]["budget"]))
-        yield {"kind": kind.name} | key | _compare(ledger, rows, {base["seed"]: base for base in nearest_last}, kind)
+        yield {"kind": kind.name} | key | _compare(study_runs, rows, {base["seed"]: base for base in nearest_last}, kind)
 
 
 def _compare(
-    ledger: Ledger, rows: list[dict[str, Any]], baselines: Mapping[int, dict[str, Any]], kind: Kind
+    study_runs: StudyRuns, rows: list[dict[str, Any]], baselines: Mapping[int, dict[str, Any]], kind: Kind
 ) -> dict[str, Any]:
     first = rows[0]
     ended = [row for row in rows if _complete(row)]
@@ -153,7 +153,7 @@ def _compare(
     ratios = [_speedup(row, base, kind) for row, base in pairs]
     speedup, world_size = float(np.median(ratios)), int(first["world_size"])
     bases = [base for _, base in pairs]
-    interval = over_runs(ratios, _of_one_pair(ledger, *pairs[0]) if len(pairs) == 1 else None)
+    interval = over_runs(ratios, _of_one_pair(study_runs, *pairs[0]) if len(pairs) == 1 else None)
     return own | {
         "pairs": len(pairs),
         "baseline_train_s": median(row["train_s"] for row in bases),
@@ -174,11 +174,11 @@ def _compare(
     }
 
 
-def _of_one_pair(ledger: Ledger, row: Mapping[str, Any], base: Mapping[str, Any]) -> Interval | None:
+def _of_one_pair(study_runs: StudyRuns, row: Mapping[str, Any], base: Mapping[str, Any]) -> Interval | None:
     """Return how sure the ratio of two runs is within these; None for a run against itself."""
     if row["run"] == base["run"]:
         return None
-    return of_ratio(of_mean_step(ledger, base["run"]), of_mean_step(ledger, row["run"]))
+    return of_ratio(of_mean_step(study_runs, base["run"]), of_mean_step(study_runs, row["run"]))
 
 
 def _complete(row: Mapping[str, Any] | None) -> bool:

@@ -18,7 +18,7 @@ from ddp_hpc.analysis.tables import exchanges
 from ddp_hpc.analysis.tables._frame import FLAG, FLOAT, INT, TEXT, typed, types_of
 from ddp_hpc.config import catalog
 from ddp_hpc.config.study import Study
-from ddp_hpc.runs.study_runs import Ledger
+from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Schemes: who computes and who moves what, and how fast that is; medians over the rounds."
 ON_REQUEST = True
@@ -61,7 +61,7 @@ _TYPES = (
 Row = dict[str, Any]
 
 
-def build(ledger: Ledger) -> pd.DataFrame:
+def build(study_runs: StudyRuns) -> pd.DataFrame:
     """Return one row per exchange, with its options, of each intensity (model, batch size) and number of ranks.
 
     Times, rates and ratios are those of the table `exchanges`. `flop_per_parameter_byte`: what a rank computes in a
@@ -71,12 +71,12 @@ def build(ledger: Ledger) -> pd.DataFrame:
     where steps go on beside it. `link_share`: that over the study's `rules: link_gb_per_s`, where ranks sit on several
     nodes: their links are then what the slowest part goes through.
     """
-    runs = ledger.runs.copy()
+    runs = study_runs.runs.copy()
     runs["status"] = standing(runs)
-    frame = exchanges.build(ledger)
+    frame = exchanges.build(study_runs)
     axes = [name for name in SPEC_COLUMNS if name in frame]
     groups = split(runs, axes)
-    link = ledger.study.rules.link_gb_per_s
+    link = study_runs.study.rules.link_gb_per_s
     rows = (
         key | _row(one, group[group["status"] == "ok"], link)
         for one, (key, group) in zip(rows_of(frame), groups, strict=True)

@@ -18,7 +18,7 @@ from ddp_hpc.analysis.tables._ranks import provenance, rank_steps, why_null
 from ddp_hpc.config.study import Study
 from ddp_hpc.profiling.phases import PARTS
 from ddp_hpc.runs.statuses import in_words
-from ddp_hpc.runs.study_runs import Ledger
+from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Times at a parameter server per step, at rank 0: means over the steps, then medians over the complete runs."
 ON_REQUEST = True
@@ -37,26 +37,26 @@ _TYPES = {
 }
 
 
-def build(ledger: Ledger) -> pd.DataFrame:
+def build(study_runs: StudyRuns) -> pd.DataFrame:
     """Return one row per kind of step of exchanges that tell these times apart, and of those not yet run.
 
     Each time has its 95 % interval, `..._low_s` to `..._high_s`, over the runs, or within the only one
     (`interval_from`). `median_..._s` are over the steps, so that single slow ones do not disturb them. `server_share`
     is the sum of gather, average and distribute over the step. What is not known is null, with the `reason`.
     """
-    runs = ledger.runs.copy()
+    runs = study_runs.runs.copy()
     runs["status"] = standing(runs)
     runs = runs[(runs["exchange"] != "none") & ((runs["status"] != "ok") | runs["gather_s"].notna())]
     axes = ordered({*varying(runs), "exchange", "world_size", "batch_size"} - SAME_WORK - {"evaluate_every_steps"})
-    return typed((key | _row(ledger, rows) for key, rows in split(runs, axes)), types_of(axes) | _TYPES)
+    return typed((key | _row(study_runs, rows) for key, rows in split(runs, axes)), types_of(axes) | _TYPES)
 
 
-def _row(ledger: Ledger, group: pd.DataFrame) -> dict[str, Any]:
+def _row(study_runs: StudyRuns, group: pd.DataFrame) -> dict[str, Any]:
     ended = rows_of(group[group["status"] == "ok"])
     if not ended:
         words = ", ".join(sorted({in_words(str(status)) for status in group["status"]}))
         return {"runs": 0, "reason": f"not complete: {words}"}
-    steps = [of_rank_0(ledger, str(row["run"])) for row in ended]
+    steps = [of_rank_0(study_runs, str(row["run"])) for row in ended]
     found = {name: _over([of_mean(one[name]) for one in steps]) for name in TIMES}
     medians = {name: over_runs([float(np.median(one[name])) for one in steps]).middle for name in PARTS}
     shares = [sum(float(one[name].mean()) for name in PARTS) / float(one["step_s"].mean()) for one in steps]
@@ -70,17 +70,17 @@ def _row(ledger: Ledger, group: pd.DataFrame) -> dict[str, Any]:
         "server_share": over_runs(shares).middle,
         "interval_from": found["gather_s"].basis,
         "oversubscribed": any(pd.notna(row["oversubscribed"]) and row["oversubscribed"] for row in ended),
-        "reason": None if waited else f"waiting: {why_null(provenance(ledger, ended[0]['run']), 'wait_s')}",
+        "reason": None if waited else f"waiting: {why_null(provenance(study_runs, ended[0]['run']), 'wait_s')}",
     }
 
 
-def of_rank_0(ledger: Ledger, run: str) -> Mapping[str, Array]:
+def of_rank_0(study_runs: StudyRuns, run: str) -> Mapping[str, Array]:
     """Return `step_s` and `TIMES` of each counted step of a run at rank 0, in seconds; NaN where waiting is not known.
 
     Averaging what has come, rank 0 may wait for the last rank outside of gathering; of the waiting, what is within
     gathering counts.
     """
-    steps = rank_steps(ledger, run, (*PARTS, "wait_s"))
+    steps = rank_steps(study_runs, run, (*PARTS, "wait_s"))
     gather_s, average_s, distribute_s = (steps[name][:, 0] for name in PARTS)
     wait_s = np.minimum(steps["wait_s"][:, 0], gather_s)
     return {

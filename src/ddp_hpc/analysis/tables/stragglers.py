@@ -16,7 +16,7 @@ from ddp_hpc.analysis.tables._frame import FLAG, FLOAT, INT, TEXT, typed, types_
 from ddp_hpc.analysis.tables._ranks import RankSteps, provenance, rank_steps, why_null
 from ddp_hpc.config.study import Study
 from ddp_hpc.profiling.phases import PHASES
-from ddp_hpc.runs.study_runs import Ledger
+from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Stragglers: of each run the rank that keeps the others waiting most, and for how long."
 
@@ -45,7 +45,7 @@ _TYPES = {
 }
 
 
-def build(ledger: Ledger) -> pd.DataFrame:
+def build(study_runs: StudyRuns) -> pd.DataFrame:
     """Return one row per run of several ranks that has ended well.
 
     `rank` is the one that costs most, on `host`, with the GPU `gpu` (UUID) and the cores `core_set`. `last_share`: of
@@ -55,16 +55,16 @@ def build(ledger: Ledger) -> pd.DataFrame:
     `straggler`: it costs at least 5 % of the training time, and twice what any other rank does. Where waiting is not
     known all is null, with the `reason`. Steps whose phases were not measured are taken to be like those that were.
     """
-    runs = with_standing(ledger.runs)
+    runs = with_standing(study_runs.runs)
     axes = ordered({*varying(runs), "exchange", "world_size"})
     several = runs[(runs["world_size"] > 1) & (runs["status"] == "ok")]
-    rows = [{name: row[name] for name in axes} | {"run": row["run"]} | _row(ledger, row) for row in rows_of(several)]
+    rows = [{name: row[name] for name in axes} | {"run": row["run"]} | _row(study_runs, row) for row in rows_of(several)]
     return typed(rows, types_of([*axes, "run"]) | _TYPES)
 
 
-def _row(ledger: Ledger, run: Mapping[str, Any]) -> dict[str, Any]:
-    facts = provenance(ledger, run["run"])
-    steps = rank_steps(ledger, run["run"], ("wait_s", *PHASES))
+def _row(study_runs: StudyRuns, run: Mapping[str, Any]) -> dict[str, Any]:
+    facts = provenance(study_runs, run["run"])
+    steps = rank_steps(study_runs, run["run"], ("wait_s", *PHASES))
     known = np.isfinite(steps["wait_s"]).all(axis=1)
     about = {name: run[name] for name in ("slow_steps_share", "oversubscribed")}
     if not known.any():

@@ -19,7 +19,7 @@ from ddp_hpc.analysis.tables._stationarity import of_mean_step
 from ddp_hpc.config import catalog
 from ddp_hpc.config.study import Study
 from ddp_hpc.profiling.phases import PHASES
-from ddp_hpc.runs.study_runs import Ledger
+from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Synchronisation of the gradients: exposed exchange per step and per epoch; medians over the complete runs."
 ON_REQUEST = True
@@ -40,7 +40,7 @@ _TYPES = {
 Row = dict[str, Any]
 
 
-def build(ledger: Ledger) -> pd.DataFrame:
+def build(study_runs: StudyRuns) -> pd.DataFrame:
     """Return one row per kind of step with an exchange.
 
     `sync_s` is exchange_exposed_s of a step, waiting for the slowest rank included, mean over the ranks, median over
@@ -49,30 +49,30 @@ def build(ledger: Ledger) -> pd.DataFrame:
     device, in the sum of the phases. `over_none` is the mean step over that of one rank with exchange none, the same
     batch per rank and seed: at one rank, what the exchange costs by itself. Intervals as in the table of phases.
     """
-    runs = with_standing(ledger.runs)
+    runs = with_standing(study_runs.runs)
     axes = ordered({*varying(runs), "exchange", "world_size", "batch_size"} - SAME_WORK)
     alone = runs[(runs["exchange"] == "none") & (runs["world_size"] == 1) & (runs["status"] == "ok")]
     baselines = {_key(row): row for row in rows_of(alone)}
     groups = split(runs[runs["exchange"] != "none"], axes)
-    return typed((key | _row(ledger, group, baselines) for key, group in groups), types_of(axes) | _TYPES)
+    return typed((key | _row(study_runs, group, baselines) for key, group in groups), types_of(axes) | _TYPES)
 
 
 def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return key_of(row, [name for name in SPEC_COLUMNS if name not in _REPLACED])
 
 
-def _row(ledger: Ledger, group: pd.DataFrame, baselines: Mapping[tuple[Any, ...], Row]) -> Row:
+def _row(study_runs: StudyRuns, group: pd.DataFrame, baselines: Mapping[tuple[Any, ...], Row]) -> Row:
     rows, reason = ended_well(group)
     if not rows:
         return {"runs": 0, "reason": reason}
     if not catalog.constants("exchange", rows[0]["exchange"])["SYNCHRONOUS"]:
         return {"runs": len(rows), "reason": "each rank takes its steps by itself"}
     known = [float(row["exchange_exposed_s"]) for row in rows if pd.notna(row["exchange_exposed_s"])]
-    steps = steps_per_epoch(ledger, rows)
-    sync = over_runs(known, _within(ledger, rows[0]["run"]) if len(known) == 1 else None)
+    steps = steps_per_epoch(study_runs, rows)
+    sync = over_runs(known, _within(study_runs, rows[0]["run"]) if len(known) == 1 else None)
     reasons = [] if steps else [UNKNOWN]
     if not known:
-        reasons.append(why_null(provenance(ledger, rows[0]["run"]), "exchange_exposed_s"))
+        reasons.append(why_null(provenance(study_runs, rows[0]["run"]), "exchange_exposed_s"))
     return {
         "runs": len(rows),
         **spread("sync", "_s", sync),
@@ -81,16 +81,16 @@ def _row(ledger: Ledger, group: pd.DataFrame, baselines: Mapping[tuple[Any, ...]
         **spread("sync_per_epoch", "_s", sync, steps),
         "sync_share": median(_share(row, ["exchange_exposed_s"]) for row in rows),
         "data_share": median(_share(row, ["data_s", "h2d_s"]) for row in rows),
-        **spread("over_none", "", _over_none(ledger, rows, baselines)),
+        **spread("over_none", "", _over_none(study_runs, rows, baselines)),
         "interval_from": sync.basis if known else None,
         **doubt(rows),
         "reason": "; ".join(reasons) or None,
     }
 
 
-def _within(ledger: Ledger, run: str) -> Interval:
+def _within(study_runs: StudyRuns, run: str) -> Interval:
     """Return the median exposed exchange of a step and its interval within a run."""
-    return of_median(np.asarray(rank_steps(ledger, run, ("exchange_exposed_s",))["exchange_exposed_s"].mean(axis=1)))
+    return of_median(np.asarray(rank_steps(study_runs, run, ("exchange_exposed_s",))["exchange_exposed_s"].mean(axis=1)))
 
 
 def _share(row: Mapping[str, Any], parts: Sequence[str]) -> float | None:
@@ -99,12 +99,12 @@ def _share(row: Mapping[str, Any], parts: Sequence[str]) -> float | None:
     return sum(map(float, found)) / whole if whole > 0 and all(map(pd.notna, found)) else None
 
 
-def _over_none(ledger: Ledger, rows: list[Row], baselines: Mapping[tuple[Any, ...], Row]) -> Interval:
+def _over_none(study_runs: StudyRuns, rows: list[Row], baselines: Mapping[tuple[Any, ...], Row]) -> Interval:
     pairs = [(row, baselines[_key(row)]) for row in rows if _key(row) in baselines]
     ratios = [_mean_step_s(row) / _mean_step_s(base) for row, base in pairs]
     if len(pairs) != 1:
         return over_runs(ratios)
-    return over_runs(ratios, of_ratio(*(of_mean_step(ledger, run["run"]) for run in pairs[0])))
+    return over_runs(ratios, of_ratio(*(of_mean_step(study_runs, run["run"]) for run in pairs[0])))
 
 
 def _mean_step_s(row: Mapping[str, Any]) -> float:

@@ -15,7 +15,7 @@ from ddp_hpc.analysis.intervals import over_runs
 from ddp_hpc.analysis.tables._frame import FLAG, FLOAT, INT, TEXT, typed, types_of
 from ddp_hpc.config.study import Study
 from ddp_hpc.runs.statuses import in_words
-from ddp_hpc.runs.study_runs import Ledger
+from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Test metric over time: at the end, at its best, and how long it took to what all points came to."
 ON_REQUEST = True
@@ -36,19 +36,19 @@ _TYPES = {
 }
 
 
-def build(ledger: Ledger) -> pd.DataFrame:
+def build(study_runs: StudyRuns) -> pd.DataFrame:
     """Return one row per planned point: medians over its complete repeats, times in seconds since time zero.
 
     `metric_per_s` is test_metric / train_s, null where a low metric is better. `best_t_s` is when the best evaluation
     was, the first of equals; `common_metric` the worst of the best of all runs with the same searched values, and
     `common_t_s` when the first evaluation was at least as good: as near as `evaluate_every_steps` allows.
     """
-    runs = ledger.runs.copy()
+    runs = study_runs.runs.copy()
     runs["status"] = standing(runs)
-    search = search_columns(ledger.study)
-    axes = [*group_columns(runs, ledger.study), *search]
+    search = search_columns(study_runs.study)
+    axes = [*group_columns(runs, study_runs.study), *search]
     ended = [str(run) for run in runs[runs["status"] == "ok"]["run"]]
-    curves = {run: ledger.evaluations(run) for run in ended if ledger.store.file(run, "evaluations").is_file()}
+    curves = {run: study_runs.evaluations(run) for run in ended if study_runs.store.file(run, "evaluations").is_file()}
     sign = 1.0 if all(HIGHER_IS_BETTER[name] for name in runs["test_metric_name"].dropna()) else -1.0
     rows = []
     for _, alike in split(runs, search):

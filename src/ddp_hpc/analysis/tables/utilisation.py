@@ -16,7 +16,7 @@ from ddp_hpc.analysis.tables._frame import FLAG, FLOAT, INT, TEXT, typed, types_
 from ddp_hpc.config.study import Study
 from ddp_hpc.profiling.phases import PHASES
 from ddp_hpc.runs import records
-from ddp_hpc.runs.study_runs import Ledger
+from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Utilisation and energy: medians over the complete runs; the learning rate and the seed change no work."
 OF_GPUS = True
@@ -42,23 +42,23 @@ _TYPES = (
 _EXPLAINED = ("gpu_utilisation_mean", "energy_j", "mfu")
 
 
-def build(ledger: Ledger) -> pd.DataFrame:
+def build(study_runs: StudyRuns) -> pd.DataFrame:
     """Return one row per kind of step: medians over its runs with status ok; what is not known is null.
 
     `exchange_share` is exchange_exposed_s over the sum of the phases. `energy_to_target_j` is what the GPUs used until
     the loss, over the study's `loss_window`, first was at most its `loss_threshold`: the least of the row's runs that
     got there; null without a threshold. `reason` says why usage, energy and MFU are null.
     """
-    runs = ledger.runs
+    runs = study_runs.runs
     axes = ordered({*varying(runs), "exchange", "world_size", "batch_size"} - SAME_WORK)
     types = types_of(axes) | _TYPES
-    return typed((key | _row(ledger, rows[rows["status"] == "ok"]) for key, rows in split(runs, axes)), types)
+    return typed((key | _row(study_runs, rows[rows["status"] == "ok"]) for key, rows in split(runs, axes)), types)
 
 
-def _row(ledger: Ledger, ended: pd.DataFrame) -> dict[str, Any]:
+def _row(study_runs: StudyRuns, ended: pd.DataFrame) -> dict[str, Any]:
     if ended.empty:
         return {"runs": 0, "reason": "no complete run"}
-    to_target = [joules for run in rows_of(ended) if (joules := energy_to_target_j(ledger, run)) is not None]
+    to_target = [joules for run in rows_of(ended) if (joules := energy_to_target_j(study_runs, run)) is not None]
     methods = sorted(ended["energy_method"].dropna().unique())
     seen = ended["samples_seen"].astype("Float64")
     return {name: ended[name].median() for name in MEDIANS} | {
@@ -70,7 +70,7 @@ def _row(ledger: Ledger, ended: pd.DataFrame) -> dict[str, Any]:
         "energy_to_target_j": min(to_target, default=None),
         "energy_method": ", ".join(map(str, methods)) or None,
         "oversubscribed": bool(ended["oversubscribed"].fillna(False).any()),
-        "reason": _why(ledger, rows_of(ended)),
+        "reason": _why(study_runs, rows_of(ended)),
     }
 
 
@@ -81,13 +81,13 @@ def exposed_share(runs: pd.DataFrame) -> float | None:
     return None if pd.isna(share) else float(share)
 
 
-def energy_to_target_j(ledger: Ledger, run: Mapping[str, Any]) -> float | None:
+def energy_to_target_j(study_runs: StudyRuns, run: Mapping[str, Any]) -> float | None:
     """Return the joules of all GPUs until a run reached the study's threshold; None if it did not, or is not known."""
-    rules = ledger.study.rules
-    file = ledger.store.file(str(run["run"]), "gpu")
+    rules = study_runs.study.rules
+    file = study_runs.store.file(str(run["run"]), "gpu")
     if rules.loss_threshold is None or pd.isna(run["energy_j"]) or not file.is_file():
         return None
-    curve = whole_curve(ledger, str(run["run"]))
+    curve = whole_curve(study_runs, str(run["run"]))
     if len(curve.loss) < rules.loss_window:
         return None
     means = np.convolve(curve.loss, np.full(rules.loss_window, 1 / rules.loss_window), mode="valid")
@@ -103,14 +103,14 @@ def energy_to_target_j(ledger: Ledger, run: Mapping[str, Any]) -> float | None:
     return float(sum(rises)) if rises else None
 
 
-def _why(ledger: Ledger, ended: list[dict[str, Any]]) -> str | None:
+def _why(study_runs: StudyRuns, ended: list[dict[str, Any]]) -> str | None:
     """Return why columns are null, each reason once, in words of the first run that has it."""
     found: dict[str, list[str]] = {}
     for run in ended:
         lacking = [name for name in _EXPLAINED if pd.isna(run[name])]
         if not lacking:
             continue
-        notes = records.read_metadata(ledger.store.file(str(run["run"]))).get("provenance", {})
+        notes = records.read_metadata(study_runs.store.file(str(run["run"]))).get("provenance", {})
         for name in lacking:
             why = notes.get("null_columns", {}).get(name, "not recorded")
             found.setdefault(why, [])

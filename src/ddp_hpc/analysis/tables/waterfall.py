@@ -18,7 +18,7 @@ from ddp_hpc.analysis.tables._frame import FLAG, FLOAT, INT, TEXT, largest, type
 from ddp_hpc.config import catalog
 from ddp_hpc.config.study import Study
 from ddp_hpc.runs.statuses import in_words
-from ddp_hpc.runs.study_runs import Ledger
+from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Efficiency waterfall: where the time of a step goes that is lost at a larger world size."
 
@@ -51,7 +51,7 @@ class Pair:
     last: Row
 
 
-def build(ledger: Ledger) -> pd.DataFrame:
+def build(study_runs: StudyRuns) -> pd.DataFrame:
     """Return one row per bar of each pair of world sizes, in the order of `_bars.BARS`.
 
     `lost_s` is by how much the bar makes a step longer, `lost_efficiency` that over the step: they sum to
@@ -60,7 +60,7 @@ def build(ledger: Ledger) -> pd.DataFrame:
     `slow_steps_share` is the largest of all those runs: means hold what a disturbance cost, the medians of other tables
     do not. A pair of world sizes that cannot be compared has one row, with the `reason`.
     """
-    runs = with_standing(ledger.runs)
+    runs = with_standing(study_runs.runs)
     runs["global_batch_size"] = runs["world_size"] * runs["batch_size"]
     axes = ordered({*varying(runs), "exchange", "world_size", "batch_size"} - SAME_WORK)
     splits: dict[str, Split | None] = {}
@@ -70,7 +70,7 @@ def build(ledger: Ledger) -> pd.DataFrame:
             {"kind": kind, **about} | bar
             for kind in ("weak", "strong")
             for about, pairs in _comparisons(runs, rows_of(group), kind)
-            for bar in _rows(ledger, pairs, kind, splits)
+            for bar in _rows(study_runs, pairs, kind, splits)
         ]
         rows += [key | row for row in found or [{"kind": "weak"} | _why_none(runs, rows_of(group))]]
     return typed(rows, types_of(axes) | _TYPES)
@@ -111,10 +111,10 @@ def _by_key(rows: list[Row], kind: str) -> dict[tuple[Any, ...], Row]:
     return {_key(row, kind): row for row in rows}
 
 
-def _rows(ledger: Ledger, pairs: list[Pair], kind: str, splits: dict[str, Split | None]) -> list[Row]:
+def _rows(study_runs: StudyRuns, pairs: list[Pair], kind: str, splits: dict[str, Split | None]) -> list[Row]:
     def of(run: Row) -> Split | None:
         if run["run"] not in splits:
-            splits[run["run"]] = split_of(ledger, run)
+            splits[run["run"]] = split_of(study_runs, run)
         return splits[run["run"]]
 
     exchange = pairs[0].last["exchange"]
