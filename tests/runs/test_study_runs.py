@@ -181,7 +181,9 @@ def test_half_a_journal_is_no_word(study_runs, content):
 
 def test_steps_and_evaluations_come_as_frames(study_runs):
     run = study_runs.planned[0].run
-    records.write("steps", {"step": [0, 1], "rank": [0, 0], "warm_up": [True, False]}, study_runs.store.file(run, "steps"))
+    records.write(
+        "steps", {"step": [0, 1], "rank": [0, 0], "warm_up": [True, False]}, study_runs.store.file(run, "steps")
+    )
     records.write("evaluations", {"step": [1], "metric": [0.9]}, study_runs.store.file(run, "evaluations"))
     assert study_runs.steps(run)["warm_up"].tolist() == [True, False]
     assert study_runs.evaluations(run)["metric"].tolist() == [0.9]

@@ -106,7 +106,9 @@ def test_a_few_runs_tell_the_columns_of_all(several, name):
     few = claims_check._few(several)
 
     assert len(few) < len(several.planned) / 4
-    of_few, of_all = (set(build(study_runs)) - set(SPEC_COLUMNS) for study_runs in (replace(several, planned=few), several))
+    of_few, of_all = (
+        set(build(study_runs)) - set(SPEC_COLUMNS) for study_runs in (replace(several, planned=few), several)
+    )
     assert of_few == of_all
 
 

@@ -115,7 +115,9 @@ def test_failures_that_differ_in_job_host_and_log_only_are_one_line(tmp_path):
     ]
     said += ["Slurm job 11 failed on gx-r11: FAILED, exit code 1:0; its log, /a/11.log, says: Yes", None]
     states = [State("crashed" if reason else "missing", reason) for reason in said]
-    lines = driver._failures(study_runs, {one.run: state for one, state in zip(study_runs.planned, states, strict=True)})
+    lines = driver._failures(
+        study_runs, {one.run: state for one, state in zip(study_runs.planned, states, strict=True)}
+    )
     assert [line.split(":")[0] for line in lines] == ["  10 crashed", "  1 crashed", "  1 not yet run"]
     assert "Slurm job 0 failed on gx-r00" in lines[0]
 

@@ -140,7 +140,9 @@ def test_a_workflow_that_waits_for_accounting_that_hangs_does_not_work(cluster, 
 def test_all_jobs_are_cancelled_once_and_named(tmp_path, study_runs, jobs, cluster, capsys):
     cancel = f"echo $* >> {tmp_path}/cancelled; echo exit 0 > {tmp_path}/gone"
     away = f"test -e {tmp_path}/asked || {{ : > {tmp_path}/asked; exit 1; }}"  # only the first time
-    squeue = f"{away}\ntest -e {tmp_path}/gone && exit 0\n{listed(study_runs, tmp_path, 'RUNNING', 'PENDING', 'COMPLETED')}"
+    squeue = (
+        f"{away}\ntest -e {tmp_path}/gone && exit 0\n{listed(study_runs, tmp_path, 'RUNNING', 'PENDING', 'COMPLETED')}"
+    )
     cluster(squeue=squeue, scancel=cancel)
     jobs.cancel()
     assert (tmp_path / "cancelled").read_text() == "17 18\n"

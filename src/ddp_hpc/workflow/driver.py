@@ -187,5 +187,7 @@ def _failures(study_runs: StudyRuns, lacking: dict[str, State]) -> list[str]:
         example = f"{'e.g. ' if len(runs) > 1 else ''}{study_runs.describe(runs[0])}, logs/train/{runs[0]}.log"
         lines.append(f"  {len(runs)} {in_words(status)}: {reason or 'no reason is known'} ({example})")
     most = 20
-    more = [f"  ... and {len(lines) - most} more: `ddp-hpc status {study_runs.study.name}`"] if len(lines) > most else []
+    more = (
+        [f"  ... and {len(lines) - most} more: `ddp-hpc status {study_runs.study.name}`"] if len(lines) > most else []
+    )
     return [*lines[:most], *more]

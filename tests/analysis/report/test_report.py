@@ -153,7 +153,9 @@ def test_a_page_without_its_tables_and_figures_says_so(tmp_path):
 
 
 def test_a_study_may_ask_for_fewer_tables_and_figures(tmp_path):
-    study_runs = made_up(tmp_path, grid=GRID[:1], budget={"samples_seen": 6144}, tables=["scaling"], figures=["speedup"])
+    study_runs = made_up(
+        tmp_path, grid=GRID[:1], budget={"samples_seen": 6144}, tables=["scaling"], figures=["speedup"]
+    )
     outline = Outline(page_of(study_runs, tmp_path / "study"))
 
     assert len(outline.of("img")) == 1

@@ -133,7 +133,9 @@ def evaluated(folder, metric_name="accuracy", accuracy=ACCURACY):
         return Result(t_s=t_s, loss=(0.1,) * STEPS, columns=columns)
 
     base = BASE | {"exchange": "parameter_server"}
-    study_runs = made_up(folder, train, base=base, grid={"world_size": [1, 2, 4, 8]}, budget={"steps": STEPS}, search=[])
+    study_runs = made_up(
+        folder, train, base=base, grid={"world_size": [1, 2, 4, 8]}, budget={"steps": STEPS}, search=[]
+    )
     for planned in study_runs.planned:
         metric = accuracy[planned.spec.world_size]
         t_s = END_S[planned.spec.world_size] * np.arange(1, len(metric) + 1) / 4

@@ -68,7 +68,9 @@ def build(study_runs: StudyRuns) -> pd.DataFrame:
     return typed(rows, types_of(axes) | _TYPES)
 
 
-def _row(study_runs: StudyRuns, planned: list[tuple[dict[str, Any], dict[str, Any]]], words: list[str]) -> dict[str, Any]:
+def _row(
+    study_runs: StudyRuns, planned: list[tuple[dict[str, Any], dict[str, Any]]], words: list[str]
+) -> dict[str, Any]:
     named = {"first": words[0], "second": words[1]}
     ended = [pair for pair in planned if all(run["status"] == "ok" for run in pair)]
     if not ended:

@@ -132,7 +132,9 @@ def _rows(study_runs: StudyRuns, runs: pd.DataFrame, kind: Kind, axes: list[str]
         found = baselines.get(key_of(rows[0], kind.columns()), [])
         # several budgets may share a rate; the same budget is the nearest
         nearest_last = sorted(found, key=lambda base: bool(base["budget"] == rows[0]["budget"]))
-        yield {"kind": kind.name} | key | _compare(study_runs, rows, {base["seed"]: base for base in nearest_last}, kind)
+        yield (
+            {"kind": kind.name} | key | _compare(study_runs, rows, {base["seed"]: base for base in nearest_last}, kind)
+        )
 
 
 def _compare(

@@ -58,7 +58,9 @@ def build(study_runs: StudyRuns) -> pd.DataFrame:
     runs = with_standing(study_runs.runs)
     axes = ordered({*varying(runs), "exchange", "world_size"})
     several = runs[(runs["world_size"] > 1) & (runs["status"] == "ok")]
-    rows = [{name: row[name] for name in axes} | {"run": row["run"]} | _row(study_runs, row) for row in rows_of(several)]
+    rows = [
+        {name: row[name] for name in axes} | {"run": row["run"]} | _row(study_runs, row) for row in rows_of(several)
+    ]
     return typed(rows, types_of([*axes, "run"]) | _TYPES)
 
 

@@ -90,7 +90,9 @@ def _row(study_runs: StudyRuns, group: pd.DataFrame, baselines: Mapping[tuple[An
 
 def _within(study_runs: StudyRuns, run: str) -> Interval:
     """Return the median exposed exchange of a step and its interval within a run."""
-    return of_median(np.asarray(rank_steps(study_runs, run, ("exchange_exposed_s",))["exchange_exposed_s"].mean(axis=1)))
+    return of_median(
+        np.asarray(rank_steps(study_runs, run, ("exchange_exposed_s",))["exchange_exposed_s"].mean(axis=1))
+    )
 
 
 def _share(row: Mapping[str, Any], parts: Sequence[str]) -> float | None:
