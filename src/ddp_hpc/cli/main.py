@@ -81,7 +81,7 @@ def _project() -> Any:
 def _list(options: argparse.Namespace) -> int:
     from ddp_hpc.cli import listing
     from ddp_hpc.config.catalog import did_you_mean
-    from ddp_hpc.system.printing import write_rows
+    from ddp_hpc.system.terminal import write_rows
 
     project = _project()
     if options.what is None:

@@ -4,35 +4,49 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from ddp_hpc.doctor import machine, probes, slurm, software
-from ddp_hpc.doctor.finding import Finding
 from ddp_hpc.system import cgroups
+
+GB = 1e9
+
+
+@dataclass(frozen=True)
+class Check:
+    """One part of the machine: `missing` and `needed` together mean that not even the quickstart can run."""
+
+    part: str
+    state: Literal["ok", "warning", "missing"]
+    found: str
+    means: str = ""
+    do: str = ""
+    needed: bool = False
 
 
 def main(as_json: bool = False, results: Path = Path("results")) -> int:
     """Print what was found; return 0 if the quickstart could run here, else 1."""
-    findings = examine(results)
-    print(json.dumps([asdict(finding) for finding in findings], indent=1) if as_json else text(findings))
-    return int(any(finding.state == "missing" and finding.needed for finding in findings))
+    checks = examine(results)
+    print(json.dumps([asdict(check) for check in checks], indent=1) if as_json else text(checks))
+    return int(any(check.state == "missing" and check.needed for check in checks))
 
 
-def text(findings: Sequence[Finding]) -> str:
-    """Return the findings for people: state, part and what was found; below it what follows and what to do."""
+def text(checks: Sequence[Check]) -> str:
+    """Return the checks for people: state, part and what was found; below it what follows and what to do."""
     lines = []
-    for finding in findings:
-        lines.append(f"{finding.state:8} {finding.part:10} {finding.found}")
-        lines += [f"{'':19} {line}" for line in (finding.means, finding.do and f"-> {finding.do}") if line]
-    blocking = [finding.part for finding in findings if finding.state == "missing" and finding.needed]
+    for check in checks:
+        lines.append(f"{check.state:8} {check.part:10} {check.found}")
+        lines += [f"{'':19} {line}" for line in (check.means, check.do and f"-> {check.do}") if line]
+    blocking = [check.part for check in checks if check.state == "missing" and check.needed]
     lines += ["", f"the quickstart cannot run: {', '.join(blocking)}" if blocking else "the quickstart can run here"]
     return "\n".join(lines)
 
 
-def examine(results: Path) -> list[Finding]:
-    """Return all findings. Parts that may crash or hang are asked in processes of their own, beside each other."""
+def examine(results: Path) -> list[Check]:
+    """Check every part. What may crash or hang is asked in processes of its own, all at the same time."""
+    from ddp_hpc.doctor import machine, probes, slurm, software  # they import `Check` from here
+
     launcher = software.find_launcher()
     questions: Mapping[str, Callable[[], Any]] = {
         "mpi": lambda: probes.ask("mpi"),
@@ -63,5 +77,5 @@ def examine(results: Path) -> list[Finding]:
 def _safely(question: Callable[[], Any]) -> Any:
     try:
         return question()
-    except Exception as error:  # whatever a broken part makes of our question is a finding
+    except Exception as error:  # whatever a broken part makes of our question is an answer
         return {"error": f"{type(error).__name__}: {error}"}

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import psutil
 
-from ddp_hpc.doctor.finding import GB, Finding
+from ddp_hpc.doctor import GB, Check
 from ddp_hpc.system import cgroups
 from ddp_hpc.system.process import usable_cores
 
 RANK_BYTES = 0.5e9  # what one CPU rank with torch and a small model takes
 
 
-def cores(usable: int, quota: float | None, logical: int, physical: int | None) -> Finding:
+def cores(usable: int, quota: float | None, logical: int, physical: int | None) -> Check:
     """Judge the cores that ranks may use.
 
     Args:
@@ -28,7 +28,7 @@ def cores(usable: int, quota: float | None, logical: int, physical: int | None) 
     found = f"{usable} usable of {logical} ({physical or 'unknown'} physical)"
     means = f"runs of more than {honest} CPU ranks are marked oversubscribed and cannot win"
     if quota is not None and quota < usable:
-        return Finding(
+        return Check(
             "cores",
             "warning",
             f"{found}; the control group gives {quota:g} cores of time",
@@ -37,19 +37,19 @@ def cores(usable: int, quota: float | None, logical: int, physical: int | None) 
         )
     if physical and usable > physical:
         means += f"; {physical} physical cores: beyond them two ranks share one"
-    return Finding("cores", "ok", found, means)
+    return Check("cores", "ok", found, means)
 
 
-def memory(total: int, available: int) -> Finding:
+def memory(total: int, available: int) -> Check:
     """Judge the memory, in bytes, of the machine or of our control group."""
     found = f"{available / GB:.1f} GB free of {total / GB:.1f} GB"
     ranks = int(available / RANK_BYTES)
     if ranks < 4:
-        return Finding("memory", "warning", found, f"enough for about {ranks} ranks; more end as oom_host", "free some")
-    return Finding("memory", "ok", found)
+        return Check("memory", "warning", found, f"enough for about {ranks} ranks; more end as oom_host", "free some")
+    return Check("memory", "ok", found)
 
 
-def results(folder: Path) -> Finding:
+def results(folder: Path) -> Check:
     """Judge whether records can be written below `folder`: by doing so, and by its free space."""
     nearest = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.is_dir())
     try:
@@ -57,14 +57,14 @@ def results(folder: Path) -> Finding:
         free = shutil.disk_usage(nearest).free
     except OSError as error:
         problem = f"{nearest}: {error.strerror}"
-        return Finding("results", "missing", problem, "no record can be written", "make it writable", needed=True)
+        return Check("results", "missing", problem, "no record can be written", "make it writable", needed=True)
     found = f"{folder} is writable, {free / GB:.1f} GB free"
     if not locks:
         means = "files cannot be locked there: nothing keeps two drivers from running at once"
-        return Finding("results", "warning", found, means, "on Lustre, mount with the option flock", needed=True)
+        return Check("results", "warning", found, means, "on Lustre, mount with the option flock", needed=True)
     if free < GB:
-        return Finding("results", "warning", found, "thousands of runs may not fit", "free some space", needed=True)
-    return Finding("results", "ok", found, needed=True)
+        return Check("results", "warning", found, "thousands of runs may not fit", "free some space", needed=True)
+    return Check("results", "ok", found, needed=True)
 
 
 def _try(folder: Path) -> bool:

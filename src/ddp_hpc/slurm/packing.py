@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ddp_hpc.config.machine import Machine, Partition
 from ddp_hpc.slurm.resources import MARGIN, START_MIN, Request
-from ddp_hpc.system.printing import counted
+from ddp_hpc.system.terminal import counted
 
 # what a way adds to each run, by `make bench-slurm` on two cores: Slurm's share and that of Snakemake in the job
 JOB_S, STEP_S = 3.1, 1.1

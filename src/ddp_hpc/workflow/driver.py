@@ -18,8 +18,7 @@ from ddp_hpc.runs.statuses import FINISHED, in_words
 from ddp_hpc.runs.study_runs import Planned, StudyRuns
 from ddp_hpc.slurm import job_environment
 from ddp_hpc.slurm.sbatch import without_shapes
-from ddp_hpc.system.durations import duration
-from ddp_hpc.system.printing import counted
+from ddp_hpc.system.terminal import counted, duration
 from ddp_hpc.workflow import claims_check, plan, requests
 from ddp_hpc.workflow.driver_lock import DriverLock
 from ddp_hpc.workflow.progress import Making

@@ -12,8 +12,7 @@ from typing import Any
 from ddp_hpc.runs.state import State, state_of, uses_slurm, why_queued
 from ddp_hpc.runs.statuses import FAILED
 from ddp_hpc.runs.study_runs import Planned, StudyRuns
-from ddp_hpc.system.durations import duration
-from ddp_hpc.system.printing import counted
+from ddp_hpc.system.terminal import counted, duration
 
 SPARSE_S = 15.0
 LOOKING_COST = 100  # looking takes at most one part in so many of a core

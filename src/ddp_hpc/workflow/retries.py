@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from ddp_hpc.runs.state import State, keep, mark_slurm, record_is_late, state_of
 from ddp_hpc.runs.statuses import FAILED, in_words
 from ddp_hpc.runs.study_runs import Planned, StudyRuns
-from ddp_hpc.system.durations import duration
-from ddp_hpc.system.printing import counted
+from ddp_hpc.system.terminal import counted, duration
 from ddp_hpc.workflow.progress import Progress
 from ddp_hpc.workflow.slurm_jobs import Jobs, Watch
 from ddp_hpc.workflow.snakemake_process import POLL_S, Engine, Signals

@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from ddp_hpc.runs.project import Project
 from ddp_hpc.runs.study_runs import Planned
 from ddp_hpc.slurm import client
-from ddp_hpc.system.durations import duration
-from ddp_hpc.system.printing import counted
+from ddp_hpc.system.terminal import counted, duration
 from ddp_hpc.workflow.snakemake_process import POLL_S, Shows, Signals
 
 # The plugin looks every 3 minutes, once nothing has ended for a while; then a record may take another to be seen.

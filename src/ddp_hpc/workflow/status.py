@@ -11,7 +11,7 @@ from ddp_hpc.runs.state import State, state_of, why_queued
 from ddp_hpc.runs.statuses import FAILED, FINISHED, STATUSES, in_words
 from ddp_hpc.runs.study_runs import StudyRuns
 from ddp_hpc.system.files import read_json
-from ddp_hpc.system.printing import counted
+from ddp_hpc.system.terminal import counted
 from ddp_hpc.workflow import plan
 from ddp_hpc.workflow.progress import how_far
 from ddp_hpc.workflow.requests import REQUEST

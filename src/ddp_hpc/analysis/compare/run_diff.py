@@ -8,7 +8,7 @@ from typing import Any
 from ddp_hpc.analysis.columns import SPEC_COLUMNS, show
 from ddp_hpc.runs import records
 from ddp_hpc.runs.project import Project
-from ddp_hpc.system.printing import table_lines
+from ddp_hpc.system.terminal import table_lines
 
 _MEASURED = (
     "status",

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ddp_hpc.runs import identity, records
 from ddp_hpc.runs.project import Project
 from ddp_hpc.runs.store import Store
-from ddp_hpc.system.printing import counted
+from ddp_hpc.system.terminal import counted
 
 Array = NDArray[np.float64]
 BEFORE = "@before"

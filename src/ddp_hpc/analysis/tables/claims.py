@@ -24,7 +24,7 @@ from ddp_hpc.analysis.tables._frame import FLOAT, TEXT, typed
 from ddp_hpc.config.claims import AtLeast, Claim
 from ddp_hpc.runs.statuses import FINISHED, in_words
 from ddp_hpc.runs.study_runs import StudyRuns
-from ddp_hpc.system.printing import counted
+from ddp_hpc.system.terminal import counted
 
 CAPTION = "Claims: what the sources state, and what these runs say to it."
 OF_CLAIMS = True

@@ -1,0 +1,41 @@
+"""Text for the terminal: aligned columns for people, JSON for programs, counts and durations in words."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+
+def write_rows(rows: Sequence[dict[str, Any]], as_json: bool) -> None:
+    """Print rows; a column that some rows lack, or null, is `-`."""
+    print(json.dumps(rows, indent=1) if as_json else "\n".join(table_lines(rows)))
+
+
+def table_lines(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Return rows as lines of aligned columns beneath their names."""
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    cells = [columns, *([_cell(row.get(name)) for name in columns] for row in rows)]
+    widths = [max(len(line[index]) for line in cells) for index in range(len(columns))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
+
+
+def _cell(value: Any) -> str:
+    return "-" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def counted(number: int, noun: str) -> str:
+    """Return e.g. `1 run`, `2 runs`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def duration(seconds: float) -> str:
+    """Return e.g. `8 s`, `2 min 45 s`, `3 h 10 min`."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def rank_time(seconds: float) -> str:
+    """Return seconds times ranks, what an allocation is charged for, e.g. `6.6 rank-minutes`, `1.9 rank-hours`."""
+    if seconds < 60:
+        return f"{seconds:.0f} rank-seconds"
+    return f"{seconds / 60:.1f} rank-minutes" if seconds < 3600 else f"{seconds / 3600:,.1f} rank-hours"
