@@ -54,7 +54,7 @@ bench: .venv/installed ## time planning, the workflow, the exchanges and whole s
 
 .PHONY: bench-slurm
 bench-slurm: .venv/installed-dev slurm ## time 216 very short runs on a Slurm that it starts: a quarter of an hour
-	@PYTHONPATH=tests $(BIN)/python tests/cluster/overhead.py
+	@PYTHONPATH=tests/support $(BIN)/python tests/cluster/overhead.py
 
 .PHONY: clean
 clean: ## remove .venv and all caches; results/ stays

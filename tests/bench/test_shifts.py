@@ -101,7 +101,7 @@ def test_weights_that_are_trained_are_moved_too():
 
 
 def kernels(device, **environment):
-    script = Path(__file__).parents[1].joinpath("kernel_cases.py")
+    script = Path(__file__).parents[1] / "support" / "kernel_cases.py"
     done = subprocess.run(
         [sys.executable, script, device], env=os.environ | environment, capture_output=True, text=True, timeout=300
     )

@@ -3,14 +3,10 @@
 import base64
 import json
 import shutil
-import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 from factory import Result, made_up, realistic
 
 from ddp_hpc.analysis import figures, tables

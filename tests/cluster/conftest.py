@@ -1,15 +1,11 @@
 """A real Slurm, one for the session, and projects on its login node."""
 
 import os
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "slurm"))
-sys.path.insert(0, str(Path(__file__).parents[1]))
 from cluster import MACHINE, PACE, Cluster, lacking, refused
 from sandbox import Sandbox
 

@@ -1,13 +1,10 @@
 """Training the published neuron against a plain NumPy loop over the same points in the same order."""
 
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-
-sys.path.append(str(Path(__file__).parent.parent))
 from neuron_loop import partitioned, train
 
 from ddp_hpc.config import spec

@@ -17,7 +17,7 @@ from pathlib import Path
 from ddp_hpc.config import spec
 from ddp_hpc.runs import records
 
-PROJECT = Path(__file__).parents[1]
+PROJECT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True)

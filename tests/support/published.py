@@ -1,6 +1,6 @@
 """The numbers of SHM-Learn-Dist as our tables would have them, and its figures 5.1 to 5.8 redrawn from them.
 
-`python tests/published.py` draws them into results/published/shm_learn_dist/.
+`python tests/support/published.py` draws them into results/published/shm_learn_dist/.
 """
 
 from pathlib import Path
@@ -13,7 +13,7 @@ from ddp_hpc.analysis.figures._save import save
 from ddp_hpc.analysis.tables._selection import exclusions, pick_winners, points
 from ddp_hpc.config.study import Study
 
-FOLDER = Path(__file__).parents[1] / "results" / "published" / "shm_learn_dist"
+FOLDER = Path(__file__).parents[2] / "results" / "published" / "shm_learn_dist"
 SEARCH = ["batch_size", "learning_rate"]
 IMAGES = 307_200
 
