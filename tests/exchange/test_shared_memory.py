@@ -9,7 +9,7 @@ import pytest
 
 from ddp_hpc.config import spec
 from ddp_hpc.exchange import _shared_window, hierarchical
-from ddp_hpc.execution import supervisor
+from ddp_hpc.execution import mpi_environment
 from ddp_hpc.training import placement
 
 POINT = {"model": "mlp", "dataset": "digits", "batch_size": 8, "learning_rate": 0.1, "budget": {"steps": 1}}
@@ -69,6 +69,6 @@ def test_a_rank_alone_takes_no_file_that_nobody_would_remove(monkeypatch):
     """Without a launcher Open MPI leaves in /dev/shm what a rank would send to others through, of each run."""
     monkeypatch.delenv("OMPI_MCA_btl", raising=False)
     look = "from mpi4py import MPI\nprint('maps', *(line for line in open('/proc/self/maps') if '/dev/shm/' in line))"
-    environment = supervisor.launch_environment(1)
+    environment = mpi_environment.of_launcher(1)
     done = subprocess.run([sys.executable, "-c", look], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["maps"]

@@ -32,7 +32,7 @@ def test_the_time_left_follows_from_the_budget(budget, step, elapsed_s, left_s):
 def test_the_latest_step_is_in_the_file_after_a_while(tmp_path, monkeypatch):
     monkeypatch.setattr(progress_file, "EVERY_S", 0.02)
     file = tmp_path / "progress.json"
-    told = progress_file.Live(file, of())
+    told = progress_file.ProgressFile(file, of())
 
     time.sleep(0.1)
     assert not file.exists()  # nothing to tell
@@ -49,10 +49,30 @@ def test_the_latest_step_is_in_the_file_after_a_while(tmp_path, monkeypatch):
 
 def test_a_disk_that_refuses_ends_no_training(tmp_path, monkeypatch):
     monkeypatch.setattr(progress_file, "EVERY_S", 0.02)
-    told = progress_file.Live(tmp_path / "not there" / "progress.json", of())
+    told = progress_file.ProgressFile(tmp_path / "not there" / "progress.json", of())
     told.tell(10, 0.1, 5.0)
     time.sleep(0.1)
     (tmp_path / "not there").mkdir()
     told.tell(20, 0.1, 5.0)
     wait_for((tmp_path / "not there" / "progress.json").exists)
     told.close()
+
+
+def test_progress_updates_one_line_on_a_terminal(capsys):
+    progress = progress_file.ProgressLine(of(world_size=2, exchange="ring"), on_terminal=True)
+    for step in (10, 20, 40):
+        progress(step, 0.41, step / 10)
+    progress.close()
+    out = capsys.readouterr().out
+    assert out.count("\n") == 1
+    assert out.count("\r") == 3
+    assert "step 20/40  loss 0.41  3.2e+02 samples/s  ETA 2 s" in out
+
+
+def test_progress_is_sparse_in_a_log(capsys):
+    progress = progress_file.ProgressLine(of(world_size=2, exchange="ring", budget={"seconds": 60}), on_terminal=False)
+    for second in range(1, 60):
+        progress(second, 1.0, float(second))
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 6
+    assert lines[1] == "step 11  loss 1  32 samples/s  ETA 49 s"

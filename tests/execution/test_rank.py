@@ -14,7 +14,7 @@ import torch
 
 from ddp_hpc.config import spec
 from ddp_hpc.execution import attempt_end
-from ddp_hpc.execution.rank import Progress, _kind_of
+from ddp_hpc.execution.rank import _kind_of
 from ddp_hpc.runs import identity, records
 from ddp_hpc.system.process import boot_id
 
@@ -209,23 +209,3 @@ def test_memory_that_does_not_suffice_is_told_apart():
     assert _kind_of(torch.cuda.OutOfMemoryError("CUDA out of memory")) == "oom_gpu"
     assert _kind_of(RuntimeError("CUDA error: out of memory")) == "oom_gpu"
     assert _kind_of(ValueError("out of range")) == "error"
-
-
-def test_progress_updates_one_line_on_a_terminal(capsys):
-    progress = Progress(spec.load(BASE), on_terminal=True)
-    for step in (10, 20, 40):
-        progress(step, 0.41, step / 10)
-    progress.close()
-    out = capsys.readouterr().out
-    assert out.count("\n") == 1
-    assert out.count("\r") == 3
-    assert "step 20/40  loss 0.41  3.2e+02 samples/s  ETA 2 s" in out
-
-
-def test_progress_is_sparse_in_a_log(capsys):
-    progress = Progress(spec.load(BASE | {"budget": {"seconds": 60}}), on_terminal=False)
-    for second in range(1, 60):
-        progress(second, 1.0, float(second))
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 6
-    assert lines[1] == "step 11  loss 1  32 samples/s  ETA 49 s"

@@ -97,10 +97,10 @@ def test_a_shared_job_has_to_be_a_job(tmp_path, monkeypatch):
 
 LOADED = """
 import os, sys
-from ddp_hpc.execution import mpi_environment as threads
+from ddp_hpc.execution import mpi_environment
 cores = os.sched_getaffinity(0)
 if sys.argv[1] == "arranged":
-    threads.arrange(os.environ, 1, cores)
+    mpi_environment.set_threads(os.environ, 1, cores)
 import torch
 torch.ones(1_000_000).exp().sum()
 print(len(cores), len(os.sched_getaffinity(0)))
@@ -123,9 +123,9 @@ def test_ranks_that_share_cores_are_not_all_bound_to_the_first_of_them():
 
 def test_threads_are_as_many_as_the_rank_is_given_and_its_own_cores_stay_bound():
     shell = {"OMP_NUM_THREADS": "64", "OMP_THREAD_LIMIT": "1", "OMP_PROC_BIND": "close", "PATH": "/bin"}
-    note = mpi_environment.arrange(shell, 4, range(4))
+    note = mpi_environment.set_threads(shell, 4, range(4))
     numbers = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "4")
     assert shell == numbers | {"OMP_PROC_BIND": "close", "PATH": "/bin"}
     assert note.startswith("OMP_THREAD_LIMIT of the environment left out")
-    assert mpi_environment.arrange(shell, 4, range(8)).startswith("OMP_PROC_BIND of the environment left out")
-    assert mpi_environment.arrange(shell, 4, range(8)) is None
+    assert mpi_environment.set_threads(shell, 4, range(8)).startswith("OMP_PROC_BIND of the environment left out")
+    assert mpi_environment.set_threads(shell, 4, range(8)) is None

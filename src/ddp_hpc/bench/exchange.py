@@ -28,7 +28,7 @@ from ddp_hpc.bench.results import Row
 from ddp_hpc.config import catalog
 from ddp_hpc.config.component import Choice, choice_of
 from ddp_hpc.config.spec import RunSpec
-from ddp_hpc.execution.supervisor import launch_environment
+from ddp_hpc.execution import mpi_environment
 from ddp_hpc.system.cgroups import memory_bytes
 from ddp_hpc.system.files import read_json, write_json
 from ddp_hpc.system.process import die_with_parent, path_with_own_scripts, usable_cores
@@ -167,7 +167,7 @@ def _launch(
     write_json(folder / "sweep.json", asked | {"specs": [spec.canonical for spec in specs]})
     launcher = [*shlex.split(sweep.launcher), "-n", str(world_size)] if world_size > 1 else []
     # as in runs: an MPI that came with us is found, and only one thread calls it
-    environment = launch_environment(world_size, 1)
+    environment = mpi_environment.of_launcher(world_size, 1)
     environment |= {"PATH": path_with_own_scripts(), "MPI4PY_RC_THREAD_LEVEL": "funneled"}
     command = [*launcher, sys.executable, "-m", "ddp_hpc.bench.sweep", str(folder)]
     try:

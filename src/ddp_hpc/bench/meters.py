@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ddp_hpc.analysis.intervals import over_runs
 from ddp_hpc.bench.exchange import end, start
 from ddp_hpc.config.spec import RunSpec
-from ddp_hpc.execution.supervisor import launch_environment
+from ddp_hpc.execution import mpi_environment
 from ddp_hpc.system.files import read_json, write_json
 from ddp_hpc.system.process import path_with_own_scripts
 
@@ -65,7 +65,7 @@ def measure(ranks: int, rounds: int, steps: int, launcher: str, say: Callable[[s
         folder = Path(scratch)
         write_json(folder / "asked.json", {"rounds": rounds, "steps": steps, "spec": spec_of(ranks).canonical})
         command = [*shlex.split(launcher), "-n", str(ranks)] if ranks > 1 else []
-        environment = launch_environment(ranks, 1)
+        environment = mpi_environment.of_launcher(ranks, 1)
         environment |= {"PATH": path_with_own_scripts(), "MPI4PY_RC_THREAD_LEVEL": "funneled"}
         process = start([*command, sys.executable, "-m", "ddp_hpc.bench.meters", scratch], environment)
         last = ""

@@ -1,13 +1,16 @@
-"""How far a training is, for whoever asks meanwhile: `progress.json` in the journal of its attempt."""
+"""How far a training is: a line for who watches it, and a file in the folder of its attempt for who asks meanwhile."""
 
 import os
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from ddp_hpc.config.spec import RunSpec
+from ddp_hpc.execution.mpi_environment import TERMINAL
 from ddp_hpc.system.files import write_json
+from ddp_hpc.training.placement import Placement
 
 EVERY_S = 3.0
 
@@ -19,7 +22,7 @@ def remaining_s(spec: RunSpec, step: int, elapsed_s: float) -> float:
     return max(0.0, (spec.budget.seconds or 0.0) - elapsed_s)
 
 
-class Live:
+class ProgressFile:
     """Writes the latest of what it was told every few seconds, from a thread of its own: no step waits for a disk.
 
     Args:
@@ -66,3 +69,72 @@ def _resident_bytes() -> int | None:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
         return None
+
+
+def heading(place: Placement, device: str) -> str:
+    """Return what the ranks run on, and that a run without GPUs has no GPU columns."""
+    ranks = f"{place.world_size} rank{'s' if place.world_size > 1 else ''}"
+    hosts = f"{place.hosts} host{'s' if place.hosts > 1 else ''}"
+    threads = f"{place.threads} thread{'s' if place.threads > 1 else ''}"
+    more = "; more threads than cores: its times mean nothing" if place.oversubscribed else ""
+    if place.verified is False:
+        layout = "+".join(map(str, place.blocks))
+        more += f"; placed otherwise than asked, {layout} on {hosts}: kept out of comparisons"
+    gpu = "; no GPU is used, GPU metering is off" if device == "cpu" else ""
+    return f"{ranks} on {hosts}, {threads} each, device {device}{gpu}{more}"
+
+
+class ProgressLine:
+    """Says how far the training is: one line that updates on a terminal, a line now and then in a log.
+
+    Args:
+        spec: how much there is to do.
+        file: is told, too; None: nobody looks on from outside.
+        heading: gives a line to print before the first.
+        on_terminal: None: as the environment variable DDP_HPC_TERMINAL says.
+    """
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        file: ProgressFile | None = None,
+        heading: Callable[[], str] | None = None,
+        on_terminal: bool | None = None,
+    ) -> None:
+        self._spec, self._file, self._heading = spec, file, heading
+        self._on_terminal = os.environ.get(TERMINAL) == "1" if on_terminal is None else on_terminal
+        self._every_s = 0.2 if self._on_terminal else 10.0
+        self._next_s = 0.0
+
+    def __call__(self, step: int, loss: float, elapsed_s: float) -> None:
+        """Print a line, if the last one is old enough or the training is over."""
+        if self._file:
+            self._file.tell(step, loss, elapsed_s)
+        if self._heading:
+            print(self._heading(), flush=True)
+            self._heading = None
+        last = step == self._spec.steps_asked
+        if elapsed_s < self._next_s and not last:
+            return
+        self._next_s = elapsed_s + self._every_s
+        text = self.line(step, loss, elapsed_s)
+        if self._on_terminal:
+            print(f"\r{text}\x1b[K", end="", flush=True)
+        else:
+            print(text, flush=True)
+
+    def close(self) -> None:
+        """Leave the line, so that the next output begins a new one."""
+        if self._file:
+            self._file.close()
+        if self._on_terminal:
+            print(flush=True)
+
+    def line(self, step: int, loss: float, elapsed_s: float) -> str:
+        """Return e.g. `step 120/400  loss 0.41  3.1e+04 samples/s  ETA 12 s`."""
+        asked, rate = self._spec.steps_asked, step / max(elapsed_s, 1e-9)
+        of = f"/{asked}" if asked else ""
+        return (
+            f"step {step}{of}  loss {loss:.4g}  {rate * self._spec.global_batch_size:.2g} samples/s  "
+            f"ETA {remaining_s(self._spec, step, elapsed_s):.0f} s"
+        )

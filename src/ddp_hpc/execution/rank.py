@@ -10,26 +10,22 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ddp_hpc.execution import mpi_environment as threads
+from ddp_hpc.execution import mpi_environment
 from ddp_hpc.system.files import read_json, write_json
 from ddp_hpc.system.process import DONE_FD, INTERRUPTED, rank_from_environment, remember
 
 if TYPE_CHECKING:
-    from ddp_hpc.config.spec import RunSpec
-    from ddp_hpc.execution.progress_file import Live
-    from ddp_hpc.training.placement import Placement
     from ddp_hpc.training.result import Outcome
 
 EXIT_ERROR, EXIT_LAUNCH = 1, 3
 LOST = ("Connection closed by peer", "Connection reset by peer", "remote process exited")  # Gloo's words, and NCCL's
 LOST_S = 1.0  # after which whoever watches over the rank that has died has said so
-TERMINAL = "DDP_HPC_TERMINAL"  # "1": somebody watches; MPI launchers give ranks a terminal even where nobody does
 
 
 def main(arguments: list[str], asked: list[int] | None = None) -> NoReturn:
@@ -85,7 +81,7 @@ def _work(folder: Path, known: dict[str, Any], asked: list[int]) -> None:
         raise LaunchError(
             f"code changed since planning: planned {launch['code_hash']}, on {place.host} it is {found}; plan again"
         )
-    note = threads.arrange(os.environ, place.threads, place.core_set)
+    note = mpi_environment.set_threads(os.environ, place.threads, place.core_set)
     if note and place.rank == 0:
         print(note, file=sys.stderr)
     with _timed(startup, "import_s"):
@@ -106,10 +102,10 @@ def _work(folder: Path, known: dict[str, Any], asked: list[int]) -> None:
     checkpoints = Checkpoints.of(launch, place.on_one_host, startup, asked)
     data_dir = Path(launch["data_dir"])
     if comm.rank == 0:
-        from ddp_hpc.execution.progress_file import Live
+        from ddp_hpc.execution.progress_file import ProgressFile, ProgressLine, heading
 
-        live = Live(folder / "progress.json", spec)
-        progress = Progress(spec, live, heading=lambda: heading(place, outcome.device))
+        file = ProgressFile(folder / "progress.json", spec)
+        progress = ProgressLine(spec, file, heading=lambda: heading(place, outcome.device))
         replica = train(spec, comm, place, data_dir, outcome, progress, meter.start, tracer, checkpoints)
         progress.close()
     else:
@@ -226,77 +222,6 @@ def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError, AttributeError):  # whoever read it has gone; a model may have closed it
             stream.flush()
-
-
-def heading(place: "Placement", device: str) -> str:
-    """Return what the ranks run on, and that a run without GPUs has no GPU columns."""
-    ranks = f"{place.world_size} rank{'s' if place.world_size > 1 else ''}"
-    hosts = f"{place.hosts} host{'s' if place.hosts > 1 else ''}"
-    threads = f"{place.threads} thread{'s' if place.threads > 1 else ''}"
-    more = "; more threads than cores: its times mean nothing" if place.oversubscribed else ""
-    if place.verified is False:
-        layout = "+".join(map(str, place.blocks))
-        more += f"; placed otherwise than asked, {layout} on {hosts}: kept out of comparisons"
-    gpu = "; no GPU is used, GPU metering is off" if device == "cpu" else ""
-    return f"{ranks} on {hosts}, {threads} each, device {device}{gpu}{more}"
-
-
-class Progress:
-    """Says how far the training is: one line that updates on a terminal, a line now and then in a log.
-
-    Args:
-        spec: how much there is to do.
-        live: tells those who look on from outside.
-        heading: gives a line to print before the first.
-        on_terminal: None: as the environment variable DDP_HPC_TERMINAL says.
-    """
-
-    def __init__(
-        self,
-        spec: "RunSpec",
-        live: "Live | None" = None,
-        heading: Callable[[], str] | None = None,
-        on_terminal: bool | None = None,
-    ) -> None:
-        self._spec, self._live, self._heading = spec, live, heading
-        self._on_terminal = os.environ.get(TERMINAL) == "1" if on_terminal is None else on_terminal
-        self._every_s = 0.2 if self._on_terminal else 10.0
-        self._next_s = 0.0
-
-    def __call__(self, step: int, loss: float, elapsed_s: float) -> None:
-        """Print a line, if the last one is old enough or the training is over."""
-        if self._live:
-            self._live.tell(step, loss, elapsed_s)
-        if self._heading:
-            print(self._heading(), flush=True)
-            self._heading = None
-        last = step == self._spec.steps_asked
-        if elapsed_s < self._next_s and not last:
-            return
-        self._next_s = elapsed_s + self._every_s
-        text = self.line(step, loss, elapsed_s)
-        if self._on_terminal:
-            print(f"\r{text}\x1b[K", end="", flush=True)
-        else:
-            print(text, flush=True)
-
-    def close(self) -> None:
-        """Leave the line, so that the next output begins a new one."""
-        if self._live:
-            self._live.close()
-        if self._on_terminal:
-            print(flush=True)
-
-    def line(self, step: int, loss: float, elapsed_s: float) -> str:
-        """Return e.g. `step 120/400  loss 0.41  3.1e+04 samples/s  ETA 12 s`."""
-        from ddp_hpc.execution.progress_file import remaining_s
-
-        asked, rate = self._spec.steps_asked, step / max(elapsed_s, 1e-9)
-        of = f"/{asked}" if asked else ""
-        return (
-            f"step {step}{of}  loss {loss:.4g}  {rate * self._spec.global_batch_size:.2g} samples/s  "
-            f"ETA {remaining_s(self._spec, step, elapsed_s):.0f} s"
-        )
 
 
 if __name__ == "__main__":

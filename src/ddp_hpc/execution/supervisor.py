@@ -17,7 +17,7 @@ import time
 from collections import deque
 from pathlib import Path
 
-from ddp_hpc.execution import attempt_end, cuda_aware_check
+from ddp_hpc.execution import attempt_end, cuda_aware_check, mpi_environment
 from ddp_hpc.execution.attempt_end import KINDS, Outcome
 from ddp_hpc.execution.graceful_stop import Interruption
 from ddp_hpc.runs import lease
@@ -25,7 +25,7 @@ from ddp_hpc.runs.statuses import FINISHED
 from ddp_hpc.slurm import job_environment
 from ddp_hpc.system import cgroups
 from ddp_hpc.system.files import read_json, write_json
-from ddp_hpc.system.process import Fork, boot_id, die_with_parent, process_created, usable_cores
+from ddp_hpc.system.process import Fork, boot_id, die_with_parent, process_created
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # a quick start
@@ -153,7 +153,7 @@ def _launch(
     on_this_node = launch["request"]["ranks_per_node"] if launch["request"] else int(launch["world_size"])
     die_with_parent(signal.SIGTERM)
     try:
-        environment = launch_environment(on_this_node, launch["spec"].get("threads_per_rank"))
+        environment = mpi_environment.of_launcher(on_this_node, launch["spec"].get("threads_per_rank"))
         environment = job_environment.environment(launcher, environment)
         if cuda_aware_check.asked(launch["spec"]) and (refusal := cuda_aware_check.refusal(launcher, environment)):
             interruption.close()
@@ -194,34 +194,6 @@ def _start_launcher(command: Sequence[str], environment: dict[str, str]) -> Proc
         env=environment,
         preexec_fn=lambda: die_with_parent(signal.SIGTERM),
     )
-
-
-def launch_environment(ranks: int, threads: int | None = None) -> dict[str, str]:
-    """Return the environment of a launcher: what Open MPI needs said, unless the user has. Others do not read it.
-
-    Args:
-        ranks: to start on one node.
-        threads: of each rank; None: as many as the node has cores for.
-    """
-    environment = dict(os.environ)
-    defaults = {
-        "OMPI_MCA_osc": "^ucx",
-        # ofi serves one-sided calls only, which we do not make, and probing for it takes a second; a rank alone on its
-        # node sends nothing through shared memory, of which Open MPI leaves a file behind where it has no launcher
-        "OMPI_MCA_btl": "^ofi" if ranks > 1 else "^ofi,sm,vader",
-        "DDP_HPC_TERMINAL": str(int(sys.stdout.isatty())),
-    }
-    if os.geteuid() == 0:  # containers; refusing helps nobody there
-        defaults |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    if threads != 1:  # Open MPI binds each of few ranks to one core, which is right for one thread only
-        defaults["PRTE_MCA_hwloc_default_binding_policy"] = "none"
-    if ranks > usable_cores():  # waiting ranks must yield, and may share cores
-        defaults |= {
-            "PRTE_MCA_rmaps_default_mapping_policy": "slot:OVERSUBSCRIBE",  # without `slot` all go to the first node
-            "PRTE_MCA_hwloc_default_binding_policy": "none",
-            "OMPI_MCA_mpi_yield_when_idle": "1",
-        }
-    return defaults | environment
 
 
 def _copy(process: Process, tail: deque[str]) -> None:

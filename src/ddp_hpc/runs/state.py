@@ -23,7 +23,7 @@ class State:
 
     Args:
         job: the Slurm job that waits or runs, or of whose end Slurm has told.
-        progress: of a running one, what `live.Live` has written; empty if nothing yet.
+        progress: of a running one, what `ProgressFile` has written; empty if nothing yet.
         learned: the end is known from Slurm alone, which forgets: `keep` writes it down.
     """
 
