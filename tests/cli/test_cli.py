@@ -12,6 +12,7 @@ from ddp_hpc.cli import main
 from ddp_hpc.config.study import StudyError
 from ddp_hpc.runs.project import Project
 from ddp_hpc.system.process import process_created
+from ddp_hpc.system.progress import ProgressLine
 from ddp_hpc.system.terminal import duration, rank_time
 from ddp_hpc.workflow import progress
 
@@ -148,13 +149,13 @@ def test_a_reason_shows_options_and_budgets_in_words(project):
     assert "model mlp (widths [8]) (nearest run: mlp); budget steps 6 (nearest run: steps 5)" in said
 
 
-def test_progress_tells_runs_apart_on_little_space(project, monkeypatch, capsys):
+def test_progress_tells_runs_apart_on_little_space(project, capsys):
     project.study("short", BASE + "grid: {learning_rate: [11, 12], optimizer: [sgd, adam], seed: [1, 2]}\n")
     study_runs = Project.here(project.root).study_runs("short")
-    monkeypatch.setattr(progress, "SPARSE_S", 0)
     last = study_runs.planned[-1].run
     journal = study_runs.store.folder(last) / "attempts" / "1"
     shown = progress.Progress(study_runs, study_runs.planned)
+    shown.line = ProgressLine(at_once=True)
     journal.mkdir(parents=True)
     mine = {
         "at": "now",
@@ -169,12 +170,12 @@ def test_progress_tells_runs_apart_on_little_space(project, monkeypatch, capsys)
     assert "0 of 8 runs trained, 0 s; now rate 12.0, adam, seed 2" in capsys.readouterr().out
 
 
-def test_time_left_counts_what_runs_side_by_side_have_done(project, monkeypatch, capsys):
+def test_time_left_counts_what_runs_side_by_side_have_done(project, capsys):
     """One of eight runs has ended, the others are nine tenths through: not seven times as long is left, but a tenth."""
     project.study("many", BASE + "grid: {learning_rate: [13, 14], optimizer: [sgd, adam], seed: [1, 2]}\n")
     study_runs = Project.here(project.root).study_runs("many")
-    monkeypatch.setattr(progress, "SPARSE_S", 0)
     shown = progress.Progress(study_runs, study_runs.planned)
+    shown.line = ProgressLine(at_once=True)
     shown.began -= 79
     journals = [study_runs.store.folder(one.run) / "attempts" / "1" for one in study_runs.planned]
     for journal in journals:

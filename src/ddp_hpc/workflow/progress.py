@@ -1,8 +1,6 @@
 """How far a study is: one line that updates on a terminal, sparse lines in a log."""
 
 import re
-import shutil
-import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -12,36 +10,10 @@ from typing import Any
 from ddp_hpc.runs.state import State, state_of, uses_slurm, why_queued
 from ddp_hpc.runs.statuses import FAILED
 from ddp_hpc.runs.study_runs import Planned, StudyRuns
+from ddp_hpc.system.progress import ProgressLine
 from ddp_hpc.system.terminal import counted, duration
 
-SPARSE_S = 15.0
 LOOKING_COST = 100  # looking takes at most one part in so many of a core
-
-
-class Line:
-    """One line that is written over and over on a terminal, and now and then in a log."""
-
-    def __init__(self) -> None:
-        self.terminal = sys.stdout.isatty()
-        self.shown = time.monotonic()
-        self.text = ""
-
-    def write(self, text: str) -> None:
-        """Show `text`, if it is time to."""
-        if self.terminal:
-            text = text[: shutil.get_terminal_size().columns - 1]
-            sys.stdout.write("\r" + text.ljust(len(self.text)))
-            self.text = text
-        elif time.monotonic() - self.shown >= SPARSE_S:
-            sys.stdout.write(text + "\n")
-            self.shown = time.monotonic()
-        sys.stdout.flush()
-
-    def end(self) -> None:
-        """Leave the line."""
-        if self.text:
-            sys.stdout.write("\r" + " " * len(self.text) + "\r")
-            sys.stdout.flush()
 
 
 class Making:
@@ -52,13 +24,13 @@ class Making:
         self.log = log  # of the workflow, which counts its steps there
         self.before = log.stat().st_size if log.exists() else 0
         self.began = time.time()
-        self.line = Line()
+        self.line = ProgressLine()
         self.made = 0
 
     def show(self) -> None:
         """Show how many have been made so far."""
         self.made = sum(file.exists() and file.stat().st_mtime > self.began for file in self.outputs)
-        self.line.write(f"making tables, figures and page: {self._steps()}, {duration(time.time() - self.began)}")
+        self.line.show(f"making tables, figures and page: {self._steps()}, {duration(time.time() - self.began)}")
 
     def end(self) -> None:
         """Count for the last time, and leave the line."""
@@ -101,7 +73,7 @@ class Progress:
         self.total = len(missing)
         self.failed = 0
         self.began = self.next_look = time.monotonic()
-        self.line = Line()
+        self.line = ProgressLine()
 
     def show(self) -> None:
         """Show where the study stands, if that is news and looking does not take a core from the trainings."""
@@ -124,7 +96,7 @@ class Progress:
             *([f"about {duration(elapsed / worked * (self.total - worked))} left"] if done and self.waiting else []),
         ]
         now = self._now(running[0], states[running[0]]) if running else ""
-        self.line.write(", ".join(parts) + (f"; now {now}" if now else ""))
+        self.line.show(", ".join(parts) + (f"; now {now}" if now else ""))
 
     def end(self) -> None:
         """Leave the line."""
