@@ -64,7 +64,7 @@ WRONG = {
     "a name with a blank": (
         "  gpu:",
         "  big gpu:",
-        [":2:", "partitions.big gpu: given 'big gpu'", "letters, digits, _ and . and -"],
+        [":2:", "partitions.big gpu: given 'big gpu'", "letters, digits, _, . and -"],
     ),
     "a type of GPU": (
         "gpus_per_node: 4",
@@ -74,7 +74,7 @@ WRONG = {
     "no partitions": (
         GOOD[: GOOD.index("default")],
         "partitions: {}\n",
-        [":1:", "given none", "one partition or more"],
+        [":1:", "given an empty mapping", "at least 1"],
     ),
     "ours in extra": ("--mail-type=END", "--mem=5G", [":12:", "--mem is set by each run's request"]),
     "our warning": ("--mail-type=END", "--signal=B:TERM@30", [":12:", "--signal is set by each run's request"]),

@@ -49,7 +49,11 @@ WRONG = {
     ),
     "typo": ("batch_size:", "batchsize:", [":9:", "'batchsize'", "did you mean 'batch_size'"]),
     "other tool's word": ("learning_rate:", "lr:", [":10:", "'lr'", "did you mean 'learning_rate'"]),
-    "right key, wrong part": ("budget:", "learning_rate: 0.1\nbudget:", [":11:", "belongs under `base` or `grid`"]),
+    "right key, wrong part": (
+        "budget:",
+        "learning_rate: 0.1\nbudget:",
+        [":11:", "belongs under `base` (one value) or `grid`"],
+    ),
     "rule at the top": ("budget:", "loss_threshold: 1\nbudget:", [":11:", "belongs under `rules`"]),
     "budget in base": ("  threads_per_rank: 1", "  samples_seen: 64", [":5:", "belongs under `budget`"]),
     "repeats in base": ("  threads_per_rank: 1", "  repeats: 3", [":5:", "belongs at the top level"]),

@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Iterable
-from typing import Annotated, Self
+from typing import Annotated
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field
 
-from ddp_hpc.config.types import LARGEST, STRICT, Real, Whole
+from ddp_hpc.config.types import LARGEST, OneOf, Real, Whole
 
 
 class NotDivisibleError(ValueError):
@@ -24,10 +24,9 @@ class NotDivisibleError(ValueError):
         )
 
 
-class Budget(BaseModel):
+class Budget(OneOf):
     """How long a run trains; exactly one of the three."""
 
-    model_config = STRICT
     samples_seen: Annotated[int, Field(gt=0, le=LARGEST), Whole] | None = Field(
         None, description="samples, summed over all ranks"
     )
@@ -35,13 +34,6 @@ class Budget(BaseModel):
     seconds: Annotated[float, Field(gt=0), Real] | None = Field(
         None, description="seconds of training from time zero; looked at every 10 steps"
     )
-
-    @model_validator(mode="after")
-    def _exactly_one(self) -> Self:
-        given = [name for name in type(self).model_fields if getattr(self, name) is not None]
-        if len(given) != 1:
-            raise ValueError(f"exactly one of samples_seen, steps, seconds; given: {', '.join(given) or 'none'}")
-        return self
 
     def __str__(self) -> str:
         return ", ".join(f"{value} {name}" for name, value in self if value is not None)

@@ -79,7 +79,14 @@ KINDS = {
 
 
 class CatalogError(ValueError):
-    """A choice or an option that does not exist, or an option's value of a wrong type."""
+    """A choice or an option that does not exist, or an option's value of a wrong type.
+
+    `option` is the name of the option that was given; None where the choice itself is wrong.
+    """
+
+    def __init__(self, message: str, option: str | None = None) -> None:
+        super().__init__(message)
+        self.option = option
 
 
 @dataclass(frozen=True)
@@ -226,14 +233,15 @@ def check_options(kind: str, name: str, given: Mapping[str, Any]) -> dict[str, A
         if key not in allowed:
             listed = ", ".join(allowed) or "none"
             raise CatalogError(
-                f"{kind} {name!r} has no option {key!r}{did_you_mean(key, list(allowed))}; expected: {listed}"
+                f"{kind} {name!r} has no option {key!r}{did_you_mean(key, list(allowed))}; expected: {listed}", key
             )
         try:
             value = allowed[key].check(given[key])
         except ValidationError:
             raise CatalogError(
                 f"option {key!r} of {kind} {name!r}: given {given[key]!r}, "
-                f"expected: {allowed[key].allowed}{_example(allowed[key].plain_default)}"
+                f"expected: {allowed[key].allowed}{_example(allowed[key].plain_default)}",
+                key,
             ) from None
         if value != allowed[key].default:
             kept[key] = value
@@ -243,7 +251,8 @@ def check_options(kind: str, name: str, given: Mapping[str, Any]) -> dict[str, A
             if key in kept and value not in values:
                 raise CatalogError(
                     f"option {key!r} of {kind} {name!r}: given {kept[key]!r} with {other}: {value}, where it means "
-                    f"nothing; expected: with {other}: {' or '.join(map(str, values))}"
+                    f"nothing; expected: with {other}: {' or '.join(map(str, values))}",
+                    key,
                 )
     return kept
 

@@ -3,18 +3,16 @@
 from math import inf
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from ddp_hpc import perfmodel
 from ddp_hpc.config import catalog
 from ddp_hpc.config.budget import Budget
 from ddp_hpc.config.errors import given, unknown
-from ddp_hpc.config.types import STRICT, Float, Positive, Real
+from ddp_hpc.config.types import STRICT, Float, OneOf, Positive, Real
+from ddp_hpc.config.yaml_file import Key
 
-Key = tuple[str | int, ...]
 DIRECTIONS = ("increasing", "decreasing")
-STRICTLY = STRICT | ConfigDict(serialize_by_alias=True)
-ONE_OF = STRICTLY | ConfigDict(json_schema_extra={"minProperties": 1, "maxProperties": 1})
 
 
 def _table(name: Any) -> Any:
@@ -24,18 +22,10 @@ def _table(name: Any) -> Any:
     return name
 
 
-def exactly_one(model: BaseModel) -> None:
-    """Raise ValueError where not exactly one of the keys of `model` is given."""
-    names = list(type(model).model_fields)
-    said = [name for name in names if getattr(model, name) is not None]
-    if len(said) != 1:
-        raise ValueError(f"exactly one of {', '.join(names)}; given: {', '.join(said) or 'none'}")
-
-
 class Cells(BaseModel):
     """Cells of a table: one number per row, and per repeat where rows differ in the seed alone."""
 
-    model_config = STRICTLY
+    model_config = STRICT
     table: Annotated[str, BeforeValidator(_table)] = Field(
         description="a table, made with the study whether listed or not"
     )
@@ -57,15 +47,15 @@ class Cells(BaseModel):
                 if isinstance(one, dict):
                     Budget.model_validate(one)
             except ValidationError as error:
-                allowed = f"one of {', '.join(Budget.model_fields)} with its number, e.g. {{steps: 100}}"
-                raise ValueError(f"budget: given {given(one)}, expected: {allowed}") from error
+                one_of = f"one of {', '.join(Budget.model_fields)} with its number, e.g. {{steps: 100}}"
+                raise ValueError(f"budget: given {given(one)}, expected: {one_of}") from error
         return where
 
 
 class Ratio(BaseModel):
     """A ratio of cells; repeats of both are paired by their seed."""
 
-    model_config = STRICTLY
+    model_config = STRICT
     of: Cells = Field(description="above the line")
     to: Cells = Field(description="below it")
 
@@ -84,7 +74,7 @@ class Trend(Cells):
 class Predicted(BaseModel):
     """What the model of exchanges says (`perfmodel.py`), without any run."""
 
-    model_config = STRICTLY
+    model_config = STRICT
     exchange: str = Field(description="a file in exchange/ that has a model, e.g. `ring`")
     bytes: Float = Field(gt=0, description="of the gradients, in B")
     world_size: Positive = Field(description="ranks")
@@ -118,19 +108,13 @@ class Predicted(BaseModel):
         return perfmodel.exchange_time(self.exchange, self.bytes, self.world_size, link)
 
 
-class Ours(BaseModel):
+class Ours(OneOf):
     """How our number is computed: exactly one of these."""
 
-    model_config = ONE_OF
     value: Cells | None = Field(None, description="a number of a table")
     ratio: Ratio | None = Field(None, description="of two numbers of tables")
     trend: Trend | None = Field(None, description="of a column over another")
     predicted: Predicted | None = Field(None, description="by the model of exchanges, without any run")
-
-    @model_validator(mode="after")
-    def _one(self) -> Self:
-        exactly_one(self)
-        return self
 
     @property
     def cells(self) -> dict[Key, Cells]:

@@ -13,29 +13,23 @@ from pydantic import BaseModel, BeforeValidator, Field, model_validator
 from ddp_hpc.config.catalog import canonical
 from ddp_hpc.config.claim_quantity import (
     DIRECTIONS,
-    ONE_OF,
-    STRICTLY,
     Cells,
-    Key,
     Ours,
-    Predicted,
-    Ratio,
-    Trend,
-    exactly_one,
 )
 from ddp_hpc.config.errors import given, unknown
-from ddp_hpc.config.types import Float, Positive, Real
+from ddp_hpc.config.types import STRICT, Float, OneOf, Positive, Real, Spelling
+from ddp_hpc.config.yaml_file import Key
 
 # as it stands in a cell: the white space of YAML's blocks is no part of it
 Line = Annotated[str, BeforeValidator(lambda text: " ".join(text.split()) if isinstance(text, str) else text)]
 Range = tuple[float, float]
+ID = Spelling(r"^[a-z][a-z0-9_]{0,63}$", "lower-case letters, digits and _, not _ first, at most 64")
 CONDITIONS = ("complete", "within_cores", "quiet", "gpu")
 
 
-class Expect(BaseModel):
+class Expect(OneOf):
     """The numbers that agree with the source: exactly one of these."""
 
-    model_config = ONE_OF
     within: Annotated[float, Field(gt=0, lt=1), Real] | None = Field(
         None, description="of `published`, relative: 0.1 is 10 % to either side"
     )
@@ -44,8 +38,7 @@ class Expect(BaseModel):
     between: list[Float] | None = Field(None, min_length=2, max_length=2, description="the least and the largest")
 
     @model_validator(mode="after")
-    def _one(self) -> Self:
-        exactly_one(self)
+    def _in_order(self) -> Self:
         if self.between and not self.between[0] < self.between[1]:
             raise ValueError(f"between: given {given(self.between)}, expected: the least, then the largest")
         return self
@@ -54,7 +47,7 @@ class Expect(BaseModel):
 class Contradicted(BaseModel):
     """The numbers that contradict the source: one of these, or both."""
 
-    model_config = STRICTLY
+    model_config = STRICT
     below: Float | None = Field(None, description="all numbers below this one")
     above: Float | None = Field(None, description="all numbers above this one")
 
@@ -65,10 +58,9 @@ class Contradicted(BaseModel):
         return self
 
 
-class AtLeast(BaseModel):
+class AtLeast(OneOf):
     """A size that the study must have reached: one of these."""
 
-    model_config = ONE_OF
     nodes: Positive | None = Field(None, description="the most nodes of any complete run of the study, at least")
     ranks: Positive | None = Field(None, description="the most ranks of any complete run of the study, at least")
 
@@ -81,8 +73,8 @@ def _condition(value: Any) -> Any:
     if isinstance(value, str) and value not in CONDITIONS and value not in sizes:
         raise ValueError(unknown("condition", value, (*CONDITIONS, *(f"{name}: N" for name in sizes))))
     if not isinstance(value, str | AtLeast) or value in sizes:
-        allowed = f"{', '.join(CONDITIONS)}, {', '.join(f'{name}: N' for name in sizes)}"
-        raise ValueError(f"given {given(value)}, expected: {allowed}")
+        listed = f"{', '.join(CONDITIONS)}, {', '.join(f'{name}: N' for name in sizes)}"
+        raise ValueError(f"given {given(value)}, expected: {listed}")
     return value
 
 
@@ -92,8 +84,8 @@ Condition = Annotated[Literal["complete", "within_cores", "quiet", "gpu"] | AtLe
 class Claim(BaseModel):
     """A statement of a source, and how it is judged."""
 
-    model_config = STRICTLY
-    id: str = Field(pattern=r"^[a-z][a-z0-9_]{0,63}$", description="lower-case letters, digits and _; each once")
+    model_config = STRICT
+    id: Annotated[str, ID] = Field(description="lower-case letters, digits and _; each once")
     statement: Line = Field(min_length=1, description="what the source says, a sentence")
     source: Line = Field(min_length=1, description="where it says so")
     published: Float | None = Field(None, description="the source's number; null where it gives only words")
@@ -187,22 +179,3 @@ def places(claims: list[Claim]) -> Iterator[tuple[Key, Cells]]:
     for number, claim in enumerate(claims):
         for place, cells in claim.ours.cells.items():
             yield ("claims", number, "ours", *place), cells
-
-
-_MODELS: dict[str | int, type[BaseModel]] = {
-    **dict.fromkeys(("value", "of", "to"), Cells),
-    "claims": Claim,
-    "ours": Ours,
-    "ratio": Ratio,
-    "trend": Trend,
-    "predicted": Predicted,
-    "expect": Expect,
-    "contradicted": Contradicted,
-    "applies_when": AtLeast,
-}
-
-
-def keys_at(place: Key) -> tuple[str, ...]:
-    """Return the keys that may stand at a place in a study's claims."""
-    model = next(_MODELS[part] for part in reversed(place) if part in _MODELS)
-    return tuple(field.alias or name for name, field in model.model_fields.items())

@@ -1,6 +1,5 @@
 """From a study to its specs: the product of the axes, what goes together, what is left out."""
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
@@ -11,18 +10,14 @@ from typing import Any
 from pydantic import ValidationError
 
 from ddp_hpc.config import catalog, pairs
-from ddp_hpc.config.budget import NotDivisibleError
-from ddp_hpc.config.errors import StudyError
+from ddp_hpc.config.errors import ConflictError, StudyError
 from ddp_hpc.config.grid_checks import CHOICES, FILTERS, check_keys, is_option
+from ddp_hpc.config.grid_problems import Point, Problems, flow
 from ddp_hpc.config.spec import RunSpec
-from ddp_hpc.config.study import GLOBAL_BATCH, Study, explain, listed, read
-from ddp_hpc.config.traceable import why_not
-from ddp_hpc.config.yaml_file import Document, Key
+from ddp_hpc.config.study import GLOBAL_BATCH, Study, listed, read
+from ddp_hpc.config.yaml_file import Document
 
-MOST_ERRORS = 10
 MOST_POINTS = 100_000  # a grid of more is a slip, and would keep the planner busy for minutes
-
-Point = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -42,56 +37,37 @@ def expand(file: Path) -> Expansion:
     """
     study, document = read(file)
     check_keys(study, document)
-    specs: dict[str, RunSpec] = {}
-    problems: dict[str, str] = {}  # and the first point that has it
-    odd: dict[tuple[int, int], set[int]] = {}  # grid and budget: global batches that do not divide it
-    notes: list[str] = []
-    asked = 0
+    asked: list[RunSpec] = []
+    problems, notes = Problems(document), []
     for number, grid in enumerate(study.grid):
         filters = Filters(grid)
         for point in filter(filters.keep, _points(study, grid, document.where(("grid", number), ("grid",)))):
             try:
-                fields = _resolved(point)
-                spec = RunSpec.model_validate(fields)
-                repeats = [
-                    RunSpec.model_validate({**fields, "seed": spec.seed + repeat}) for repeat in range(1, study.repeats)
-                ]
-            except ValidationError as error:
-                for problem in error.errors():
-                    fault = problem.get("ctx", {}).get("error")
-                    if isinstance(fault, NotDivisibleError):
-                        odd.setdefault((number, fault.asked), set()).update(fault.global_batches)
-                    else:
-                        problems.setdefault(_explain(problem, document, number, point), _at(problem, point))
-                continue
-            except StudyError as error:
-                problems[f"{document.where(*_places(GLOBAL_BATCH, number, document))}: {error}"] = ""
-                continue
-            specs |= {one.hash: specs.get(one.hash, one) for one in [spec, *repeats]}
-            asked += study.repeats
+                asked += _repeats(_resolved(point), study.repeats)
+            except (ValidationError, ConflictError) as error:
+                problems.add(error, number, point)
         notes += [
-            f"{document.where(('grid', number, kind), ('grid', kind))}: {kind}: {_flow(pattern)} fits no point"
+            f"{document.where(('grid', number, kind), ('grid', kind))}: {kind}: {flow(pattern)} fits no point"
             for kind, pattern in filters.idle()
         ]
-    for (number, samples), batches in odd.items():
-        problems[f"{document.where(*_places('budget', number, document))}: {NotDivisibleError(samples, batches)}"] = ""
-    if study.pairs and not problems:
-        try:
-            pairs.check(study.pairs, specs.values())
-        except ValueError as error:
-            problems[f"{document.where(('pairs',))}: pairs: {error}"] = ""
-    if problems:
-        more = [f"... and {len(problems) - MOST_ERRORS} more"] if len(problems) > MOST_ERRORS else []
-        raise StudyError("\n".join([*(text + at for text, at in list(problems.items())[:MOST_ERRORS]), *more, *notes]))
-    if not specs:
-        raise StudyError("\n".join([f"{document.where(('grid',))}: grid: no point is left to run", *notes]))
-    if asked > len(specs):
-        twice = asked - len(specs)
-        notes.append(
-            f"{twice} of {asked} runs {'is' if twice == 1 else 'are'} given more than once in the grid; each runs once"
-        )
-    notes += _not_traced(study, tuple(specs.values()), document)
-    return Expansion(study, tuple(specs.values()), tuple(notes))
+    specs = tuple({spec.hash: spec for spec in asked}.values())
+    wrong = problems.lines()
+    if not wrong and not specs:
+        wrong = [f"{document.where(('grid',))}: grid: no point is left to run"]
+    if not wrong and study.pairs:
+        wrong = [f"{document.where(('pairs',))}: pairs: {text}" for text in pairs.problems(study.pairs, specs)]
+    if wrong:
+        raise StudyError("\n".join([*wrong, *notes]))
+    if len(asked) > len(specs):
+        twice = len(asked) - len(specs)
+        is_given = "is given" if twice == 1 else "are given"
+        notes.append(f"{twice} of {len(asked)} runs {is_given} more than once in the grid; each runs once")
+    return Expansion(study, specs, (*notes, *_not_traced(study, specs, document)))
+
+
+def _repeats(fields: Point, repeats: int) -> list[RunSpec]:
+    first = RunSpec.model_validate(fields)
+    return [first, *(RunSpec.model_validate({**fields, "seed": first.seed + more}) for more in range(1, repeats))]
 
 
 def _not_traced(study: Study, specs: tuple[RunSpec, ...], document: Document) -> list[str]:
@@ -103,7 +79,7 @@ def _not_traced(study: Study, specs: tuple[RunSpec, ...], document: Document) ->
     if study.trace is None:
         return []
     where, steps = document.where(("trace", "steps"), ("trace",)), study.trace.steps
-    reasons = [reason for spec in specs if (reason := why_not(spec, steps))]
+    reasons = [reason for spec in specs if (reason := spec.why_not_traced(*steps))]
     if len(reasons) == len(specs):
         raise StudyError(f"{where}: trace: {reasons[0]}; expected: steps that a run has, of a synchronous exchange")
     return [f"{where}: trace: {len(reasons)} of {len(specs)} runs are not traced: {reasons[0]}"] if reasons else []
@@ -204,7 +180,7 @@ def _resolved(point: Point) -> Point:
     """Return the fields of a spec: options are put into their choices, a global batch is shared out.
 
     Raises:
-        StudyError: the global batch cannot be shared out.
+        ConflictError: the global batch cannot be shared out.
     """
     fields = {name: value for name, value in point.items() if not is_option(name) and name != GLOBAL_BATCH}
     for name, value in point.items():
@@ -218,63 +194,18 @@ def _resolved(point: Point) -> Point:
     total = catalog.integral(point.get(GLOBAL_BATCH))
     if total is not None:
         if "batch_size" in fields:
-            raise StudyError(f"{GLOBAL_BATCH}={total} and batch_size={fields['batch_size']}: give one of the two")
+            raise ConflictError(
+                f"{GLOBAL_BATCH}={total} and batch_size={fields['batch_size']}: give one of the two", GLOBAL_BATCH
+            )
         ranks = catalog.integral(fields.get("world_size"))
         if type(total) is not int or total < 1:
-            raise StudyError(f"{GLOBAL_BATCH}: given {total!r}, expected: an integer greater than 0")
+            raise ConflictError(f"{GLOBAL_BATCH}: given {total!r}, expected: an integer greater than 0", GLOBAL_BATCH)
         if type(ranks) is int and ranks > 0:  # else the spec says what is wrong with world_size
             if total % ranks:
-                raise StudyError(f"{GLOBAL_BATCH}={total} cannot be shared equally among world_size={ranks} ranks")
+                raise ConflictError(
+                    f"{GLOBAL_BATCH}={total} cannot be shared equally among world_size={ranks} ranks", GLOBAL_BATCH
+                )
             fields["batch_size"] = total // ranks
         else:
             fields["batch_size"] = total
     return fields
-
-
-def _explain(problem: Any, document: Document, number: int, point: Point) -> str:
-    """Return a problem of one point's spec, at the line where its field stands."""
-    message = str(problem["ctx"]["error"]) if problem["type"] == "value_error" else ""
-    if problem["loc"]:
-        name = str(problem["loc"][0])
-        option = re.search(r"option '(\w+)'", message)
-        names = [f"{name}.{option[1]}", name] if option else [name]
-    else:  # fields that do not go together; the message begins with one of them
-        names = re.findall(r"^\w+", message)
-    place = next((place for name in names for place in _places(name, number, document)), ())
-    text = explain(problem, document, place)
-    if place[:1] == ("grid",) and is_option(place[-1]):
-        text += "; an axis is a list of such values"
-    return text
-
-
-def _at(problem: Any, point: Point) -> str:
-    """Return at which point fields do not go together; empty where one field is wrong by itself."""
-    if problem["loc"]:
-        return ""
-    named = {"world_size", "batch_size", GLOBAL_BATCH, *re.findall(r"\w+", str(problem["ctx"]["error"]))}
-    fields = [f"{name}={_short(value)}" for name, value in point.items() if name in named]
-    return f" (e.g. at {', '.join(fields)})" if fields else ""
-
-
-def _short(value: Any) -> str:
-    """Return a value as a study file writes it, on one line; of a choice its name."""
-    if isinstance(value, Mapping):
-        return str(value.get("name")) if "name" in value else _flow(value)
-    return "null" if value is None else str(value)
-
-
-def _flow(pattern: Any) -> str:
-    return f"{{{', '.join(f'{name}: {_short(value)}' for name, value in pattern.items())}}}"
-
-
-def _places(name: str, number: int, document: Document) -> list[Key]:
-    """Return where `name` stands in a study as a field of the specs of grid `number`, what counts first first."""
-    axes = [
-        key
-        for key in document.lines
-        if key[0] == "grid"
-        and key[-1] == name
-        and not (isinstance(key[1], int) and key[1] != number)
-        and not set(FILTERS) & set(key)
-    ]
-    return axes + [key for key in (("base", name), ("rules", name), (name,)) if key in document.lines]

@@ -11,7 +11,8 @@ from ddp_hpc.config import claims
 from ddp_hpc.config.component import Choice
 from ddp_hpc.config.errors import StudyError, given, unknown
 from ddp_hpc.config.spec import RunSpec
-from ddp_hpc.config.study import GLOBAL_BATCH, HOMES, SPEC_FIELDS, Rules, Study, explain, listed
+from ddp_hpc.config.study import GLOBAL_BATCH, HOMES, SPEC_FIELDS, Rules, Study, listed
+from ddp_hpc.config.validation import explain
 from ddp_hpc.config.yaml_file import Document, Key
 
 CHOICES = tuple(name for name, field in RunSpec.model_fields.items() if field.annotation is Choice)
@@ -78,7 +79,7 @@ def _impossible(pattern: Mapping[str, Any], place: Key, document: Document) -> I
                 field_type(name).validate_python(value, strict=True)
             except ValidationError as error:
                 problem = {**error.errors()[0], "loc": (name,)}
-                yield explain(problem, document, (*place, name))
+                yield explain(problem, document, RunSpec, place=(*place, name))
 
 
 def _wrong_parts(grid: Mapping[str, Any], key: Key, document: Document) -> Iterator[str]:
@@ -88,8 +89,7 @@ def _wrong_parts(grid: Mapping[str, Any], key: Key, document: Document) -> Itera
         for number, group in enumerate(listed(grid.get(part, []))):
             place: Key = (*key, part, number) if (*key, part, number) in document.lines else (*key, part)
             if not isinstance(group, Mapping) or not group:
-                shown = "an empty mapping" if group == {} else given(group)
-                yield f"{document.where(place)}: {part}: given {shown}, expected: fields, e.g. {EXAMPLE[part]}"
+                yield f"{document.where(place)}: {part}: given {given(group)}, expected: fields, e.g. {EXAMPLE[part]}"
                 continue
             yield from _unknown(group, place, document)
             if part in FILTERS:

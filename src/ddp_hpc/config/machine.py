@@ -5,33 +5,33 @@ import shlex
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, Field, ValidationInfo, field_validator
 
 from ddp_hpc.config.catalog import did_you_mean
-from ddp_hpc.config.errors import StudyError, allowed, given
+from ddp_hpc.config.errors import StudyError
 from ddp_hpc.config.types import FEATURES, GPU_TYPE, STRICT, Int, Name, Positive
-from ddp_hpc.config.yaml_file import Document, read_mapping
+from ddp_hpc.config.validation import validated
+from ddp_hpc.config.yaml_file import read_mapping
 
 # what a request sets by itself; `extra` must not set it again. The plugin refuses most of these, too
-_OURS = (
-    *("account", "comment", "constraint", "cpus-per-gpu", "cpus-per-task", "distribution", "error", "exclusive"),
-    *("export", "gpus", "gpus-per-node", "gpus-per-task", "gres", "job-name", "mem", "mem-per-cpu", "mem-per-gpu"),
-    *("nodes", "ntasks", "ntasks-per-gpu", "ntasks-per-node", "output", "parsable", "partition", "qos", "signal"),
-    "time",
-)
+_OURS = {
+    *("-A", "--account", "--comment", "-C", "--constraint", "-c", "--cpus-per-task", "--cpus-per-gpu", "-m"),
+    *("--distribution", "-e", "--error", "--exclusive", "--export", "-G", "--gpus", "--gpus-per-node"),
+    *("--gpus-per-task", "--gres", "-J", "--job-name", "--mem", "--mem-per-cpu", "--mem-per-gpu", "-N", "--nodes"),
+    *("-n", "--ntasks", "--ntasks-per-gpu", "--ntasks-per-node", "-o", "--output", "--parsable", "-p", "--partition"),
+    *("--qos", "--signal", "-t", "--time"),
+}
 # with these a job is another than the driver takes it for: none, several, elsewhere, or one that starts twice
-_NEVER = (
-    *("array", "chdir", "clusters", "ntasks-per-core", "overcommit", "requeue", "test-only", "wait"),
-    "wrap",
-)
-_NEVER_LETTERS = "aMOW"
-_OUR_LETTERS = "ACDGJNcemnopt"
-
+_NEVER = {
+    *("-a", "--array", "-D", "--chdir", "-M", "--clusters", "--ntasks-per-core", "-O", "--overcommit", "--requeue"),
+    *("--test-only", "-W", "--wait", "--wrap"),
+}
 
 LEAST_MB = 1000  # JOB_MB and RANK_MB of `resources`: less was meant as GB
-_SHELL = re.compile(r"[|&;<>]+|\S+;|\S*[$`]\S*")  # words that mean something to a shell; quoted ones have blanks
+_OPERATORS = {"|", "||", "&", "&&", ";", "<", ">", ">>"}
+# what says how many ranks, nodes and cores there are, in a launcher's option and the word after it
 _COUNTS = re.compile(r"(-n|-np|-N|-c)[ =]?\d|--(ntasks|np|nodes|cpus-per-task|ntasks-per-node|distribution)[ =]")
 
 
@@ -46,9 +46,8 @@ class Partition(BaseModel):
     nodes: Positive = Field(description="nodes that one job may get")
     cores_per_node: Positive = Field(description="cores of each node, as Slurm counts its CPUs")
     gpus_per_node: Int = Field(0, ge=0, description="GPUs of each node")
-    gpu_type: str | None = Field(
+    gpu_type: Annotated[str, GPU_TYPE] | None = Field(
         None,
-        pattern=GPU_TYPE,
         description="which GPUs, where Slurm wants to be told, e.g. `a100`; of a type with other letters: `constraint`",
     )
     memory_mb_per_node: Int = Field(
@@ -84,8 +83,8 @@ class Machine(BaseModel):
     default_partition: str | None = Field(None, description="for runs whose spec names none; null: the first")
     account: Name | None = Field(None, description="who pays; null: Slurm's default")
     qos: Name | None = Field(None, description="quality of service")
-    constraint: str | None = Field(
-        None, pattern=FEATURES, description="features that nodes must have, e.g. `a100&ib`: without blanks"
+    constraint: Annotated[str, FEATURES] | None = Field(
+        None, description="features that nodes must have, e.g. `a100&ib`: without blanks"
     )
     extra: str = Field("", description="more arguments of sbatch, for what has no key here")
     launcher: str = Field(
@@ -117,24 +116,20 @@ class Machine(BaseModel):
         words = _words(extra)
         if words and not words[0].startswith("-"):
             raise ValueError(f"given {extra!r}, expected: options of sbatch, which begin with `-` or `--`")
-        for word in words:
-            long = word[2:].partition("=")[0] if word.startswith("--") else ""
-            short = word[1] if re.match("-[A-Za-z]", word) else "-"
-            if long in _OURS or short in _OUR_LETTERS:
-                name = f"--{long}" if long else f"-{short}"
+        for option in [word.partition("=")[0] if word.startswith("--") else word[:2] for word in words]:
+            if option in _OURS:
                 raise ValueError(
-                    f"given {extra!r}, but {name} is set by each run's request; expected: what has no key here"
+                    f"given {extra!r}, but {option} is set by each run's request; expected: what has no key here"
                 )
-            if long in _NEVER or short in _NEVER_LETTERS:
-                name = f"--{long}" if long else f"-{short}"
-                raise ValueError(f"given {extra!r}, but with {name} the driver would lose its job; leave it out")
+            if option in _NEVER:
+                raise ValueError(f"given {extra!r}, but with {option} the driver would lose its job; leave it out")
         return extra
 
     @field_validator("launcher")
     @classmethod
     def _one_command(cls, launcher: str) -> str:
         words = _words(launcher)
-        if not words or any(_SHELL.fullmatch(word) for word in words):
+        if not words or any(map(_for_a_shell, words)):
             raise ValueError(
                 f"given {launcher!r}, expected: one command, e.g. `srun --mpi=pmix`, without what only a shell "
                 "understands; load modules before you start the driver, jobs inherit its environment"
@@ -165,6 +160,11 @@ class Machine(BaseModel):
         return name, self.partitions[name]
 
 
+def _for_a_shell(word: str) -> bool:
+    """Return whether a word means something to a shell only; one with blanks was quoted, it is for another program."""
+    return word in _OPERATORS or (" " not in word and (word.endswith(";") or "$" in word or "`" in word))
+
+
 def _words(text: str) -> list[str]:
     try:
         return shlex.split(text)
@@ -182,40 +182,6 @@ def read(file: Path) -> Machine:
     """Return the machine in `file`.
 
     Raises:
-        MachineError: naming the file, the line or key, what was given and what is allowed.
+        MachineError: naming the file, the line or key, what was given and what is expected.
     """
-    document = read_mapping(file, MachineError)
-    try:
-        return Machine.model_validate(document.values)
-    except ValidationError as error:
-        raise MachineError("\n".join(_explain(problem, document) for problem in error.errors())) from None
-
-
-_PARTS: dict[str, type[BaseModel]] = {"partitions": Partition, "retries": Retries}
-
-
-def _explain(problem: Any, document: Document) -> str:
-    """Return one pydantic problem as `file:line: key: given ..., allowed ...`."""
-    key = tuple(part for part in problem["loc"] if part != "[key]")
-    name, where = ".".join(map(str, key)), document.where(key)
-    if problem["type"] == "extra_forbidden":
-        model = _PARTS[key[0]] if len(key) > 1 else Machine
-        known = list(model.model_fields)
-        text = f"unknown key {key[-1]!r}{did_you_mean(str(key[-1]), known)}; expected: {', '.join(known)}"
-    elif problem["type"] == "missing":
-        text = f"{name} is missing"
-    elif problem["type"] == "value_error":  # one of our own messages
-        text = f"{name}: {problem['ctx']['error']}" if name else str(problem["ctx"]["error"])
-    elif problem["type"] == "too_short":
-        text = f"{name}: given none, expected: one partition or more"
-    else:
-        text = f"{name}: given {given(problem['input'])}, expected: {allowed(problem)}{_meaning(key)}"
-    return f"{where}: {text}"
-
-
-def _meaning(key: tuple[Any, ...]) -> str:
-    """Return what a key with a number means, unit included: `6G` and `1:30:00` are then put right at once."""
-    model = _PARTS.get(str(key[0]), Machine) if key else Machine
-    field = model.model_fields.get(str(key[-1])) if key else None
-    counted = field is not None and field.annotation in (int, Int, Int | None, Positive, Positive | None)
-    return f" ({re.split('[;:] ', field.description or '')[0]})" if field and counted else ""
+    return validated(Machine, read_mapping(file, MachineError), MachineError)

@@ -5,11 +5,11 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from ddp_hpc.config.errors import allowed, given
 from ddp_hpc.config.grid_checks import field_type
 from ddp_hpc.config.spec import RunSpec
 from ddp_hpc.config.study import Pairs
 from ddp_hpc.config.types import canonical_json
+from ddp_hpc.config.validation import reason
 
 T = TypeVar("T", bound=Hashable)
 FIRST, SECOND = 0, 1
@@ -26,10 +26,7 @@ def values(pairs: Pairs) -> tuple[Any, Any]:
         try:
             found.append(field_type(pairs.axis).validate_python(value, strict=True))
         except ValidationError as error:
-            problem = error.errors()[0]
-            cause = problem.get("ctx", {}).get("error")
-            text = str(cause) if cause else f"given {given(problem['input'])}, expected: {allowed(problem)}"
-            raise ValueError(f"values: {text}") from None
+            raise ValueError(f"values: {reason(error.errors()[0])}") from None
     if found[FIRST] == found[SECOND]:
         raise ValueError(f"values: given {pairs.values[0]!r} twice, expected: two that differ")
     return found[FIRST], found[SECOND]
@@ -47,18 +44,16 @@ def sides(pairs: Pairs, specs: Iterable[RunSpec]) -> dict[str, list[RunSpec | No
     return found
 
 
-def check(pairs: Pairs, specs: Iterable[RunSpec]) -> None:
-    """Check that a grid has a pair.
-
-    Raises:
-        ValueError: it has none, or a value is none of the axis.
-    """
-    found = sides(pairs, specs)
-    if not any(None not in both for both in found.values()):
-        shown = " and ".join(str(value) for value in values(pairs))
-        raise ValueError(
-            f"no two points of the grid differ in {pairs.axis} alone, {shown}; put both on one axis of the grid"
-        )
+def problems(pairs: Pairs, specs: Iterable[RunSpec]) -> list[str]:
+    """Return what is wrong: a value is none of the axis, or the grid has no pair; nothing if all is well."""
+    try:
+        found = sides(pairs, specs)
+    except ValueError as error:
+        return [str(error)]
+    if any(None not in both for both in found.values()):
+        return []
+    shown = " and ".join(str(value) for value in values(pairs))
+    return [f"no two points of the grid differ in {pairs.axis} alone, {shown}; put both on one axis of the grid"]
 
 
 def side_by_side(runs: Sequence[T], spec_of: Callable[[T], RunSpec], rounds: Mapping[T, int], pairs: Pairs) -> list[T]:

@@ -106,7 +106,6 @@ def schema() -> dict[str, Any]:
     study["$defs"] |= spec["$defs"] | {f"field.{name}": field for name, field in fields.items()}
     study["$defs"] |= {
         "Choice": choice,
-        "Budget": study["$defs"]["Budget"] | {"minProperties": 1, "maxProperties": 1},
         "base": options | {"properties": {name: _see(f"field.{name}") for name in fields}},
         "axes": options | {"properties": axes},
         "grid": options | {"properties": axes | dict.fromkeys(("zip", "exclude", "when"), _one_or_more("axes"))},

@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field, model_validator
 from ddp_hpc.config import catalog
 from ddp_hpc.config.budget import Budget, NotDivisibleError
 from ddp_hpc.config.component import Choice, choice_of
+from ddp_hpc.config.errors import ConflictError
 from ddp_hpc.config.types import STRICT, Float, Int, Name, Positive, canonical_json
 
 Device = Literal["cpu", "cuda"]
@@ -97,33 +98,43 @@ class RunSpec(BaseModel):
         self._check_choices()
         self._check_samples()
         if self.optimizer == "adam" and self.momentum:
-            raise ValueError(
+            raise ConflictError(
                 f"momentum={self.momentum} belongs to sgd, adam has none; to compare both: "
-                f"zip: {{optimizer: [sgd, adam], momentum: [{self.momentum:g}, 0]}}"
+                f"zip: {{optimizer: [sgd, adam], momentum: [{self.momentum:g}, 0]}}",
+                "momentum",
+                "optimizer",
             )
         if self.precision != "full" and self.dtype != "float32":
-            raise ValueError(
+            raise ConflictError(
                 f"precision={self.precision} with dtype={self.dtype}: it is about products of float32; "
-                "expected: full, or dtype=float32"
+                "expected: full, or dtype=float32",
+                "precision",
+                "dtype",
             )
         self._check_placement()
         if (self.learning_rate_scaling == "none") != (self.base_batch_size is None):
-            raise ValueError(
+            raise ConflictError(
                 f"learning_rate_scaling={self.learning_rate_scaling} with base_batch_size={self.base_batch_size}: "
-                "linear and sqrt need base_batch_size, none does not take it"
+                "linear and sqrt need base_batch_size, none does not take it",
+                "learning_rate_scaling",
+                "base_batch_size",
             )
         return self
 
     def _check_placement(self) -> None:
         if self.placement != "spread" and self.ranks_per_node != 1:
-            raise ValueError(
+            raise ConflictError(
                 f"ranks_per_node={self.ranks_per_node} with placement={self.placement or 'null'}: it belongs to "
-                "placement: spread"
+                "placement: spread",
+                "ranks_per_node",
+                "placement",
             )
         if self.placement == "spread" and self.world_size % self.ranks_per_node:
-            raise ValueError(
+            raise ConflictError(
                 f"world_size={self.world_size} cannot be spread over nodes of ranks_per_node={self.ranks_per_node} "
-                "each; expected: its divisors"
+                "each; expected: its divisors",
+                "world_size",
+                "ranks_per_node",
             )
 
     def _check_budget(self) -> None:
@@ -135,11 +146,12 @@ class RunSpec(BaseModel):
         exchange = catalog.constants("exchange", self.exchange.name)
         largest = exchange.get("MAX_WORLD_SIZE")
         if largest is not None and self.world_size > largest:
-            raise ValueError(
+            raise ConflictError(
                 f"exchange {self.exchange.name!r} allows world_size up to {largest}, given {self.world_size}; "
-                f"allowed for more: {', '.join(n for n in catalog.names('exchange') if n != self.exchange.name)}; "
+                f"expected for more: {', '.join(n for n in catalog.names('exchange') if n != self.exchange.name)}; "
                 f"give it a grid of its own, or exclude: {{exchange: {self.exchange.name}, "
-                f"world_size: [{self.world_size}, ...]}}"
+                f"world_size: [{self.world_size}, ...]}}",
+                "exchange",
             )
         self._check_exchange(exchange)
         self._check_inputs()
@@ -152,14 +164,18 @@ class RunSpec(BaseModel):
             has, takes = ("tokens", "numbers") if tokens else ("numbers", "tokens")
             known = {name: catalog.constants("model", name) for name in catalog.names("model")}
             able = [name for name, flags in known.items() if flags.get("TOKENS", False) == tokens]
-            raise ValueError(
+            raise ConflictError(
                 f"model {self.model.name!r} takes {takes}, dataset {self.dataset.name!r} has {has}; "
-                f"allowed with it: {', '.join(able)}"
+                f"expected: {', '.join(able)}",
+                "model",
+                "dataset",
             )
         wanted, shape = model.get("INPUT_SHAPE"), dataset.get("SHAPE")
         if wanted and shape and not _fits(wanted, shape):
-            raise ValueError(
-                f"model {self.model.name!r} takes samples of shape {wanted}, dataset {self.dataset.name!r} has {shape}"
+            raise ConflictError(
+                f"model {self.model.name!r} takes samples of shape {wanted}, dataset {self.dataset.name!r} has {shape}",
+                "model",
+                "dataset",
             )
 
     def _check_exchange(self, flags: Mapping[str, Any]) -> None:
@@ -168,21 +184,26 @@ class RunSpec(BaseModel):
         for option in flags.get("UP_TO_WORLD_SIZE", ()):
             value = self.exchange.options.get(option)
             if value is not None and value > self.world_size:
-                raise ValueError(
+                raise ConflictError(
                     f"exchange {name!r}: {option}={value} with world_size={self.world_size}, "
-                    f"expected: 1 to {self.world_size}"
+                    f"expected: 1 to {self.world_size}",
+                    "exchange",
                 )
         devices = catalog.devices(name, self.exchange.options)
         if self.device is not None and self.device not in devices:
             able = [other for other in catalog.names("exchange") if self.device in catalog.devices(other)]
-            raise ValueError(
+            raise ConflictError(
                 f"exchange {str(self.exchange)!r} works on {' and '.join(devices)}, given device={self.device}; "
-                f"allowed with it: {', '.join(able)}"
+                f"expected: {', '.join(able)}",
+                "exchange",
+                "device",
             )
         if self.evaluate_every_steps and not flags.get("SYNCHRONOUS", True):
-            raise ValueError(
+            raise ConflictError(
                 f"evaluate_every_steps={self.evaluate_every_steps} with exchange {name!r}: its ranks take their steps "
-                "each by itself, so there is no common step to evaluate after; expected: null, at the end only"
+                "each by itself, so there is no common step to evaluate after; expected: null, at the end only",
+                "evaluate_every_steps",
+                "exchange",
             )
 
     def _check_samples(self) -> None:
@@ -192,11 +213,15 @@ class RunSpec(BaseModel):
             available = known.get(option.upper())
             wanted = options.get(option) or available
             if available is not None and wanted > available:
-                raise ValueError(f"dataset {self.dataset.name!r}: {option}={wanted}, expected: 1 to {available}")
+                raise ConflictError(
+                    f"dataset {self.dataset.name!r}: {option}={wanted}, expected: 1 to {available}", "dataset"
+                )
         if self.sampling == "partitioned" and wanted is not None and wanted < self.world_size:
-            raise ValueError(
+            raise ConflictError(
                 f"sampling: partitioned over world_size={self.world_size} needs a sample for each rank, dataset "
-                f"{self.dataset.name!r} has {wanted}"
+                f"{self.dataset.name!r} has {wanted}",
+                "sampling",
+                "dataset",
             )
 
     @property
@@ -215,6 +240,17 @@ class RunSpec(BaseModel):
     def samples_asked(self) -> int | None:
         """Samples that the budget asks for; None where it is given in seconds."""
         return None if self.steps_asked is None else self.steps_asked * self.global_batch_size
+
+    def why_not_traced(self, first: int, last: int) -> str | None:
+        """Return why the run cannot trace the steps `first` to `last`; None if it can.
+
+        A run for a given time may end before it reaches them.
+        """
+        if self.steps_asked is not None and last > self.steps_asked:
+            return f"given steps {first} to {last}, the run has {self.steps_asked}"
+        if not catalog.constants("exchange", self.exchange.name)["SYNCHRONOUS"]:
+            return f"with exchange {self.exchange.name!r} each rank takes its steps by itself, none can be taken twice"
+        return None
 
     @cached_property
     def canonical(self) -> dict[str, Any]:

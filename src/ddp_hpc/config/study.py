@@ -9,21 +9,22 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     Field,
-    ValidationError,
     field_validator,
     model_validator,
 )
 
 from ddp_hpc.config import catalog
 from ddp_hpc.config.budget import Budget
-from ddp_hpc.config.claims import Claim, checked, keys_at, tables_read
+from ddp_hpc.config.claims import Claim, checked, tables_read
 from ddp_hpc.config.errors import StudyError as StudyError
-from ddp_hpc.config.errors import allowed, given, unknown
+from ddp_hpc.config.errors import unknown
 from ddp_hpc.config.spec import RunSpec
-from ddp_hpc.config.types import STRICT, Float, Int, Positive
-from ddp_hpc.config.yaml_file import Document, Key, read_mapping
+from ddp_hpc.config.types import STRICT, Float, Int, Positive, Spelling
+from ddp_hpc.config.validation import validated
+from ddp_hpc.config.yaml_file import Document, read_mapping
 
 SPEC_FIELDS = tuple(RunSpec.model_fields)
+NAME = Spelling(r"^[a-z0-9][a-z0-9_]{0,63}$", "lower-case letters, digits and _, not _ first, at most 64")
 MOST_TRACED = 100  # steps
 GLOBAL_BATCH = "global_batch_size"  # in a study it may stand for batch_size x world_size
 
@@ -41,7 +42,7 @@ def _known(kind: str) -> BeforeValidator:
     return BeforeValidator(check)
 
 
-def _one_point() -> list[dict[str, Any]]:
+def _one_point() -> list[dict[Any, Any]]:
     return [{}]
 
 
@@ -129,14 +130,11 @@ class Study(BaseModel):
     """One study file."""
 
     model_config = STRICT
-    name: str = Field(
-        pattern=r"^[a-z0-9][a-z0-9_]{0,63}$",
-        description="the file's name without .yaml: lower-case letters, digits and _",
-    )
+    name: Annotated[str, NAME] = Field(description="the file's name without .yaml: lower-case letters, digits and _")
     description: str = Field("", description="one sentence: what is asked")
     citation: str | None = Field(None, description="the work to cite, or whose experiment this repeats")
-    base: dict[str, Any] = Field(default_factory=dict, description="spec fields that all points share")
-    grid: Annotated[list[dict[str, Any]], BeforeValidator(listed)] = Field(
+    base: dict[Any, Any] = Field(default_factory=dict, description="spec fields that all points share")
+    grid: Annotated[list[dict[Any, Any]], BeforeValidator(listed)] = Field(
         default_factory=_one_point,
         description="axes, each a value or a list of values; their product is run. `zip`: axes that go together; "
         "`exclude`: points to leave out; `when`: the only points to keep. A list of grids is united",
@@ -243,7 +241,7 @@ class Study(BaseModel):
 KEYS = tuple(Study.model_fields)
 HOMES = {
     "at the top level": KEYS,
-    "under `base` or `grid`": (*SPEC_FIELDS, GLOBAL_BATCH),
+    "under `base` (one value) or `grid` (several)": (*SPEC_FIELDS, GLOBAL_BATCH),
     "under `rules`": tuple(Rules.model_fields),
     "under `budget`": tuple(Budget.model_fields),
     "under `trace`": tuple(Trace.model_fields),
@@ -254,46 +252,12 @@ def read(file: Path) -> tuple[Study, Document]:
     """Return the study in `file`, and the document that knows its lines.
 
     Raises:
-        StudyError: naming the file, the line or key, what was given and what is allowed.
+        StudyError: naming the file, the line or key, what was given and what is expected.
     """
     document = read_mapping(file, StudyError)
-    try:
-        study = Study.model_validate(document.values)
-    except ValidationError as error:
-        problems = [explain(problem, document) for problem in error.errors()]
-        raise StudyError("\n".join(problems)) from None
+    study = validated(Study, document, StudyError, HOMES)
     if study.name != file.stem:
         raise StudyError(
             f"{document.where(('name',))}: name: given {study.name!r}, expected: the name of the file, {file.stem!r}"
         )
     return study, document
-
-
-def explain(problem: Any, document: Document, place: Key = ()) -> str:
-    """Return one pydantic problem as `file:line: key: given ..., allowed ...`.
-
-    Args:
-        problem: an item of `ValidationError.errors()` of a study, or of a spec.
-        document: the study file.
-        place: where in the study the field stands, if the problem is a spec's.
-    """
-    key = tuple(part for part in problem["loc"] if not (isinstance(part, str) and "[" in part))
-    where = document.where((*place, *key[1:]) if place else key)
-    name = ".".join(str(part) for part in key if isinstance(part, str))
-    if problem["loc"][-1:] == ("[key]",):
-        text = unknown("key", str(key[-1]), SPEC_FIELDS, HOMES)
-    elif problem["type"] == "extra_forbidden":
-        part = HOMES.get(f"under `{key[0]}`", KEYS) if len(key) > 1 else KEYS
-        part = keys_at(key[:-1]) if key[0] == "claims" else part
-        text = unknown("key", str(key[-1]), part, HOMES)
-    elif problem["type"] == "missing":
-        home = "at the top level" if key[-1] in KEYS else "under `base` (one value) or `grid` (several)"
-        home = "there" if key[0] == "claims" else home
-        text = f"{name} is missing; write it {home}"
-    elif problem["type"] == "value_error":  # one of our own messages, complete in itself
-        text = f"{name}: {problem['ctx']['error']}" if name else str(problem["ctx"]["error"])
-    else:
-        text = f"{name}: given {given(problem['input'])}, expected: {allowed(problem)}"
-        if isinstance(problem["input"], list | tuple) and place[:1] == ("base",):
-            text += " (several values go under `grid`)"
-    return f"{where}: {text}"

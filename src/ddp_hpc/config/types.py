@@ -1,12 +1,17 @@
-"""Types of numbers and names in studies, specs and machine files: `1` and `1.0` are one value, nan and inf are none."""
+"""Types of fields in studies, specs and machine files: `1` and `1.0` are one value, nan and inf are none."""
 
 import json
 import math
-from typing import Annotated, Any
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator, ConfigDict, Field
+from annotated_types import GroupedMetadata
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 from ddp_hpc.config import catalog
+from ddp_hpc.config.errors import given
 
 LARGEST = 2**53  # beyond it neighbouring integers are one number to floats, and to many readers of JSON
 
@@ -23,12 +28,43 @@ Int = Annotated[int, Whole]
 Float = Annotated[float, Real]
 Positive = Annotated[int, Field(gt=0), Whole]  # bounds first, or they are lacking in the schema of `Positive | None`
 
-NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
-Name = Annotated[str, Field(pattern=NAME)]  # of partitions, accounts and the like
-FEATURES = r"^[^\s'\"]+$"  # of nodes, as `sbatch --constraint` takes them
-GPU_TYPE = r"^[A-Za-z0-9_.]+$"  # the plugin takes no others
 
-STRICT = ConfigDict(frozen=True, extra="forbid", strict=True)
+@dataclass(frozen=True)
+class Spelling(GroupedMetadata):
+    """How a string is spelled: as a pattern for schemas, and in words for people."""
+
+    pattern: str
+    words: str
+
+    def __iter__(self) -> Iterator[Any]:
+        yield AfterValidator(self._check)
+        yield WithJsonSchema({"type": "string", "pattern": self.pattern})
+
+    def _check(self, value: str) -> str:
+        if not re.fullmatch(self.pattern, value):
+            raise ValueError(f"given {given(value)}, expected: {self.words}")
+        return value
+
+
+Name = Annotated[str, Spelling(r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", "letters, digits, _, . and -")]  # of partitions etc.
+FEATURES = Spelling(r"^[^\s'\"]+$", "features with & and |, without blanks and quotes")  # for `sbatch --constraint`
+GPU_TYPE = Spelling(r"^[A-Za-z0-9_.]+$", "letters, digits, _ and .")  # the plugin takes no others
+
+STRICT = ConfigDict(frozen=True, extra="forbid", strict=True, serialize_by_alias=True)
+
+
+class OneOf(BaseModel):
+    """A mapping that holds exactly one of its keys."""
+
+    model_config = STRICT | ConfigDict(json_schema_extra={"minProperties": 1, "maxProperties": 1})
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        names = list(type(self).model_fields)
+        said = [name for name in names if getattr(self, name) is not None]
+        if len(said) != 1:
+            raise ValueError(f"exactly one of {', '.join(names)}; given: {', '.join(said) or 'none'}")
+        return self
 
 
 def canonical_json(value: Any) -> str:

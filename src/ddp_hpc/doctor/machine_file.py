@@ -156,7 +156,7 @@ def _partition(kinds: Sequence[Nodes]) -> list[str]:
 
 
 def _gpu_type(name: str) -> str:
-    if re.fullmatch(GPU_TYPE, name):
+    if re.fullmatch(GPU_TYPE.pattern, name):
         return f"    gpu_type: {_text(name)}"
     return f"    # GPUs of type {name}, which the plugin cannot ask for: choose them by `constraint`"
 

@@ -15,7 +15,6 @@ from mpi4py import MPI
 
 from ddp_hpc.config.errors import LaunchError
 from ddp_hpc.config.spec import RunSpec
-from ddp_hpc.config.traceable import why_not
 from ddp_hpc.execution.clock_sync import clock_offset
 from ddp_hpc.training.components import Setup
 from ddp_hpc.training.placement import Placement
@@ -37,7 +36,7 @@ class Tracer:
 
     def __init__(self, steps: Sequence[int], spec: RunSpec, comm: MPI.Intracomm) -> None:
         self.first, self._last = steps
-        if reason := why_not(spec, steps):
+        if reason := spec.why_not_traced(*steps):
             raise LaunchError(f"trace: {reason}; expected: steps that the run has, of a synchronous exchange")
         self._comm = comm
         self._events: list[dict[str, Any]] = []

@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ddp_hpc.config.claim_quantity import Cells, Key, Trend
+from ddp_hpc.config.claim_quantity import Cells, Trend
 from ddp_hpc.config.claims import places
 from ddp_hpc.config.errors import StudyError, unknown
-from ddp_hpc.config.yaml_file import Document, read_mapping
+from ddp_hpc.config.yaml_file import Document, Key, read_mapping
 from ddp_hpc.runs.project import Project
 from ddp_hpc.runs.store import Store
 from ddp_hpc.runs.study_runs import Planned, StudyRuns

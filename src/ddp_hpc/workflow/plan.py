@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from ddp_hpc.config.spec import RunSpec
-from ddp_hpc.config.traceable import why_not
 from ddp_hpc.config.types import canonical_json
 from ddp_hpc.runs import identity
 from ddp_hpc.runs.state import State, state_of
@@ -93,7 +92,7 @@ def prepare(study_runs: StudyRuns) -> None:
             "files": identity.fingerprints(planned.spec),
         }
         asked = study_runs.study.trace
-        if asked is not None and why_not(planned.spec, asked.steps) is None:
+        if asked is not None and planned.spec.why_not_traced(*asked.steps) is None:
             content["trace"] = list(asked.steps)
         if read_json(file) != content:
             file.parent.mkdir(parents=True, exist_ok=True)

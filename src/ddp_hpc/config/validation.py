@@ -1,0 +1,101 @@
+"""From a file to the model of what it may hold; each thing that is wrong with it is explained, with its line."""
+
+import re
+from typing import Any, TypeVar, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from ddp_hpc.config.catalog import did_you_mean
+from ddp_hpc.config.errors import Homes, StudyError, given, unknown
+from ddp_hpc.config.yaml_file import Document, Key
+
+EXPECTED = {
+    "bool_type": "true or false",
+    "dict_type": "a mapping of keys to values",
+    "float_type": "a number",
+    "int_type": "an integer",
+    "list_type": "a list",
+    "model_type": "a mapping of keys to values",
+    "string_too_short": "a string that is not empty",
+    "string_type": "a string",
+    "too_long": "at most {max_length}",
+    "too_short": "at least {min_length}",
+}
+OF_NUMBERS = ("float_type", "int_type", "greater_than", "greater_than_equal", "less_than", "less_than_equal")
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def validated(model: type[Model], document: Document, error: type[StudyError], homes: Homes | None = None) -> Model:
+    """Return the model that a file holds.
+
+    Raises:
+        error: all that is wrong with it, a line each.
+    """
+    try:
+        return model.model_validate(document.values)
+    except ValidationError as wrong:
+        raise error("\n".join(explain(problem, document, model, homes) for problem in wrong.errors())) from None
+
+
+def explain(
+    problem: Any, document: Document, model: type[BaseModel], homes: Homes | None = None, place: Key = ()
+) -> str:
+    """Return one of pydantic's problems as `file:line: key: given ..., expected: ...`.
+
+    Args:
+        problem: an item of `ValidationError.errors()`.
+        document: the file.
+        model: what was to be made of it.
+        homes: where else in the file keys may stand.
+        place: where in the file the field of `model` stands that is wrong, if the file is not all of the model.
+    """
+    key = tuple(part for part in problem["loc"] if not (isinstance(part, str) and "[" in part))
+    name = ".".join(part for part in key if isinstance(part, str))
+    if problem["type"] == "extra_forbidden":
+        text = unknown("key", str(key[-1]), _keys(_model_at(model, key[:-1])), homes)
+    elif problem["type"] == "missing":
+        top = [home for home, keys in (homes or {}).items() if key[-1] in keys] if len(key) == 1 else []
+        text = f"{name} is missing{f'; write it {top[0]}' if top else ''}"
+    else:
+        text = f"{name}: {reason(problem)}" if name else reason(problem)
+        owner = _model_at(model, key[:-1])
+        if problem["type"] in OF_NUMBERS and key and key[-1] in owner.model_fields:
+            text += f" ({owner.model_fields[key[-1]].description})"  # with its unit: puts `6G` and `1:30:00` right
+    return f"{document.where((*place, *key[1:]) if place else key)}: {text}"
+
+
+def reason(problem: Any) -> str:
+    """Return what was given and what is expected, of one of pydantic's problems with a value."""
+    if problem["type"] == "value_error":  # one of our own messages, complete in itself
+        return str(problem["ctx"]["error"])
+    return f"given {given(problem['input'])}, expected: {_expected(problem)}"
+
+
+def _expected(problem: Any) -> str:
+    value, context = problem["input"], problem.get("ctx", {})
+    if problem["type"] == "string_type" and type(value) in (int, float):
+        return f"a string; write it in quotes: '{value}'"
+    if problem["type"] in EXPECTED:
+        return EXPECTED[problem["type"]].format(**context)
+    text = str(problem["msg"]).removeprefix("Input should be ").removeprefix("a valid ")
+    return text + did_you_mean(value, re.findall(r"'(\w+)'", context.get("expected", "")))  # pydantic's own list
+
+
+def _model_at(model: type[BaseModel], key: Key) -> type[BaseModel]:
+    """Return the model whose keys stand at `key` of a file that `model` describes."""
+    for part in key:
+        field = model.model_fields.get(str(part))
+        model = (_model_in(field.annotation) if field else None) or model
+    return model
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """Return the model in an annotation, e.g. in `list[Claim] | None`."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next(filter(None, map(_model_in, get_args(annotation))), None)
+
+
+def _keys(model: type[BaseModel]) -> list[str]:
+    return [field.alias or name for name, field in model.model_fields.items()]
