@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 from scipy.signal import lfilter
 
-from ddp_hpc.analysis.columns import SPEC_COLUMNS
 from ddp_hpc.analysis.compare.sets import ResultSet
+from ddp_hpc.config.spec import SPEC_COLUMNS
 from ddp_hpc.runs import records
 
 SPEC = {

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from factory import STUDY, made_up, planned, study_file
 
-from ddp_hpc.analysis.columns import SPEC_COLUMNS
 from ddp_hpc.config import catalog
+from ddp_hpc.config.spec import SPEC_COLUMNS
 from ddp_hpc.config.study import StudyError
 from ddp_hpc.runs import identity
 from ddp_hpc.runs.project import Project

@@ -6,15 +6,10 @@ from typing import Any
 
 import pandas as pd
 
+from ddp_hpc.config.spec import CHOICES, SPEC_COLUMNS
 from ddp_hpc.config.study import Study
-from ddp_hpc.runs import records
 
-_NAMES = list(records.RUN.names)
-
-# the columns that hold a spec, in the order of the record; a choice has two, its name and its options
-SPEC_COLUMNS = _NAMES[_NAMES.index("model") : _NAMES.index("status")]
 ALWAYS_GROUPED = ("exchange", "world_size")  # what is compared is how a training scales, so these never compete
-CHOICES = tuple(name.removesuffix("_options") for name in SPEC_COLUMNS if name.endswith("_options"))
 
 
 def varying(frame: pd.DataFrame) -> list[str]:
@@ -113,18 +108,6 @@ def standing(runs: pd.DataFrame) -> "pd.Series[str]":
 
 CROWDED = 0.05  # from this `core_wait_share` and `others_core_share` on, others are taken to have slowed the steps
 DISTURBED = 1 / 3  # of the training time: from this `slow_steps_share` on, times are not to be trusted
-# fields that change no step's work
-SAME_WORK = frozenset(
-    {
-        "learning_rate",
-        "learning_rate_scaling",
-        "base_batch_size",
-        "learning_rate_warm_up_steps",
-        "evaluate_every_steps",
-        "seed",
-        "budget",
-    }
-)
 
 
 def slow_steps_share(runs: pd.DataFrame) -> "pd.Series[float]":

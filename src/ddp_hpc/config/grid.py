@@ -11,9 +11,9 @@ from pydantic import ValidationError
 
 from ddp_hpc.config import catalog, pairs
 from ddp_hpc.config.errors import ConflictError, StudyError
-from ddp_hpc.config.grid_checks import CHOICES, FILTERS, check_keys, is_option
+from ddp_hpc.config.grid_checks import FILTERS, check_keys, is_option
 from ddp_hpc.config.grid_problems import Point, Problems, flow
-from ddp_hpc.config.spec import RunSpec
+from ddp_hpc.config.spec import CHOICES, RunSpec
 from ddp_hpc.config.study import GLOBAL_BATCH, Study, listed, read
 from ddp_hpc.config.yaml_file import Document
 

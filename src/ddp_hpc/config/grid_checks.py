@@ -8,14 +8,12 @@ from typing import Annotated, Any
 from pydantic import TypeAdapter, ValidationError
 
 from ddp_hpc.config import claims
-from ddp_hpc.config.component import Choice
 from ddp_hpc.config.errors import StudyError, given, unknown
-from ddp_hpc.config.spec import RunSpec
-from ddp_hpc.config.study import GLOBAL_BATCH, HOMES, SPEC_FIELDS, Rules, Study, listed
+from ddp_hpc.config.spec import CHOICES, SPEC_FIELDS, RunSpec
+from ddp_hpc.config.study import GLOBAL_BATCH, HOMES, Rules, Study, listed
 from ddp_hpc.config.validation import explain
 from ddp_hpc.config.yaml_file import Document, Key
 
-CHOICES = tuple(name for name, field in RunSpec.model_fields.items() if field.annotation is Choice)
 SETTABLE = (*SPEC_FIELDS, GLOBAL_BATCH)
 FILTERS = ("exclude", "when")
 PARTS = ("zip", *FILTERS)

@@ -14,9 +14,8 @@ from pydantic import BaseModel
 from ddp_hpc.config.budget import Budget
 from ddp_hpc.config.claim_quantity import Cells, Ours, Predicted, Ratio, Trend
 from ddp_hpc.config.claims import Claim, Contradicted, Expect
-from ddp_hpc.config.grid_checks import CHOICES
 from ddp_hpc.config.machine import Machine, Partition, Retries
-from ddp_hpc.config.spec import RunSpec
+from ddp_hpc.config.spec import CHOICES, RunSpec
 from ddp_hpc.config.study import GLOBAL_BATCH, Pairs, Rules, Study, Trace
 
 MODELS: Mapping[str, type[BaseModel]] = {

@@ -271,7 +271,7 @@ class RunSpec(BaseModel):
     def columns(self) -> dict[str, Any]:
         """Return the spec as flat columns: a choice becomes `model` and `model_options` (canonical JSON)."""
         row: dict[str, Any] = {}
-        for name in type(self).model_fields:
+        for name in SPEC_FIELDS:
             value = getattr(self, name)
             if isinstance(value, Choice):
                 row[name], row[f"{name}_options"] = value.name, value.options_json
@@ -280,6 +280,14 @@ class RunSpec(BaseModel):
             else:
                 row[name] = value
         return row
+
+
+SPEC_FIELDS = tuple(RunSpec.model_fields)
+CHOICES = tuple(name for name, field in RunSpec.model_fields.items() if field.annotation is Choice)
+# as `RunSpec.columns` has them
+SPEC_COLUMNS = tuple(
+    column for name in SPEC_FIELDS for column in ((name, f"{name}_options") if name in CHOICES else (name,))
+)
 
 
 def _fits(wanted: tuple[int | None, ...], shape: tuple[int, ...]) -> bool:

@@ -18,12 +18,11 @@ from ddp_hpc.config.budget import Budget
 from ddp_hpc.config.claims import Claim, checked, tables_read
 from ddp_hpc.config.errors import StudyError as StudyError
 from ddp_hpc.config.errors import unknown
-from ddp_hpc.config.spec import RunSpec
+from ddp_hpc.config.spec import SPEC_FIELDS
 from ddp_hpc.config.types import STRICT, Float, Int, Positive, Spelling
 from ddp_hpc.config.validation import validated
 from ddp_hpc.config.yaml_file import Document, read_mapping
 
-SPEC_FIELDS = tuple(RunSpec.model_fields)
 NAME = Spelling(r"^[a-z0-9][a-z0-9_]{0,63}$", "lower-case letters, digits and _, not _ first, at most 64")
 MOST_TRACED = 100  # steps
 GLOBAL_BATCH = "global_batch_size"  # in a study it may stand for batch_size x world_size

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ddp_hpc.config.spec import RunSpec
+from ddp_hpc.config.spec import SPEC_FIELDS, RunSpec
 from ddp_hpc.config.types import canonical_json
 from ddp_hpc.runs import identity
 from ddp_hpc.runs.state import State, state_of
@@ -15,7 +15,6 @@ from ddp_hpc.runs.store import Store
 from ddp_hpc.runs.study_runs import Planned, StudyRuns
 from ddp_hpc.system.files import read_json, write_json
 
-FIELDS = tuple(RunSpec.model_fields)
 MOST_NEIGHBOURS = 20
 
 
@@ -123,7 +122,7 @@ def finished_runs(store: Store) -> list[Finished]:
 
 
 def _fields(canonical: dict[str, Any]) -> tuple[str, ...]:
-    return tuple(canonical_json(canonical[name]) if name in canonical else "" for name in FIELDS)
+    return tuple(canonical_json(canonical[name]) if name in canonical else "" for name in SPEC_FIELDS)
 
 
 def _nearest(waiting: Sequence[Planned], finished: Sequence[Finished]) -> list[list[Finished]]:
@@ -135,7 +134,7 @@ def _nearest(waiting: Sequence[Planned], finished: Sequence[Finished]) -> list[l
         return [[] for _ in waiting]
     import numpy as np
 
-    codes: list[dict[str, int]] = [{} for _ in FIELDS]
+    codes: list[dict[str, int]] = [{} for _ in SPEC_FIELDS]
 
     def encode(fields: tuple[str, ...]) -> list[int]:
         return [codes[column].setdefault(value, len(codes[column])) for column, value in enumerate(fields)]
@@ -168,7 +167,7 @@ def _names(fields: tuple[str, ...]) -> tuple[str, ...]:
     """Return the names of model and dataset, without their options."""
     found = []
     for kind in ("model", "dataset"):
-        value = json.loads(fields[FIELDS.index(kind)])
+        value = json.loads(fields[SPEC_FIELDS.index(kind)])
         found.append(value if isinstance(value, str) else value["name"])
     return tuple(found)
 
@@ -204,7 +203,7 @@ def _difference(spec: RunSpec, other: Finished) -> tuple[str, str]:
     mine = _fields(now)
     fields = [
         f"{name} {_shown(name, value)} (nearest run: {_shown(name, theirs)})"
-        for name, value, theirs in zip(FIELDS, mine, other.fields, strict=True)
+        for name, value, theirs in zip(SPEC_FIELDS, mine, other.fields, strict=True)
         if value != theirs
     ]
     if fields:

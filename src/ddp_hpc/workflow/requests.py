@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 
 from ddp_hpc.config import spec as specs
+from ddp_hpc.config.comparability import SAME_TIME
 from ddp_hpc.config.machine import Machine, MachineError
-from ddp_hpc.config.spec import RunSpec
+from ddp_hpc.config.spec import SPEC_FIELDS, RunSpec
 from ddp_hpc.config.types import canonical_json
 from ddp_hpc.runs.statuses import FAILED
 from ddp_hpc.runs.store import Store
@@ -22,12 +23,7 @@ from ddp_hpc.workflow.plan import Finished
 SPEC, REQUEST = "spec.json", "request.json"
 MOST_PROBLEMS = 10
 
-# fields on which the time of a run does not depend
-_TIMELESS = frozenset(
-    {"learning_rate", "momentum", "weight_decay", "seed"}
-    | {"learning_rate_scaling", "base_batch_size", "learning_rate_warm_up_steps"}
-)
-_TIMED = [index for index, name in enumerate(plan.FIELDS) if name not in _TIMELESS]
+_TIMED = [index for index, name in enumerate(SPEC_FIELDS) if name not in SAME_TIME]
 
 
 def requests(studies: Iterable[StudyRuns], machine: Machine) -> dict[str, Request]:
@@ -84,7 +80,7 @@ def past(store: Store, run: str) -> list[Past]:
 
 
 def _key(spec: RunSpec) -> tuple[str, ...]:
-    fields = [canonical_json(spec.canonical[name]) if name in spec.canonical else "" for name in plan.FIELDS]
+    fields = [canonical_json(spec.canonical[name]) if name in spec.canonical else "" for name in SPEC_FIELDS]
     return tuple(fields[index] for index in _TIMED)
 
 

@@ -8,15 +8,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ddp_hpc.analysis.columns import SPEC_COLUMNS, key_of, rows_of, show, varying
+from ddp_hpc.analysis.columns import key_of, rows_of, show, varying
 from ddp_hpc.analysis.compare.variance_model import Arm
+from ddp_hpc.config.comparability import agreeing
+from ddp_hpc.config.spec import SPEC_COLUMNS
 
 Row = dict[str, Any]
 Key = tuple[Any, ...]
 
 TIMES = ("step_s", "samples_per_s", "exchange_exposed_s")  # differ by factors: compared as logarithms
 QUALITIES = ("final_loss", "test_metric")  # the seed decides them: compared in pairs of equal seeds
-POINT = [name for name in SPEC_COLUMNS if name != "seed"]
+POINT = agreeing({"seed"})
 USED = [*SPEC_COLUMNS, "run", "status", "oversubscribed", "placement_verified", "test_metric_name", *TIMES, *QUALITIES]
 
 

@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ddp_hpc.analysis.columns import SPEC_COLUMNS, show
+from ddp_hpc.analysis.columns import show
+from ddp_hpc.config.spec import SPEC_COLUMNS
 from ddp_hpc.runs import records
 from ddp_hpc.runs.project import Project
 from ddp_hpc.system.terminal import table_lines

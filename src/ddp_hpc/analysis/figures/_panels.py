@@ -7,18 +7,9 @@ from typing import Any
 
 import pandas as pd
 
-from ddp_hpc.analysis.columns import (
-    CHOICES,
-    SPEC_COLUMNS,
-    key_of,
-    rows_of,
-    search_columns,
-    show,
-    show_choice,
-    split,
-    varying,
-)
+from ddp_hpc.analysis.columns import key_of, rows_of, search_columns, show, show_choice, split, varying
 from ddp_hpc.config import catalog
+from ddp_hpc.config.spec import CHOICES, SPEC_COLUMNS
 from ddp_hpc.config.study import Study
 from ddp_hpc.config.types import canonical_json
 

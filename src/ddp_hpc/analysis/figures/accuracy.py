@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from ddp_hpc.analysis.columns import SPEC_COLUMNS, key_of, rows_of, split, varying
+from ddp_hpc.analysis.columns import key_of, rows_of, split, varying
 from ddp_hpc.analysis.figures._panels import group_columns, matching, title
 from ddp_hpc.analysis.figures._style import (
     COLOURS,
@@ -22,6 +22,7 @@ from ddp_hpc.analysis.figures._style import (
     plain_numbers,
     small_print,
 )
+from ddp_hpc.config.spec import SPEC_COLUMNS
 from ddp_hpc.config.study import Study
 
 INPUTS = ("evaluations", "winners")

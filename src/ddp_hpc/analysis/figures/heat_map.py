@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.patheffects import withStroke
 
-from ddp_hpc.analysis.columns import DISTURBED, SPEC_COLUMNS, key_of, label, rows_of, search_columns, varying
+from ddp_hpc.analysis.columns import DISTURBED, key_of, label, rows_of, search_columns, varying
 from ddp_hpc.analysis.figures._panels import Panel, axis_label, group_columns, matching, panels
 from ddp_hpc.analysis.figures._style import (
     GREY,
@@ -28,6 +28,7 @@ from ddp_hpc.analysis.figures._style import (
     plain_numbers,
     small_print,
 )
+from ddp_hpc.config.spec import SPEC_COLUMNS
 from ddp_hpc.config.study import Study
 
 INPUTS = ("areas", "winners")

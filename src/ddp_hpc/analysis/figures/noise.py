@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from ddp_hpc.analysis.columns import SPEC_COLUMNS, split, varying
+from ddp_hpc.analysis.columns import split, varying
 from ddp_hpc.analysis.figures._panels import spelled_out, title
 from ddp_hpc.analysis.figures._style import (
     COLOURS,
@@ -23,6 +23,7 @@ from ddp_hpc.analysis.figures._style import (
     plain_numbers,
     small_print,
 )
+from ddp_hpc.config.spec import SPEC_COLUMNS
 from ddp_hpc.config.study import Study
 
 INPUTS = ("noise",)

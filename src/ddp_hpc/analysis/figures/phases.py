@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from ddp_hpc.analysis.columns import DISTURBED, SPEC_COLUMNS, rows_of, split, varying
+from ddp_hpc.analysis.columns import DISTURBED, rows_of, split, varying
 from ddp_hpc.analysis.figures._panels import title
 from ddp_hpc.analysis.figures._style import (
     OVERSUBSCRIBED,
@@ -25,6 +25,7 @@ from ddp_hpc.analysis.figures._style import (
     small_print,
     wrapped,
 )
+from ddp_hpc.config.spec import SPEC_COLUMNS
 from ddp_hpc.config.study import Study
 
 INPUTS = ("phases",)

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from ddp_hpc.analysis.columns import DISTURBED, SPEC_COLUMNS, rows_of, show_choice, split, varying
+from ddp_hpc.analysis.columns import DISTURBED, rows_of, show_choice, split, varying
 from ddp_hpc.analysis.figures._panels import title
 from ddp_hpc.analysis.figures._style import (
     COLOURS,
@@ -25,6 +25,7 @@ from ddp_hpc.analysis.figures._style import (
     plain_numbers,
     small_print,
 )
+from ddp_hpc.config.spec import SPEC_COLUMNS
 from ddp_hpc.config.study import Study
 
 INPUTS = ("schemes",)

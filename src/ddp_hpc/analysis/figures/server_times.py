@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.transforms import ScaledTranslation
 
-from ddp_hpc.analysis.columns import SPEC_COLUMNS, rows_of, split, varying
+from ddp_hpc.analysis.columns import rows_of, split, varying
 from ddp_hpc.analysis.figures._panels import title
 from ddp_hpc.analysis.figures._style import (
     COLOURS,
@@ -29,6 +29,7 @@ from ddp_hpc.analysis.figures._style import (
     say,
     small_print,
 )
+from ddp_hpc.config.spec import SPEC_COLUMNS
 from ddp_hpc.config.study import Study
 
 INPUTS = ("server_times",)

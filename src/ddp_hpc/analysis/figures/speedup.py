@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ddp_hpc.analysis.columns import DISTURBED, SAME_WORK, SPEC_COLUMNS, search_columns, show, split, varying
+from ddp_hpc.analysis.columns import DISTURBED, search_columns, show, split, varying
 from ddp_hpc.analysis.figures._panels import title
 from ddp_hpc.analysis.figures._style import (
     COLOURS,
@@ -24,6 +24,8 @@ from ddp_hpc.analysis.figures._style import (
     plain_numbers,
     small_print,
 )
+from ddp_hpc.config.comparability import SAME_WORK
+from ddp_hpc.config.spec import SPEC_COLUMNS
 from ddp_hpc.config.study import Study
 
 INPUTS = ("scaling",)

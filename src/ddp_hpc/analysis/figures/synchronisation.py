@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from ddp_hpc.analysis.columns import DISTURBED, SPEC_COLUMNS, rows_of, split, varying
+from ddp_hpc.analysis.columns import DISTURBED, rows_of, split, varying
 from ddp_hpc.analysis.figures._panels import title
 from ddp_hpc.analysis.figures._style import (
     COLOURS,
@@ -26,6 +26,7 @@ from ddp_hpc.analysis.figures._style import (
     say,
     small_print,
 )
+from ddp_hpc.config.spec import SPEC_COLUMNS
 from ddp_hpc.config.study import Study
 
 INPUTS = ("synchronisation",)

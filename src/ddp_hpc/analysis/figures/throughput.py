@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.transforms import offset_copy
 from numpy.typing import NDArray
 
-from ddp_hpc.analysis.columns import DISTURBED, SPEC_COLUMNS, split, varying
+from ddp_hpc.analysis.columns import DISTURBED, split, varying
 from ddp_hpc.analysis.figures._panels import title
 from ddp_hpc.analysis.figures._style import (
     COLOURS,
@@ -30,6 +30,7 @@ from ddp_hpc.analysis.figures._style import (
     plain_numbers,
     small_print,
 )
+from ddp_hpc.config.spec import SPEC_COLUMNS
 from ddp_hpc.config.study import Study
 
 INPUTS = ("exchanges",)

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from ddp_hpc.analysis.columns import DISTURBED, SPEC_COLUMNS, rows_of, split, varying
+from ddp_hpc.analysis.columns import DISTURBED, rows_of, split, varying
 from ddp_hpc.analysis.figures._panels import title
 from ddp_hpc.analysis.figures._style import (
     GREY,
@@ -24,6 +24,7 @@ from ddp_hpc.analysis.figures._style import (
     nothing,
     small_print,
 )
+from ddp_hpc.config.spec import SPEC_COLUMNS
 from ddp_hpc.config.study import Study
 
 INPUTS = ("waterfall",)

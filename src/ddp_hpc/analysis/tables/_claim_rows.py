@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ddp_hpc.analysis.columns import CHOICES, DISTURBED, MISPLACED, SPEC_COLUMNS, rows_of, show, standing
+from ddp_hpc.analysis.columns import DISTURBED, MISPLACED, rows_of, show, standing
 from ddp_hpc.analysis.intervals import WITHIN, Interval
 from ddp_hpc.analysis.tables._ranks import NOT_RECORDED, provenance, why_null
 from ddp_hpc.config import catalog
 from ddp_hpc.config.budget import Budget
 from ddp_hpc.config.claim_quantity import Cells, Trend
 from ddp_hpc.config.errors import unknown
+from ddp_hpc.config.spec import CHOICES, SPEC_COLUMNS
 from ddp_hpc.config.study import listed
 from ddp_hpc.runs import records
 from ddp_hpc.runs.statuses import in_words

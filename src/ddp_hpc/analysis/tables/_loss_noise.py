@@ -2,9 +2,10 @@
 
 import numpy as np
 
-from ddp_hpc.analysis.columns import SPEC_COLUMNS, key_of, rows_of
+from ddp_hpc.analysis.columns import key_of, rows_of
 from ddp_hpc.analysis.intervals import Array
 from ddp_hpc.analysis.tables._curve import whole_curve
+from ddp_hpc.config.comparability import SAME_LOSSES, agreeing
 from ddp_hpc.runs.study_runs import StudyRuns
 
 SHARE = 50  # a running mean is over this part of a run: of 10,000 steps the last 200
@@ -64,4 +65,4 @@ class Losses:
 
     @staticmethod
     def _key(row: dict[str, object]) -> tuple[object, ...]:
-        return key_of(row, [name for name in SPEC_COLUMNS if name not in ("exchange", "exchange_options")])
+        return key_of(row, agreeing(SAME_LOSSES))

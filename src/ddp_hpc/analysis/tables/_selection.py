@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 
 from ddp_hpc.analysis.columns import (
-    CHOICES,
     group_columns,
     label,
     ordered,
@@ -22,6 +21,7 @@ from ddp_hpc.analysis.columns import (
 from ddp_hpc.analysis.tables._curve import whole_curve
 from ddp_hpc.analysis.tables._frame import FLOAT, INT, TEXT, typed, types_of
 from ddp_hpc.analysis.tables._significance import Area, compare, curve_error, least_mean
+from ddp_hpc.config.spec import CHOICES
 from ddp_hpc.runs.statuses import FINISHED
 from ddp_hpc.runs.study_runs import StudyRuns
 

@@ -5,11 +5,12 @@ from typing import Any
 
 import pandas as pd
 
-from ddp_hpc.analysis.columns import SAME_WORK, key_of, ordered, split, varying, with_standing
+from ddp_hpc.analysis.columns import key_of, ordered, split, varying, with_standing
 from ddp_hpc.analysis.intervals import Interval, of_ratio, over_runs
 from ddp_hpc.analysis.tables._epochs import UNKNOWN, doubt, ended_well, spread, train_samples
 from ddp_hpc.analysis.tables._frame import FLAG, FLOAT, INT, TEXT, typed, types_of
 from ddp_hpc.analysis.tables._stationarity import of_mean_step
+from ddp_hpc.config.comparability import SAME_WORK
 from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Time of an epoch: the training set once, slow steps included; medians over the complete runs."

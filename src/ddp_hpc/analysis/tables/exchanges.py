@@ -7,16 +7,16 @@ counts, with the least and the largest beside it, and its 95 % interval, low to 
 (`intervals.over_runs`), or of one round within its runs.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from ddp_hpc.analysis.columns import SAME_WORK, SPEC_COLUMNS, key_of, ordered, rows_of, split, varying, with_standing
+from ddp_hpc.analysis.columns import key_of, ordered, rows_of, split, varying, with_standing
 from ddp_hpc.analysis.intervals import Interval, of_ratio, over_runs
 from ddp_hpc.analysis.tables._frame import FLAG, FLOAT, INT, TEXT, largest, median, typed, types_of
 from ddp_hpc.analysis.tables._stationarity import of_mean_step
+from ddp_hpc.config.comparability import EFFICIENCY_BASELINE, EXCHANGE, FASTER_EXCHANGE, SAME_WORK, agreeing
 from ddp_hpc.config.study import Study
 from ddp_hpc.runs.statuses import in_words
 from ddp_hpc.runs.study_runs import StudyRuns
@@ -24,8 +24,6 @@ from ddp_hpc.runs.study_runs import StudyRuns
 CAPTION = "Exchanges: training time per step, and against the reference in the same round; medians over the rounds."
 COMPARES_EXCHANGES = True
 
-_EXCHANGE = ("exchange", "exchange_options")
-_RANKS = ("world_size", "placement", "ranks_per_node")  # one rank is placed as it is placed
 _TYPES = {
     "runs": INT,
     "step_us": FLOAT,
@@ -65,12 +63,12 @@ def build(study_runs: StudyRuns) -> pd.DataFrame:
     runs = with_standing(study_runs.runs)
     batches = runs["samples_seen"] / (runs["world_size"] * runs["batch_size"])
     runs["mean_step_us"] = 1e6 * (runs["train_s"] / batches).astype("float64")
-    axes = ordered({*varying(runs), "model", "batch_size", "world_size", *_EXCHANGE} - SAME_WORK)
+    axes = ordered({*varying(runs), "model", "batch_size", "world_size", *EXCHANGE} - SAME_WORK)
     reference = study_runs.study.rules.reference_exchange
     is_reference = _reference(runs, reference)
     is_alone = (runs["exchange"] == "none") & (runs["world_size"] == 1)
-    pairs = _by_key(runs[is_reference], _EXCHANGE)
-    alone = _by_key(runs[is_alone], (*_EXCHANGE, *_RANKS))
+    pairs = _by_key(runs[is_reference], FASTER_EXCHANGE)
+    alone = _by_key(runs[is_alone], EFFICIENCY_BASELINE)
     types = types_of(axes) | _TYPES
     return typed((key | _row(study_runs, rows, pairs, alone, reference) for key, rows in split(runs, axes)), types)
 
@@ -81,14 +79,10 @@ def _reference(runs: pd.DataFrame, name: str) -> "pd.Series[bool]":
     return named & (runs["exchange_options"] == ("{}" if "{}" in options else next(iter(options), "{}")))
 
 
-def _key(row: Mapping[str, Any], but: tuple[str, ...]) -> tuple[Any, ...]:
-    return key_of(row, [name for name in SPEC_COLUMNS if name not in (*but, "budget")])
-
-
-def _by_key(runs: pd.DataFrame, but: tuple[str, ...]) -> Pairs:
+def _by_key(runs: pd.DataFrame, may_differ: frozenset[str]) -> Pairs:
     """Return runs by what they share with those they are compared with; of several, one that has ended well."""
     rows = sorted(rows_of(runs), key=lambda row: row["status"] == "ok")
-    return {_key(row, but): row for row in rows}
+    return {key_of(row, agreeing(may_differ)): row for row in rows}
 
 
 def _row(study_runs: StudyRuns, rows: pd.DataFrame, references: Pairs, alone: Pairs, reference: str) -> dict[str, Any]:
@@ -96,9 +90,9 @@ def _row(study_runs: StudyRuns, rows: pd.DataFrame, references: Pairs, alone: Pa
     if not ended:
         return {"runs": 0, "pairs": 0, "reason": f"not complete: {_statuses(rows)}"}
     steps = [row["mean_step_us"] for row in ended]
-    against = [references.get(_key(row, _EXCHANGE)) for row in ended]
+    against = [references.get(key_of(row, agreeing(FASTER_EXCHANGE))) for row in ended]
     ratios = _ratios(ended, against)
-    one_rank = [alone.get(_key(row, (*_EXCHANGE, *_RANKS))) for row in ended]
+    one_rank = [alone.get(key_of(row, agreeing(EFFICIENCY_BASELINE))) for row in ended]
     efficiencies = _ratios(ended, one_rank)
     others = [row for row in (*against, *one_rank) if row is not None and row["status"] == "ok"]
     own = of_mean_step(study_runs, ended[0]["run"]) if len(ended) == 1 else None

@@ -12,10 +12,11 @@ from typing import Any
 
 import pandas as pd
 
-from ddp_hpc.analysis.columns import SAME_WORK, SPEC_COLUMNS, key_of, ordered, rows_of, split, varying, with_standing
+from ddp_hpc.analysis.columns import key_of, ordered, rows_of, split, varying, with_standing
 from ddp_hpc.analysis.tables._frame import FLAG, FLOAT, INT, TEXT, largest, median, typed, types_of
 from ddp_hpc.analysis.tables._ranks import provenance, why_null
 from ddp_hpc.config import catalog
+from ddp_hpc.config.comparability import EXPOSED_BASELINE, SAME_WORK, agreeing
 from ddp_hpc.config.study import Study
 from ddp_hpc.runs import records
 from ddp_hpc.runs.statuses import in_words
@@ -24,7 +25,6 @@ from ddp_hpc.runs.study_runs import StudyRuns
 CAPTION = "Exposed exchange per step: by difference, by the clock's marks, and by traces; medians over the runs."
 
 WAYS = ("difference", "marks", "trace")
-_REPLACED = ("exchange", "exchange_options", "world_size", "budget")
 _TYPES = {
     "runs": INT,
     "step_s": FLOAT,
@@ -55,7 +55,7 @@ def build(study_runs: StudyRuns) -> pd.DataFrame:
 
 
 def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    return key_of(row, [name for name in SPEC_COLUMNS if name not in _REPLACED])
+    return key_of(row, agreeing(EXPOSED_BASELINE))
 
 
 def _row(study_runs: StudyRuns, group: pd.DataFrame, alone: Mapping[tuple[Any, ...], Row]) -> Row:

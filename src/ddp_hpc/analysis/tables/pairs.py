@@ -8,11 +8,12 @@ from typing import Any
 
 import pandas as pd
 
-from ddp_hpc.analysis.columns import CHOICES, ordered, rows_of, split, varying, with_standing
+from ddp_hpc.analysis.columns import ordered, rows_of, split, varying, with_standing
 from ddp_hpc.analysis.intervals import of_ratio, over_runs
 from ddp_hpc.analysis.tables._frame import FLAG, FLOAT, INT, TEXT, largest, typed, types_of
 from ddp_hpc.analysis.tables._stationarity import of_mean_step
 from ddp_hpc.config import pairs as pairing
+from ddp_hpc.config.spec import CHOICES
 from ddp_hpc.config.study import Study
 from ddp_hpc.runs.records import hosts_of
 from ddp_hpc.runs.statuses import in_words

@@ -4,10 +4,11 @@ from typing import Any
 
 import pandas as pd
 
-from ddp_hpc.analysis.columns import SAME_WORK, ordered, split, varying, with_standing
+from ddp_hpc.analysis.columns import ordered, split, varying, with_standing
 from ddp_hpc.analysis.intervals import over_runs
 from ddp_hpc.analysis.tables._frame import FLAG, FLOAT, INT, TEXT, typed, types_of
 from ddp_hpc.analysis.tables._stationarity import of_median_step
+from ddp_hpc.config.comparability import SAME_WORK
 from ddp_hpc.config.study import Study
 from ddp_hpc.profiling.phases import PHASES
 from ddp_hpc.runs.study_runs import StudyRuns

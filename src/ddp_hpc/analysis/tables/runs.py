@@ -2,10 +2,11 @@
 
 import pandas as pd
 
-from ddp_hpc.analysis.columns import SPEC_COLUMNS, rows_of, varying
+from ddp_hpc.analysis.columns import rows_of, varying
 from ddp_hpc.analysis.tables._frame import FLAG, FLOAT, TEXT, typed
 from ddp_hpc.analysis.tables._selection import judged
 from ddp_hpc.analysis.tables._stationarity import columns
+from ddp_hpc.config.spec import SPEC_COLUMNS
 from ddp_hpc.config.study import Study
 from ddp_hpc.runs import records
 from ddp_hpc.runs.study_runs import StudyRuns

@@ -17,25 +17,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ddp_hpc.analysis.columns import SPEC_COLUMNS, key_of, ordered, rows_of, split, varying, with_standing
+from ddp_hpc.analysis.columns import key_of, ordered, rows_of, split, varying, with_standing
 from ddp_hpc.analysis.intervals import Interval, of_ratio, over_runs
 from ddp_hpc.analysis.tables._frame import FLAG, FLOAT, INT, TEXT, largest, median, typed, types_of
 from ddp_hpc.analysis.tables._stationarity import of_mean_step
+from ddp_hpc.config.comparability import SPEEDUP_BASELINE, agreeing
 from ddp_hpc.config.study import Study
 from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Scaling: against one rank without exchange."
 
-# in what a run may differ from its baseline: one rank is placed as it is placed, and evaluations are off the clock
-_REPLACED = (
-    "exchange",
-    "exchange_options",
-    "world_size",
-    "placement",
-    "ranks_per_node",
-    "evaluate_every_steps",
-    "seed",
-)
 _TYPES = {
     "kind": TEXT,
     "global_batch_size": INT,
@@ -71,13 +62,13 @@ class Kind:
 
     def columns(self) -> list[str]:
         """Return the columns in which a run equals its baseline."""
-        return [name for name in SPEC_COLUMNS if name not in (*_REPLACED, *self.left_out)] + list(self.same)
+        return [*agreeing(SPEEDUP_BASELINE.union(self.left_out)), *self.same]
 
 
 KINDS = (
-    Kind("fixed samples", ("samples_planned",), ("budget",), "train_s"),
-    Kind("strong", ("samples_planned", "global_batch_size"), ("budget", "batch_size"), "train_s"),
-    Kind("weak", (), ("budget",), "samples_per_s"),
+    Kind("fixed samples", ("samples_planned",), (), "train_s"),
+    Kind("strong", ("samples_planned", "global_batch_size"), ("batch_size",), "train_s"),
+    Kind("weak", (), (), "samples_per_s"),
 )
 
 

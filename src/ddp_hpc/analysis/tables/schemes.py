@@ -13,10 +13,11 @@ from typing import Any
 import pandas as pd
 
 from ddp_hpc import perfmodel
-from ddp_hpc.analysis.columns import SPEC_COLUMNS, rows_of, split, standing
+from ddp_hpc.analysis.columns import rows_of, split, standing
 from ddp_hpc.analysis.tables import exchanges
 from ddp_hpc.analysis.tables._frame import FLAG, FLOAT, INT, TEXT, typed, types_of
 from ddp_hpc.config import catalog
+from ddp_hpc.config.spec import SPEC_COLUMNS
 from ddp_hpc.config.study import Study
 from ddp_hpc.runs.study_runs import StudyRuns
 

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ddp_hpc.analysis.columns import SAME_WORK, ordered, rows_of, split, standing, varying
+from ddp_hpc.analysis.columns import ordered, rows_of, split, standing, varying
 from ddp_hpc.analysis.intervals import Array, Interval, of_mean, over_runs
 from ddp_hpc.analysis.tables._frame import FLAG, FLOAT, INT, TEXT, typed, types_of
 from ddp_hpc.analysis.tables._ranks import provenance, rank_steps, why_null
+from ddp_hpc.config.comparability import SAME_WORK
 from ddp_hpc.config.study import Study
 from ddp_hpc.profiling.phases import PARTS
 from ddp_hpc.runs.statuses import in_words

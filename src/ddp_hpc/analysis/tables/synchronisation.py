@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ddp_hpc.analysis.columns import SAME_WORK, SPEC_COLUMNS, key_of, ordered, rows_of, split, varying, with_standing
+from ddp_hpc.analysis.columns import key_of, ordered, rows_of, split, varying, with_standing
 from ddp_hpc.analysis.intervals import Interval, of_median, of_ratio, over_runs
 from ddp_hpc.analysis.tables._epochs import UNKNOWN, doubt, ended_well, spread, steps_per_epoch
 from ddp_hpc.analysis.tables._frame import FLAG, FLOAT, INT, TEXT, median, typed, types_of
 from ddp_hpc.analysis.tables._ranks import provenance, rank_steps, why_null
 from ddp_hpc.analysis.tables._stationarity import of_mean_step
 from ddp_hpc.config import catalog
+from ddp_hpc.config.comparability import SAME_WORK, SYNCHRONISATION_BASELINE, agreeing
 from ddp_hpc.config.study import Study
 from ddp_hpc.profiling.phases import PHASES
 from ddp_hpc.runs.study_runs import StudyRuns
@@ -24,8 +25,6 @@ from ddp_hpc.runs.study_runs import StudyRuns
 CAPTION = "Synchronisation of the gradients: exposed exchange per step and per epoch; medians over the complete runs."
 ON_REQUEST = True
 
-# in what a run may differ from the one rank without exchange that it is compared with
-_REPLACED = {"exchange", "exchange_options", "world_size", "placement", "ranks_per_node"} | (SAME_WORK - {"seed"})
 _TYPES = {
     "runs": INT,
     **dict.fromkeys(("sync_s", "sync_low_s", "sync_high_s", "wait_s", "move_s", "exchange_busy_s"), FLOAT),
@@ -58,7 +57,7 @@ def build(study_runs: StudyRuns) -> pd.DataFrame:
 
 
 def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    return key_of(row, [name for name in SPEC_COLUMNS if name not in _REPLACED])
+    return key_of(row, agreeing(SYNCHRONISATION_BASELINE))
 
 
 def _row(study_runs: StudyRuns, group: pd.DataFrame, baselines: Mapping[tuple[Any, ...], Row]) -> Row:

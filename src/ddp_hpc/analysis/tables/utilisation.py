@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ddp_hpc.analysis.columns import SAME_WORK, ordered, rows_of, split, varying
+from ddp_hpc.analysis.columns import ordered, rows_of, split, varying
 from ddp_hpc.analysis.tables._curve import whole_curve
 from ddp_hpc.analysis.tables._frame import FLAG, FLOAT, INT, TEXT, typed, types_of
+from ddp_hpc.config.comparability import SAME_WORK
 from ddp_hpc.config.study import Study
 from ddp_hpc.profiling.phases import PHASES
 from ddp_hpc.runs import records

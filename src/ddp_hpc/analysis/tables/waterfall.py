@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ddp_hpc.analysis.columns import SAME_WORK, SPEC_COLUMNS, key_of, ordered, rows_of, split, varying, with_standing
+from ddp_hpc.analysis.columns import key_of, ordered, rows_of, split, varying, with_standing
 from ddp_hpc.analysis.tables._bars import BARS, NO_CLOCKS, Split, bars_of, sentence, split_of
 from ddp_hpc.analysis.tables._frame import FLAG, FLOAT, INT, TEXT, largest, typed, types_of
 from ddp_hpc.config import catalog
+from ddp_hpc.config.comparability import EXPOSED_BASELINE, SAME_WORK, agreeing
 from ddp_hpc.config.study import Study
 from ddp_hpc.runs.statuses import in_words
 from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Efficiency waterfall: where the time of a step goes that is lost at a larger world size."
 
-_REPLACED = ("exchange", "exchange_options", "world_size", "budget")
 _TYPES = {
     "kind": TEXT,
     "from_exchange": TEXT,
@@ -102,9 +102,9 @@ def _of(rows: list[Row], world_size: int) -> list[Row]:
 
 def _key(row: Mapping[str, Any], kind: str) -> tuple[Any, ...]:
     """Return what two runs have in common that can be compared: of weak scaling the batch per rank."""
-    but = (*_REPLACED, "batch_size") if kind == "strong" else _REPLACED
-    columns = [name for name in SPEC_COLUMNS if name not in but]
-    return key_of(row, [*columns, "global_batch_size"] if kind == "strong" else columns)
+    if kind == "strong":
+        return key_of(row, [*agreeing(EXPOSED_BASELINE | {"batch_size"}), "global_batch_size"])
+    return key_of(row, agreeing(EXPOSED_BASELINE))
 
 
 def _by_key(rows: list[Row], kind: str) -> dict[tuple[Any, ...], Row]:
