@@ -14,7 +14,7 @@ import torch
 from launching import MPI_ENVIRONMENT
 
 from ddp_hpc.analysis.figures._style import OVERSUBSCRIBED
-from ddp_hpc.bench import exchange, fit, meters, report_text, results, sweep
+from ddp_hpc.bench import exchange, fit, meters, sweep, sweep_results
 from ddp_hpc.bench import figure as _exchange_sweep
 from ddp_hpc.config import catalog
 from ddp_hpc.perfmodel import Link, exchange_time
@@ -45,10 +45,10 @@ def test_three_exchanges_on_two_ranks_leave_parquet_and_a_figure(tmp_path):
     assert "round 2 of 2" in done.stderr
     assert "without none: exchanges nothing" in done.stderr
     table = pq.read_table(tmp_path / "sweep.parquet")
-    assert table.schema.equals(results.SWEEP)
+    assert table.schema.equals(sweep_results.SWEEP)
     assert all(field.metadata[b"meaning"] for field in table.schema)
     rows = table.to_pylist()
-    names = {"ring", "mpi_allreduce", "ring_overlapped", *results.COPIES}
+    names = {"ring", "mpi_allreduce", "ring_overlapped", *sweep_results.COPIES}
     assert {(row["exchange"], row["bytes"]) for row in rows} == {
         (name, size) for name in names for size in (4, 4096, 262_144)
     }
@@ -84,7 +84,7 @@ def test_what_was_measured_before_a_rank_failed_is_kept(tmp_path, monkeypatch):
     for name, value in MPI_ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(broken.parent), os.environ.get("PYTHONPATH", "")]))
-    asked = exchange.asked(["mpi_allreduce", "ring"], [2], [64], 1, "mpiexec")
+    asked = exchange.sweep_of(["mpi_allreduce", "ring"], [2], [64], 1, "mpiexec")
 
     with pytest.raises(RuntimeError, match="exchange ring with 64 bytes: no ring today"):
         exchange.measure(asked, tmp_path / "out", lambda text: None)
@@ -141,7 +141,7 @@ def sample(name, seconds, turn, **more):
 
 
 def test_ratios_are_within_a_round_and_times_are_medians():
-    rows = results.rows_of(
+    rows = sweep_results.rows_of(
         [sample("mpi_allreduce", seconds, turn) for turn, seconds in enumerate([1.0, 10.0, 3.0])]
         + [sample("ring", seconds, turn) for turn, seconds in enumerate([0.5, 1.0, 3.0])]
     )
@@ -153,13 +153,13 @@ def test_ratios_are_within_a_round_and_times_are_medians():
 
 
 def test_a_difference_below_its_scatter_is_null_and_not_a_time():
-    (row,) = results.rows_of([sample("torch_ddp", seconds, 0, backward_s=1.0) for seconds in (-0.1, -0.2, 0.1)])
+    (row,) = sweep_results.rows_of([sample("torch_ddp", seconds, 0, backward_s=1.0) for seconds in (-0.1, -0.2, 0.1)])
 
     assert (row["median_s"], row["bus_bandwidth"], row["backward_s"]) == (None, None, 1.0)
 
 
 def test_only_what_exchanges_and_ends_together_is_measured():
-    choices = exchange.asked(None, [2], None, 1, "").exchanges
+    choices = exchange.sweep_of(None, [2], None, 1, "").exchanges
     fit_here, out = exchange.runnable(choices, 2)
     measured = {spec.exchange.name for spec in fit_here}
 
@@ -172,7 +172,7 @@ def test_only_what_exchanges_and_ends_together_is_measured():
 
 
 def test_an_exchange_may_be_given_with_options_and_mistakes_are_told():
-    (choice,) = exchange.asked(["{name: sharded_server, servers: 1}"], [2], None, 1, "").exchanges
+    (choice,) = exchange.sweep_of(["{name: sharded_server, servers: 1}"], [2], None, 1, "").exchanges
     assert (choice.name, choice.options) == ("sharded_server", {"servers": 1})
     for wrong, told in (
         ("rin", "given 'rin': no exchange 'rin' (did you mean 'ring'?)"),
@@ -180,12 +180,14 @@ def test_an_exchange_may_be_given_with_options_and_mistakes_are_told():
         ("{name:", "given '{name:': no YAML; expected: a name"),
     ):
         with pytest.raises(ValueError, match=re.escape(told)) as found:
-            exchange.asked([wrong], None, None, 1, "")
+            exchange.sweep_of([wrong], None, None, 1, "")
         assert str(found.value).startswith("--exchanges: ")
         assert "\n" not in str(found.value)
     with pytest.raises(ValueError, match="--sizes: given 6, expected: multiples of 4"):
-        exchange.asked(None, None, [8, 6], 1, "")
-    _, out = exchange.runnable(exchange.asked(["{name: sharded_server, servers: 3}"], None, None, 1, "").exchanges, 2)
+        exchange.sweep_of(None, None, [8, 6], 1, "")
+    _, out = exchange.runnable(
+        exchange.sweep_of(["{name: sharded_server, servers: 3}"], None, None, 1, "").exchanges, 2
+    )
     assert len(out) == 1  # more servers than ranks
 
 
@@ -208,7 +210,7 @@ def test_the_buffer_has_just_the_size_and_the_backward_pass_fills_it(size):
 
 
 def rows(world_size, oversubscribed):
-    return results.rows_of(
+    return sweep_results.rows_of(
         [
             sample(name, exchange_time(name, size, world_size, Link(latency=1e-6, bandwidth=1e9)) * (1 + turn), turn)
             | {"world_size": world_size, "bytes": size, "oversubscribed": oversubscribed}
@@ -219,7 +221,7 @@ def rows(world_size, oversubscribed):
         + [
             sample(name, size / 1e10, turn)
             | {"world_size": world_size, "bytes": size, "oversubscribed": oversubscribed}
-            for name in results.COPIES
+            for name in sweep_results.COPIES
             for size in SIZES
             for turn in range(3)
         ]
@@ -252,13 +254,13 @@ def test_oversubscribed_ranks_are_hollow_and_told():
 
     assert ["#ffffff" in face for face in faces] == [False, False, True, True]
     assert OVERSUBSCRIBED in "".join(text.get_text() for text in figure.texts)
-    assert {line["note"] for line in report_text.by_size(both) if line["ranks"] == 64} == {report_text.MARKED}
-    assert {line["note"] for line in report_text.by_size(both) if line["ranks"] == 2} == {None}
+    assert {line["note"] for line in sweep_results.by_size(both) if line["ranks"] == 64} == {sweep_results.MARKED}
+    assert {line["note"] for line in sweep_results.by_size(both) if line["ranks"] == 2} == {None}
 
 
 def test_the_screen_shows_the_fit_and_the_ratio_from_4_to_64_mb():
     both = rows(4, False)
-    lines = {line["exchange"]: line for line in report_text.by_exchange(both, fit.fits(both))}
+    lines = {line["exchange"]: line for line in sweep_results.by_exchange(both, fit.fits(both))}
 
     assert lines["ring"]["latency_us"] == pytest.approx(2)  # the median round took twice as long as alpha = 1 us
     assert lines["ring"]["bandwidth_GB/s"] == pytest.approx(0.5)

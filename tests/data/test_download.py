@@ -10,8 +10,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from ddp_hpc.data import cifar10
-from ddp_hpc.data._download import RECEIPT, FetchError, fetch
+from ddp_hpc.config import catalog
+from ddp_hpc.data import _download, cifar10
+from ddp_hpc.data._download import RECEIPT, FetchError
 
 
 @pytest.fixture
@@ -55,76 +56,87 @@ def served(archive):
     server.server_close()
 
 
+@pytest.fixture
+def fetch(monkeypatch):
+    """Fetch into a folder, of which the last part names the dataset, what a source has; return whether that was new."""
+
+    def fetched(source, folder, sha256):
+        monkeypatch.setattr(catalog, "constants", lambda kind, name: {"URL": "nowhere://", "SHA256": sha256})
+        return "fetched into" in _download.fetch(folder.name, folder.parent, str(source))
+
+    return fetched
+
+
 def left_over(folder):
     return sorted(entry.name for entry in folder.parent.iterdir()) if folder.parent.exists() else []
 
 
-def test_an_archive_is_fetched_once_and_can_be_read(archive, served, tmp_path, capsys):
+def test_an_archive_is_fetched_once_and_can_be_read(fetch, archive, served, tmp_path, capsys):
     folder = tmp_path / "data" / "cifar10"
-    assert fetch(served.url, folder, archive[1], "cifar10")
-    assert not fetch(served.url, folder, archive[1], "cifar10")
+    assert fetch(served.url, folder, archive[1])
+    assert not fetch(served.url, folder, archive[1])
     assert served.requests == 1
     assert len(cifar10.build(folder).train) == 5
     assert left_over(folder) == ["cifar10"]
-    assert "cifar10: 0.0 of 0.0 MB" in capsys.readouterr().err  # a line in a log, no bar
+    assert capsys.readouterr().err == f"{served.url}: 0.0 of 0.0 MB\n"  # in a log, a line that stays
 
 
-def test_a_path_will_do(archive, tmp_path):
+def test_a_path_will_do(fetch, archive, tmp_path):
     folder = tmp_path / "data" / "cifar10"
-    assert fetch(archive[0], folder, archive[1], "cifar10")
+    assert fetch(archive[0], folder, archive[1])
     assert (folder / cifar10.INSIDE / "test_batch.bin").stat().st_size == 3073
 
 
-def test_a_wrong_checksum_is_refused_with_both_sums(archive, tmp_path):
+def test_a_wrong_checksum_is_refused_with_both_sums(fetch, archive, tmp_path):
     folder = tmp_path / "data" / "cifar10"
-    with pytest.raises(FetchError, match=f"has the SHA-256 {archive[1]}, cifar10 needs {'0' * 64}"):
-        fetch(archive[0], folder, "0" * 64, "cifar10")
+    with pytest.raises(FetchError, match=f"has the SHA-256 {archive[1]}, expected: {'0' * 64}"):
+        fetch(archive[0], folder, "0" * 64)
     assert left_over(folder) == []
 
 
-def test_a_partial_download_never_counts(archive, served, tmp_path):
+def test_a_partial_download_never_counts(fetch, archive, served, tmp_path):
     folder = tmp_path / "data" / "cifar10"
     served.cut = 10
     with pytest.raises(FetchError, match=r"ended after \d+ of \d+ bytes"):
-        fetch(served.url, folder, archive[1], "cifar10")
+        fetch(served.url, folder, archive[1])
     assert left_over(folder) == []
     served.cut = 0
-    assert fetch(served.url, folder, archive[1], "cifar10")
+    assert fetch(served.url, folder, archive[1])
 
 
-def test_a_failed_fetch_leaves_the_old_data_and_a_new_archive_replaces_them(archive, tmp_path):
+def test_a_failed_fetch_leaves_the_old_data_and_a_new_archive_replaces_them(fetch, archive, tmp_path):
     folder = tmp_path / "data" / "cifar10"
     folder.mkdir(parents=True)
     (folder / RECEIPT).write_text("another\n")
     (folder / "old").touch()
     with pytest.raises(FetchError):
-        fetch(tmp_path / "missing", folder, archive[1], "cifar10")
+        fetch(tmp_path / "missing", folder, archive[1])
     assert (folder / "old").exists()
-    assert fetch(archive[0], folder, archive[1], "cifar10")
+    assert fetch(archive[0], folder, archive[1])
     assert not (folder / "old").exists()
     assert left_over(folder) == ["cifar10"]
 
 
-def test_what_cannot_be_read_says_what_else_to_do(archive, served, tmp_path):
+def test_what_cannot_be_read_says_what_else_to_do(fetch, archive, served, tmp_path):
     for source in (tmp_path / "missing", served.url + "-missing", "http://127.0.0.1:9/closed"):
         with pytest.raises(FetchError, match=r"cannot bring .* here: .*--from PATH"):
-            fetch(source, tmp_path / "data" / "x", archive[1], "cifar10")
+            fetch(source, tmp_path / "data" / "x", archive[1])
 
 
-def test_what_is_no_archive_is_refused_although_its_sum_is_right(tmp_path):
+def test_what_is_no_archive_is_refused_although_its_sum_is_right(fetch, tmp_path):
     file = tmp_path / "text"
     file.write_text("no archive")
     with pytest.raises(FetchError, match="no tar archive"):
-        fetch(file, tmp_path / "data" / "x", hashlib.sha256(b"no archive").hexdigest(), "x")
+        fetch(file, tmp_path / "data" / "x", hashlib.sha256(b"no archive").hexdigest())
     assert left_over(tmp_path / "data" / "x") == []
 
 
-def test_an_archive_cannot_write_outside_its_folder(tmp_path):
+def test_an_archive_cannot_write_outside_its_folder(fetch, tmp_path):
     file = tmp_path / "evil.tar"
     with tarfile.open(file, "w") as tar:
         tar.addfile(tarfile.TarInfo("../../escaped"))
     with pytest.raises(FetchError):
-        fetch(file, tmp_path / "data" / "x", hashlib.sha256(file.read_bytes()).hexdigest(), "x")
+        fetch(file, tmp_path / "data" / "x", hashlib.sha256(file.read_bytes()).hexdigest())
     assert not (tmp_path / "escaped").exists()
 
 

@@ -12,7 +12,6 @@ import torch
 
 from ddp_hpc.config import catalog, spec
 from ddp_hpc.data import _download, _idx, fashion_mnist
-from ddp_hpc.data import _sources as fetching
 from ddp_hpc.models import alexnet
 
 TRAIN, TEST = 5, 3
@@ -145,15 +144,15 @@ def test_without_the_files_it_says_how_to_get_them(tmp_path):
 
 
 def test_files_come_from_where_the_package_has_them_or_a_folder_compressed_or_not(tmp_path, folder, checked):
-    assert "fetched into" in fetching.fetch("fashion_mnist", tmp_path / "a")  # from PLACE
+    assert "fetched into" in _download.fetch("fashion_mnist", tmp_path / "a")  # from PLACE
     other = tmp_path / "compressed"
     other.mkdir()
     for number, file in enumerate(sorted(folder.iterdir())):
         content = file.read_bytes()
         name, kept = (file.name, content) if number == 0 else (f"{file.name}.gz", gzip.compress(content))
         (other / name).write_bytes(kept)
-    assert "fetched into" in fetching.fetch("fashion_mnist", tmp_path / "b", str(other))
-    assert "already in" in fetching.fetch("fashion_mnist", tmp_path / "b", str(other))
+    assert "fetched into" in _download.fetch("fashion_mnist", tmp_path / "b", str(other))
+    assert "already in" in _download.fetch("fashion_mnist", tmp_path / "b", str(other))
 
     for place in ("a", "b"):
         for file in folder.iterdir():
@@ -177,7 +176,7 @@ def test_files_come_from_where_they_were_published_if_there_is_no_package(tmp_pa
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         checked |= {"URL": f"http://127.0.0.1:{server.server_port}/", "PLACE": str(tmp_path / "no_such")}
-        fetching.fetch("fashion_mnist", tmp_path / "data")
+        _download.fetch("fashion_mnist", tmp_path / "data")
         server.shutdown()
 
     assert len(fashion_mnist.build(tmp_path / "data" / "fashion_mnist").train) == TRAIN
@@ -198,5 +197,5 @@ def test_lacking_cut_or_other_files_change_nothing_and_the_error_says_what_to_do
     spoil(folder / "train-labels-idx1-ubyte")
 
     with pytest.raises(_download.FetchError, match=rf"(?s){message}.*on Debian and Ubuntu, `apt install it` brings it"):
-        fetching.fetch("fashion_mnist", tmp_path / "data")
+        _download.fetch("fashion_mnist", tmp_path / "data")
     assert list((tmp_path / "data").iterdir()) == []

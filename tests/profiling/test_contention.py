@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from ddp_hpc.profiling.contention import Contention, Reading, between, others_share, read, wait_share
+from ddp_hpc.profiling.contention import Contention, CpuTimes, between, others_share, read, wait_share
 
 WORK = """
 import dataclasses, json, time
@@ -40,7 +40,7 @@ def test_three_who_share_a_core_wait_for_two_thirds_of_their_time_and_see_each_o
 
 
 def test_a_thread_counts_from_when_it_began_and_one_that_has_ended_no_more():
-    before, after = Reading({1: 10.0, 2: 4.0}, None, 1.0), Reading({1: 10.5, 3: 0.25}, None, 3.0)
+    before, after = CpuTimes({1: 10.0, 2: 4.0}, None, 1.0), CpuTimes({1: 10.5, 3: 0.25}, None, 3.0)
     assert between(before, after, 4.0) == Contention(0.5, None, 2.0, 4.0)
 
 

@@ -8,9 +8,9 @@ import pytest
 from metered import WINDOWS, consumed, ranks, sample, stand_in
 
 from ddp_hpc.profiling import energy, flops, nvml
-from ddp_hpc.profiling.node_sampler import Samples
 from ddp_hpc.profiling.peaks import peak_flop_per_s
-from ddp_hpc.profiling.rapl import Packages
+from ddp_hpc.profiling.rapl import CpuPackages
+from ddp_hpc.profiling.telemetry import NodeSamples
 from ddp_hpc.runs import records
 
 A, B, C = stand_in().UUIDS
@@ -19,7 +19,7 @@ UNSUPPORTED, DENIED = "NVML: Not Supported", "NVML: Insufficient Permissions"
 
 
 def run(monkeypatch, mode, uuids, **fields):
-    return consumed(ranks(uuids, Samples(devices=sample(monkeypatch, mode, uuids))), **fields)
+    return consumed(ranks(uuids, NodeSamples(devices=sample(monkeypatch, mode, uuids))), **fields)
 
 
 def test_two_seconds_on_two_devices_by_hand(monkeypatch):
@@ -66,7 +66,7 @@ def test_the_number_that_nvml_gives_a_device_is_not_cudas(monkeypatch):
 def test_a_device_counts_once_however_many_ranks_and_hosts_see_it(monkeypatch):
     row, _, _ = run(monkeypatch, "", [A, A, A], share_gpu=True)
     assert (row["gpus"], row["energy_j"]) == (1, pytest.approx(200))
-    seen = Samples(devices=sample(monkeypatch, "", [A]))
+    seen = NodeSamples(devices=sample(monkeypatch, "", [A]))
     parts = ranks([A], seen) + ranks([A], seen)  # two containers on one node
     row, samples, _ = consumed(parts, share_gpu=True)
     assert (row["gpus"], row["energy_j"], len(samples["t_s"])) == (1, pytest.approx(200), 41)
@@ -201,7 +201,7 @@ def test_processor_packages_start_again_and_may_not_be_readable(tmp_path):
         zone.mkdir()
         for file, text in (("name", name), ("energy_uj", start * 10**6), ("max_energy_range_uj", 10**8)):
             (zone / file).write_text(f"{text}\n")
-    packages = Packages(tmp_path)
+    packages = CpuPackages(tmp_path)
     assert (packages.count, packages.reason) == (2, "")
     first = packages.read()
     (tmp_path / "intel-rapl:0" / "energy_uj").write_text(f"{15 * 10**6}\n")  # past 100 J, it starts again
@@ -209,14 +209,14 @@ def test_processor_packages_start_again_and_may_not_be_readable(tmp_path):
     assert packages.read() - first == pytest.approx(25 + 7)
     (tmp_path / "intel-rapl:0" / "energy_uj").unlink()
     assert packages.read() is None
-    assert "No such file" in Packages(tmp_path).reason
-    assert Packages(tmp_path / "nowhere").reason == "RAPL: this node shows no processor package"
+    assert "No such file" in CpuPackages(tmp_path).reason
+    assert CpuPackages(tmp_path / "nowhere").reason == "RAPL: this node shows no processor package"
 
 
 def test_processors_of_one_kernel_count_once_and_of_two_twice():
     def node(boot, watts, reason=""):
         t_ns = array("q", range(0, 4 * 10**9, 10**8))
-        return Samples(
+        return NodeSamples(
             boot=boot, cpu_reason=reason, cpu_t_ns=t_ns, cpu_joules=array("d", [watts * t / 1e9 for t in t_ns])
         )
 
@@ -231,7 +231,7 @@ def test_processors_of_one_kernel_count_once_and_of_two_twice():
 
 def test_a_resumed_run_has_no_energy(monkeypatch):
     """What it used before is not known here."""
-    parts = ranks([A], Samples(devices=sample(monkeypatch, "", [A])))
+    parts = ranks([A], NodeSamples(devices=sample(monkeypatch, "", [A])))
     parts[0].starts[1:] += [2, 0]
     row, samples, reasons = consumed(parts)
     assert row["energy_j"] is row["energy_per_sample_j"] is row["gpu_utilisation_mean"] is None
@@ -252,7 +252,7 @@ def test_a_reading_of_the_strain_stress_network_and_its_mfu(monkeypatch):
     assert found == 6 * sum(weights) - 2 * weights[0]
     assert [parameter.grad for parameter in model.parameters()] == before
     parts = ranks(
-        [A, B], Samples(devices=sample(monkeypatch, "", [A, B])), "NVIDIA H100 80GB HBM3", flop_per_sample=found
+        [A, B], NodeSamples(devices=sample(monkeypatch, "", [A, B])), "NVIDIA H100 80GB HBM3", flop_per_sample=found
     )
     row, _, reasons = consumed(parts)
     assert row["flop_per_step"] == 10 * found

@@ -9,9 +9,9 @@ from ddp_hpc.config import spec
 from ddp_hpc.execution import energy_columns
 from ddp_hpc.execution.node_meter import Metered
 from ddp_hpc.execution.rank_series import RankPart
-from ddp_hpc.profiling import nvml, sampler_process
-from ddp_hpc.profiling.node_sampler import Samples, Series
+from ddp_hpc.profiling import nvml, telemetry_process
 from ddp_hpc.profiling.phases import PARTS, PHASES
+from ddp_hpc.profiling.telemetry import GpuSamples, NodeSamples
 from ddp_hpc.training.placement import Placement
 from ddp_hpc.training.result import WARM_UP_STEPS
 
@@ -37,7 +37,7 @@ def stand_in(mode=""):
     return module
 
 
-def sample(monkeypatch, mode, uuids, every_s=0.1, until_s=4.0) -> list[Series]:
+def sample(monkeypatch, mode, uuids, every_s=0.1, until_s=4.0) -> list[GpuSamples]:
     """Read devices by the stand-in's clock, which is the sampler's too."""
     fake, now = stand_in(mode), [0.0]
     fake.clock = lambda: now[0]
@@ -48,10 +48,10 @@ def sample(monkeypatch, mode, uuids, every_s=0.1, until_s=4.0) -> list[Series]:
         for device, rows in devices:
             if values := device.read():
                 rows.append((round(1e9 * now[0]), values))
-    return [Series(**sampler_process._series(device, rows, "")) for device, rows in devices]
+    return [telemetry_process.samples_of(device, rows, "") for device, rows in devices]
 
 
-def ranks(uuids, samples: Samples, name="Tesla T4", **metered) -> list[RankPart]:
+def ranks(uuids, samples: NodeSamples, name="Tesla T4", **metered) -> list[RankPart]:
     """Return ranks of one node which use these GPUs, and whose first has the samples."""
     steps = WARM_UP_STEPS + 8
     phases_s = np.zeros((steps, len(PHASES)))

@@ -1,14 +1,9 @@
 """What planning, the workflow, the exchanges, the meters and folded biases cost on this machine: `ddp-hpc bench`."""
 
-from __future__ import annotations
-
 import sys
+from argparse import Namespace
 
 from ddp_hpc.system.terminal import write_rows
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:  # a quick start
-    from argparse import Namespace
 
 
 def main(options: Namespace) -> int:
@@ -17,14 +12,14 @@ def main(options: Namespace) -> int:
 
 
 def _exchange(options: Namespace) -> int:
-    from ddp_hpc.bench import exchange, report_text
+    from ddp_hpc.bench import exchange, sweep_results
 
-    sweep = exchange.asked(options.exchanges, options.ranks, options.sizes, options.rounds, options.launcher)
+    sweep = exchange.sweep_of(options.exchanges, options.ranks, options.sizes, options.rounds, options.launcher)
     rows, fitted = exchange.measure(sweep, options.out, _say)
     print("microseconds of one exchange, or of one copy: medians over the rounds")
-    write_rows(report_text.by_size(rows), False)
+    write_rows(sweep_results.by_size(rows), False)
     print("latency (alpha) per message and bandwidth (beta), fitted; and against MPI in the same rounds")
-    write_rows(report_text.by_exchange(rows, fitted), False)
+    write_rows(sweep_results.by_exchange(rows, fitted), False)
     print(f"{options.out}: sweep.parquet, fits.parquet, exchange_sweep.svg, .pdf, .png")
     return 0
 
@@ -37,12 +32,12 @@ def _meters(options: Namespace) -> int:
 
 
 def _realign(options: Namespace) -> int:
-    from ddp_hpc.bench import realign
+    from ddp_hpc.bench import folded_bias
 
-    shapes = [realign.shape_of(text) for text in options.shapes] if options.shapes else realign.SHAPES
-    rows = realign.measure(shapes, options.device, options.dtype, options.rounds, options.out, _say)
+    shapes = [folded_bias.shape_of(text) for text in options.shapes] if options.shapes else folded_bias.SHAPES
+    rows = folded_bias.measure(shapes, options.device, options.dtype, options.rounds, options.out, _say)
     print("microseconds, medians over the rounds; and times as fast as addmm (a move: as cat) in the same round")
-    write_rows(realign.on_screen(rows), False)
+    write_rows(folded_bias.on_screen(rows), False)
     print(f"{options.out}: realign.parquet, realign.csv")
     return 0
 

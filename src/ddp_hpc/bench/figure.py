@@ -47,7 +47,7 @@ def draw(rows: Sequence[Row]) -> Figure:
     """Return two panels for each number of ranks: seconds, and bytes per second, over bytes; all logarithmic.
 
     Args:
-        rows: of a sweep, with the columns of `bench.results.SWEEP`.
+        rows: of a sweep, with the columns of `bench.sweep_results.SWEEP`.
     """
     ranks = list(dict.fromkeys(row["world_size"] for row in rows))
     names = list(dict.fromkeys(_name(row) for row in rows if row["exchange"] not in COPIES))

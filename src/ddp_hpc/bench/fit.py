@@ -10,7 +10,8 @@ from scipy.optimize import nnls
 
 from ddp_hpc import perfmodel
 from ddp_hpc.analysis.tables.schemes import options_of
-from ddp_hpc.bench.results import COPIES, Row
+from ddp_hpc.bench.sweep_results import COPIES
+from ddp_hpc.bench.timing import Row
 
 FEWEST_POINTS = 3  # two numbers are sought, and their errors
 

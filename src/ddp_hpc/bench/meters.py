@@ -5,7 +5,6 @@ with, with, without; the order takes out what drifts. A ratio is that of the two
 slowest rank. The processes of one launch are `python -m ddp_hpc.bench.meters FOLDER`.
 """
 
-import shlex
 import sys
 import tempfile
 import time
@@ -15,11 +14,9 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from ddp_hpc.analysis.intervals import over_runs
-from ddp_hpc.bench.exchange import end, start
+from ddp_hpc.bench.launch import run_ranks, tell
 from ddp_hpc.config.spec import RunSpec
-from ddp_hpc.execution import mpi_environment
 from ddp_hpc.system.files import read_json, write_json
-from ddp_hpc.system.process import path_with_own_scripts
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -59,26 +56,11 @@ def measure(ranks: int, rounds: int, steps: int, launcher: str, say: Callable[[s
 
     Raises:
         RuntimeError: the launch failed; says what its ranks said last.
-        OSError: the launcher is not installed here.
     """
     with tempfile.TemporaryDirectory(prefix="ddp-hpc-bench-") as scratch:
         folder = Path(scratch)
         write_json(folder / "asked.json", {"rounds": rounds, "steps": steps, "spec": spec_of(ranks).canonical})
-        command = [*shlex.split(launcher), "-n", str(ranks)] if ranks > 1 else []
-        environment = mpi_environment.of_launcher(ranks, 1)
-        environment |= {"PATH": path_with_own_scripts(), "MPI4PY_RC_THREAD_LEVEL": "funneled"}
-        process = start([*command, sys.executable, "-m", "ddp_hpc.bench.meters", scratch], environment)
-        last = ""
-        try:
-            assert process.stdout is not None, "it is a pipe"
-            for line in process.stdout:
-                last = line.strip() or last
-                say(last)
-            process.wait()
-        finally:
-            end(process)
-        if process.returncode:
-            raise RuntimeError(f"the launch on {ranks} ranks ended with {process.returncode}: {last}")
+        run_ranks("meters", folder, ranks, launcher, say)
         found = read_json(folder / "blocks.json")
     return [row_of(found["blocks_s"], steps) | {"ranks": ranks, "meter": found["meter"], "marked": found["marked"]}]
 
@@ -105,7 +87,7 @@ def main(folder: Path) -> None:
     from mpi4py import MPI
 
     from ddp_hpc.config import spec as specs
-    from ddp_hpc.profiling.node_sampler import Meter
+    from ddp_hpc.profiling.telemetry import NodeTelemetry
     from ddp_hpc.training import placement
     from ddp_hpc.training.components import assemble
 
@@ -119,13 +101,13 @@ def main(folder: Path) -> None:
     for turn in range(asked["rounds"]):
         taken = []
         for metered in (False, True, True, False):
-            meter = Meter([]) if metered and place.local_rank == 0 else None
+            meter = NodeTelemetry([]) if metered and place.local_rank == 0 else None
             taken.append(block_s(setup, comm, asked["steps"], metered))
             if meter:
                 started = not meter.stop().cpu_reason
         blocks_s.append(taken)
         if comm.rank == 0 and turn % 5 == 4:
-            print(f"round {turn + 1} of {asked['rounds']}", flush=True)
+            tell(f"round {turn + 1} of {asked['rounds']}")
     if comm.rank == 0:
         meter_words = "samples the processors" if started else "has nothing to read here"
         marked = "more ranks than cores: means nothing" if place.oversubscribed else ""

@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,8 @@ import torch
 from mpi4py import MPI
 from torch import Tensor, nn
 
-from ddp_hpc.bench.results import COPIES, COPY_ALONE, LEFT_OUT
+from ddp_hpc.bench.launch import tell
+from ddp_hpc.bench.sweep_results import COPIES, COPY_ALONE, in_words
 from ddp_hpc.config import spec as specs
 from ddp_hpc.config.spec import RunSpec
 from ddp_hpc.exchange._protocol import NoTimers, Wrap
@@ -36,6 +38,7 @@ from ddp_hpc.exchange._shared_window import NoRoomError
 from ddp_hpc.models._replica import Replica
 from ddp_hpc.profiling import provenance
 from ddp_hpc.system.files import read_json, write_json
+from ddp_hpc.system.terminal import counted
 from ddp_hpc.training import placement
 
 PART_BYTES = 4 << 20  # of a parameter at most, so that a large buffer can go in buckets
@@ -120,7 +123,7 @@ def sample(step: Callable[[], None], comm: MPI.Intracomm, least_s: float) -> tup
         least_s: so many steps are timed that they take about that long, at most `MOST_REPEATS`.
     """
     step()
-    first_s = _slowest(lambda: step(), comm)
+    first_s = slowest_s(step, comm)
     repeats = max(1, min(MOST_REPEATS, round(least_s / max(first_s, 1e-9))))
     for _ in range(min(WARM_UPS, repeats - 1)):
         step()
@@ -129,10 +132,11 @@ def sample(step: Callable[[], None], comm: MPI.Intracomm, least_s: float) -> tup
         for _ in range(repeats):
             step()
 
-    return _slowest(some, comm) / repeats, repeats
+    return slowest_s(some, comm) / repeats, repeats
 
 
-def _slowest(work: Callable[[], None], comm: MPI.Intracomm) -> float:
+def slowest_s(work: Callable[[], None], comm: MPI.Intracomm) -> float:
+    """Return the seconds of some work on the slowest rank. All ranks must call."""
     comm.Barrier()
     began = time.perf_counter()
     work()
@@ -158,14 +162,25 @@ def made(spec: RunSpec, size: int, comm: MPI.Intracomm) -> Iterator[Callable[[],
 
 
 def time_exchange(spec: RunSpec, size: int, comm: MPI.Intracomm, least_s: float) -> dict[str, Any]:
-    """Return a sample of an exchange. All ranks must call."""
-    backward_s = None
-    if import_module(f"ddp_hpc.exchange.{spec.exchange.name}").OVERLAPS:
-        alone = replica_of(size)
-        backward_s, _ = sample(lambda: backward_pass(alone), comm, least_s)
-    with made(spec, size, comm) as step:
-        seconds, repeats = sample(step, comm, least_s)
-    return {"seconds": seconds - (backward_s or 0.0), "backward_s": backward_s, "repeats": repeats}
+    """Return a sample of an exchange. All ranks must call.
+
+    Raises:
+        NoRoomError: the node has too little shared memory, on all ranks.
+        RuntimeError: the exchange failed.
+    """
+    name, backward_s = spec.exchange.name, None
+    try:
+        if import_module(f"ddp_hpc.exchange.{name}").OVERLAPS:
+            alone = replica_of(size)
+            backward_s, _ = sample(lambda: backward_pass(alone), comm, least_s)
+        with made(spec, size, comm) as step:
+            seconds, repeats = sample(step, comm, least_s)
+    except NoRoomError:
+        raise
+    except Exception as error:
+        raise RuntimeError(f"exchange {name} with {size} bytes: {error}") from error
+    times = {"seconds": seconds - (backward_s or 0.0), "backward_s": backward_s, "repeats": repeats}
+    return {"exchange": name, "exchange_options": spec.exchange.options_json} | times
 
 
 def time_copy(what: str, size: int, comm: MPI.Intracomm, least_s: float) -> dict[str, Any]:
@@ -176,13 +191,13 @@ def time_copy(what: str, size: int, comm: MPI.Intracomm, least_s: float) -> dict
         seconds, repeats = comm.bcast(mine)
     else:
         seconds, repeats = sample(lambda: np.copyto(target, source), comm, least_s)
-    return {"seconds": seconds, "backward_s": None, "repeats": repeats}
+    return {"exchange": what, "exchange_options": "{}", "seconds": seconds, "backward_s": None, "repeats": repeats}
 
 
 def main(folder: Path) -> None:
     """Measure all that FOLDER/sweep.json asks for."""
-    comm = MPI.COMM_WORLD
-    asked = read_json(folder / "sweep.json")
+    comm, asked = MPI.COMM_WORLD, read_json(folder / "sweep.json")
+    ranks = counted(comm.size, "rank")
     torch.set_num_threads(1)
     exchanges = [specs.load(one) for one in asked["specs"]]
     place = placement.survey(exchanges[0], comm)
@@ -195,46 +210,24 @@ def main(folder: Path) -> None:
         write_json(folder / "provenance.json", {"software": software, "source": provenance.source(), **here, **where})
     items: list[RunSpec | str] = [*exchanges, *COPIES]
     with (folder / "samples.jsonl").open("a") as file:
-        for size in asked["sizes"]:
-            for turn in range(asked["rounds"]):
+        for size, turn in product(asked["sizes"], range(asked["rounds"])):
+            if comm.rank == 0:
+                place_of = f"size {asked['sizes'].index(size) + 1} of {len(asked['sizes'])}"
+                tell(f"{ranks}: {in_words(size)}, {place_of}, round {turn + 1} of {asked['rounds']}")
+            shift = turn * len(items) // asked["rounds"]
+            for item in items[shift:] + items[:shift]:
+                about = size, comm, asked["least_s"]
+                try:
+                    taken = time_copy(item, *about) if isinstance(item, str) else time_exchange(item, *about)
+                except NoRoomError as error:
+                    items.remove(item)
+                    if comm.rank == 0 and not isinstance(item, str):
+                        tell(f"{ranks}: without {item.exchange} from {size} B on: {error}")
+                    continue
                 if comm.rank == 0:
-                    print(f"{comm.size} {size} {turn}", flush=True)
-                shift = turn * len(items) // asked["rounds"]
-                for item in items[shift:] + items[:shift]:
-                    try:
-                        _take(item, size, turn, where, comm, asked["least_s"], file)
-                    except NoRoomError as error:  # on all ranks
-                        items.remove(item)
-                        _leave_out(item, size, error, comm)
+                    taken |= {"world_size": comm.size, "bytes": size, "round": turn}
+                    print(json.dumps(taken | where), file=file, flush=True)
     comm.Barrier()
-
-
-def _leave_out(item: RunSpec | str, size: int, why: Exception, comm: MPI.Intracomm) -> None:
-    """Tell who reads the output of rank 0."""
-    if comm.rank == 0 and not isinstance(item, str):
-        ranks = f"{comm.size} rank{'s' if comm.size > 1 else ''}"
-        print(f"{LEFT_OUT}{ranks}: without {item.exchange} from {size} B on: {why}", flush=True)
-
-
-def _take(
-    item: RunSpec | str, size: int, turn: int, where: dict[str, Any], comm: MPI.Intracomm, least_s: float, file: Any
-) -> None:
-    """Measure one item once, and write the sample."""
-    if isinstance(item, str):
-        name, options = item, "{}"
-        taken = time_copy(item, size, comm, least_s)
-    else:
-        name, options = item.exchange.name, item.exchange.options_json
-        try:
-            taken = time_exchange(item, size, comm, least_s)
-        except NoRoomError:
-            raise
-        except Exception as error:
-            raise RuntimeError(f"exchange {name} with {size} bytes: {error}") from error
-    what = {"world_size": comm.size, "exchange": name, "exchange_options": options, "bytes": size, "round": turn}
-    if comm.rank == 0:
-        file.write(json.dumps(what | taken | where) + "\n")
-        file.flush()
 
 
 if __name__ == "__main__":

@@ -146,12 +146,10 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _data(options: argparse.Namespace) -> int:
-    from ddp_hpc.data import _sources as fetching
+    from ddp_hpc.data._download import fetch
 
     project = _project()
-    print(
-        fetching.fetch(options.dataset, project.data_folder, options.source or project.dataset_source(options.dataset))
-    )
+    print(fetch(options.dataset, project.data_folder, options.source or project.dataset_source(options.dataset)))
     return 0
 
 

@@ -16,6 +16,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ddp_hpc.system.progress import ProgressLine
+
 Arrays = Mapping[str, NDArray[np.float32]]
 Chunks = Callable[[], Iterator[Arrays]]  # makes all rows of all arrays, some at a time, in order
 Shapes = Mapping[str, tuple[int, ...]]  # of all arrays, by name; the first axis counts the rows
@@ -23,7 +25,6 @@ Shapes = Mapping[str, tuple[int, ...]]  # of all arrays, by name; the first axis
 MEMORY_BYTES = 256_000_000  # up to here, arrays are made in memory by everybody who needs them
 PATIENCE_S = 60.0  # without a sign of life, after which a writer counts as gone
 LOOK_EVERY_S = 0.2
-TELL_EVERY_S = 10.0
 
 
 def arrays(folder: Path, shapes: Shapes, chunks: Chunks) -> Arrays:
@@ -84,7 +85,8 @@ def _write(folder: Path, part: Path, turn: Path, shapes: Shapes, chunks: Chunks)
     for left in folder.parent.glob(f".{folder.name}.*.part"):  # by a process that was killed
         if left != part:
             shutil.rmtree(left, ignore_errors=True)
-    tell, done = _teller(turn, next(iter(shapes.values()))[0], folder), 0
+    count = next(iter(shapes.values()))[0]
+    done, line = 0, ProgressLine(sys.stderr)
     with ExitStack() as stack:  # plain files: of a memory map, a full disk would end the process without a word
         files = {name: stack.enter_context((part / f"{name}.npy").open("wb")) for name in shapes}
         for name, shape in shapes.items():
@@ -96,23 +98,11 @@ def _write(folder: Path, part: Path, turn: Path, shapes: Shapes, chunks: Chunks)
                 files[name].flush()
                 os.fsync(files[name].fileno())  # each time: one long wait at the end would pass for the end of us
             done += len(values)
-            tell(done)
+            with suppress(FileNotFoundError):
+                os.utime(turn)  # we live
+            line.show(f"writing {folder}: {done:,} of {count:,} rows")
+        line.end()
     part.rename(folder)
-
-
-def _teller(turn: Path, rows: int, folder: Path) -> Callable[[int], None]:
-    """Return what says now and then how far it is, and shows others that we live."""
-    told = time.monotonic()
-
-    def tell(done: int) -> None:
-        nonlocal told
-        with suppress(FileNotFoundError):
-            os.utime(turn)
-        if time.monotonic() - told >= TELL_EVERY_S:
-            told = time.monotonic()
-            print(f"writing {folder}: {done:,} of {rows:,} rows", file=sys.stderr, flush=True)
-
-    return tell
 
 
 def _wait(folder: Path, turn: Path) -> None:

@@ -71,32 +71,27 @@ def _parquet(path: Path) -> "tuple[NDArray[np.generic], NDArray[np.generic]]":
     lacking = [name for name in (*CHANNELS, *PARAMETERS) if name not in table.column_names]
     if lacking:
         raise ValueError(f"{path} has no column {', '.join(lacking)}; expected: {FORMAT}")
-    return (
-        np.stack([_lists(path, name, table.column(name)) for name in CHANNELS], axis=2),
-        np.stack([_numbers(path, name, table.column(name)) for name in PARAMETERS], axis=1),
-    )
+    curves = [_column(path, name, table.column(name), POINTS) for name in CHANNELS]
+    parameters = [_column(path, name, table.column(name)) for name in PARAMETERS]
+    return np.stack(curves, axis=2), np.stack(parameters, axis=1)
 
 
-def _lists(path: Path, name: str, column: "pa.ChunkedArray") -> "NDArray[np.generic]":
-    """Return a column of lists as (curves, 200)."""
-    import pyarrow as pa
+def _column(path: Path, name: str, column: "pa.ChunkedArray", points: int | None = None) -> "NDArray[np.generic]":
+    """Return a column of numbers or, where `points` is given, of lists of so many numbers."""
+    import pyarrow.types as types
 
-    whole, kind = column.combine_chunks(), column.type
-    listed = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-    if not listed or not (pa.types.is_floating(kind.value_type) or pa.types.is_integer(kind.value_type)):
+    kind = number = column.type
+    listed = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+    if listed:
+        number = kind.value_type
+    if listed != (points is not None) or not (types.is_floating(number) or types.is_integer(number)):
         raise ValueError(f"{path}: the column {name} holds {kind}; expected: {FORMAT}")
+    if points is None:
+        return np.asarray(column.to_numpy())
+    whole = column.combine_chunks()
     lengths = whole.value_lengths().to_numpy(zero_copy_only=False)  # of what is null: NaN
-    wrong = np.flatnonzero(lengths != POINTS)
+    wrong = np.flatnonzero(lengths != points)
     if len(wrong):
-        raise ValueError(
-            f"{path}: {name} of curve {wrong[0]} (counted from 0) has {lengths[wrong[0]]:g} points; expected: {FORMAT}"
-        )
-    return np.asarray(whole.flatten().to_numpy(zero_copy_only=False)).reshape(-1, POINTS)
-
-
-def _numbers(path: Path, name: str, column: "pa.ChunkedArray") -> "NDArray[np.generic]":
-    import pyarrow as pa
-
-    if not (pa.types.is_floating(column.type) or pa.types.is_integer(column.type)):
-        raise ValueError(f"{path}: the column {name} holds {column.type}; expected: {FORMAT}")
-    return np.asarray(column.to_numpy())
+        found = f"{name} of curve {wrong[0]} (counted from 0) has {lengths[wrong[0]]:g} points"
+        raise ValueError(f"{path}: {found}; expected: {FORMAT}")
+    return np.asarray(whole.flatten().to_numpy(zero_copy_only=False)).reshape(-1, points)

@@ -3,7 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -20,6 +23,12 @@ class Samples:
 
     def __len__(self) -> int:
         return len(self.inputs)
+
+
+def next_tokens(rows: NDArray[np.integer]) -> Samples:
+    """Return the tokens of each row but the last as inputs, and of each row but the first as targets; both int64."""
+    tokens = torch.from_numpy(np.ascontiguousarray(rows, dtype=np.int64))
+    return Samples(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
 
 
 @dataclass(frozen=True)

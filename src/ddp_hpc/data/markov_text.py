@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddp_hpc.config.catalog import NotNegativeInt, PositiveInt
-from ddp_hpc.data._tasks import Dataset
-from ddp_hpc.data._tokens import next_tokens
+from ddp_hpc.data._tasks import Dataset, next_tokens
 
 SHAPE = (None,)
 TASK = "next_token"

@@ -6,6 +6,7 @@ are not public (P. Orlob, TU Dresden, 2022). The targets are standardised, so pr
 The metric is the share of curves of which both parameters are found to within 5 %.
 """
 
+import hashlib
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,6 @@ from ddp_hpc.config.catalog import Fraction, NotNegativeInt, PositiveInt
 from ddp_hpc.data import _own_curves, _ramberg_osgood
 from ddp_hpc.data._cached_arrays import Arrays, arrays
 from ddp_hpc.data._tasks import TASKS, Dataset, Samples, Task
-from ddp_hpc.runs.identity import file_hash
 
 SHAPE = (200, 3)
 TASK = "regression"
@@ -66,9 +66,11 @@ def build(
         raise ValueError(f"dataset strain_stress: samples={count}, expected: at least {_own_curves.FEWEST}")
     if path is not None:
         return _own(Path(path).expanduser(), samples)
-    code = f"{file_hash(Path(__file__))}{file_hash(Path(_ramberg_osgood.__file__))}"
+    code = hashlib.sha256(
+        b"".join(Path(file).read_bytes() for file in (__file__, _ramberg_osgood.__file__))
+    ).hexdigest()
     made = arrays(
-        folder / f"{count}-seed{seed}-noise{noise!r}-{code}",
+        folder / f"{count}-seed{seed}-noise{noise!r}-{code[:16]}",
         {"inputs": (count, *SHAPE), "targets": (count, OUTPUTS)},
         lambda: _chunks(count, seed, noise),
     )

@@ -6,8 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddp_hpc.config.catalog import PositiveInt, Share
-from ddp_hpc.data._tasks import Dataset
-from ddp_hpc.data._tokens import next_tokens
+from ddp_hpc.data._tasks import Dataset, next_tokens
 
 SHAPE = (None,)
 TASK = "next_token"

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from ddp_hpc.config.spec import RunSpec
 from ddp_hpc.execution.rank_series import RankPart
 from ddp_hpc.profiling import energy
-from ddp_hpc.profiling.node_sampler import Samples, Series
 from ddp_hpc.profiling.nvml import COUNTERS
 from ddp_hpc.profiling.peaks import peak_flop_per_s
+from ddp_hpc.profiling.telemetry import GpuSamples, NodeSamples
 from ddp_hpc.training.result import WARM_UP_STEPS
 
 SLOWED = 0x04 | 0x08 | 0x20 | 0x40 | 0x80  # power cap, hardware slowdown, heat (software, hardware), power brake
@@ -37,7 +37,7 @@ Columns = dict[str, Any]
 class _Gpu:
     """A GPU's samples on its node's clock, and the windows that count."""
 
-    series: Series
+    series: GpuSamples
     host: str
     windows: list[energy.Window]
     zero_s: float
@@ -110,7 +110,7 @@ def columns(parts: Sequence[RankPart], spec: RunSpec, run: Mapping[str, Any]) ->
     return values | work, _samples(list(gpus.values())), reasons | why_not
 
 
-def _cpu_joules(samples: Samples, windows: Sequence[energy.Window]) -> tuple[float | None, str]:
+def _cpu_joules(samples: NodeSamples, windows: Sequence[energy.Window]) -> tuple[float | None, str]:
     if samples.cpu_reason:
         return None, samples.cpu_reason
     t_s = np.array(samples.cpu_t_ns, dtype=np.int64) / 1e9

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from mpi4py import MPI
 
-from ddp_hpc.profiling.node_sampler import Meter, Samples
+from ddp_hpc.profiling.telemetry import NodeSamples, NodeTelemetry
 
 if TYPE_CHECKING:
     import torch
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Metered:
     """What was metered on a rank: its node's samples, if it is the one that samples there, and its model's work."""
 
-    samples: Samples | None = None
+    samples: NodeSamples | None = None
     ranks: tuple[int, ...] = ()  # of the node
     flop_per_sample: float | None = None
     no_flop: str = "counted on rank 0"
@@ -32,7 +32,7 @@ class NodeMeter:
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self._comm = comm
-        self._meter: Meter | None = None
+        self._meter: NodeTelemetry | None = None
         self._ranks: tuple[int, ...] = ()
 
     def start(self, device: "torch.device") -> None:
@@ -47,7 +47,7 @@ class NodeMeter:
         node.Free()
         if found is not None:
             self._ranks = tuple(rank for rank, _ in found)
-            self._meter = Meter([uuid for _, uuid in found if uuid is not None])
+            self._meter = NodeTelemetry([uuid for _, uuid in found if uuid is not None])
 
     def stop(self) -> Metered:
         """End the sampling; return what there is."""

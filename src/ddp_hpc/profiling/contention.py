@@ -19,7 +19,7 @@ _COUNTED = 8
 
 
 @dataclass(frozen=True)
-class Reading:
+class CpuTimes:
     """What Linux had counted at one time, in seconds; None where it does not tell."""
 
     waited_s: Mapping[int, float] | None  # each thread of this process, by its number: ready and without a core
@@ -37,7 +37,7 @@ class Contention:
     wall_s: float
 
 
-def read(proc: Path = PROC) -> Reading:
+def read(proc: Path = PROC) -> CpuTimes:
     """Return what has been counted until now."""
     waited = {}
     for task in (proc / "self" / "task").glob("[0-9]*"):
@@ -45,7 +45,7 @@ def read(proc: Path = PROC) -> Reading:
             waited[int(task.name)] = int((task / "schedstat").read_text().split()[1]) / 1e9
         except (OSError, ValueError, IndexError):  # the thread has ended, or nobody counts
             continue
-    return Reading(waited or None, _busy_s(proc / "stat"), time.process_time())
+    return CpuTimes(waited or None, _busy_s(proc / "stat"), time.process_time())
 
 
 def _busy_s(file: Path) -> dict[int, float] | None:
@@ -62,7 +62,7 @@ def _busy_s(file: Path) -> dict[int, float] | None:
     return {core: count / per_second for core, count in ticks.items()} or None
 
 
-def between(before: Reading, after: Reading, wall_s: float) -> Contention:
+def between(before: CpuTimes, after: CpuTimes, wall_s: float) -> Contention:
     """Return what was counted between two readings of one process; a thread that began meanwhile has waited from 0."""
     wait_s = busy_s = None
     if before.waited_s is not None and after.waited_s is not None:

@@ -11,21 +11,6 @@ KIB, KB = 1024, 1000
 POLL_EVERY_S = 2.0  # without a counter of PCIe traffic NVML watches it for 20 ms at each call
 ALL_LINKS = 0xFFFFFFFF  # scope of an NVLink counter: summed over the links
 
-# what is read, in the order in which it is read: energy and power first, at the time of the sample
-COUNTERS = (
-    "energy_counter_j",
-    "power_w",
-    "utilisation",
-    "memory_used_bytes",
-    "sm_clock_mhz",
-    "memory_clock_mhz",
-    "temperature_c",
-    "throttle_reasons",
-    "pcie_rx_bytes_per_s",
-    "pcie_tx_bytes_per_s",
-    "nvlink_rx_bytes_per_s",
-    "nvlink_tx_bytes_per_s",
-)
 OF_A_WHOLE_GPU = ("energy_counter_j", "power_w")
 MIG = "a MIG slice has no meter of its own: the GPU's counts all of its slices"
 
@@ -48,7 +33,7 @@ class Device:
             nvml: the module pynvml, initialised.
             uuid: as torch gives it, without prefix, or as NVML does, with `GPU-` or `MIG-`.
         """
-        self._nvml = nvml
+        self.nvml = nvml
         self.uuid, self.asked, self.name, self.lost = uuid, uuid, "", ""
         self.reasons: dict[str, str] = {}
         self._final: set[str] = set()
@@ -58,7 +43,6 @@ class Device:
         if handle is None:
             return
         self._handle = handle
-        self._read: dict[str, Callable[[], float | None]] = {name: getattr(self, f"_{name}") for name in COUNTERS}
         if mig:
             for name in OF_A_WHOLE_GPU:
                 self._give_up(name, MIG)
@@ -68,18 +52,18 @@ class Device:
         problem = ""
         for form in forms:
             try:
-                handle = self._nvml.nvmlDeviceGetHandleByUUID(form)
-                self.uuid, self.name = form, as_text(self._nvml.nvmlDeviceGetName(handle))
+                handle = self.nvml.nvmlDeviceGetHandleByUUID(form)
+                self.uuid, self.name = form, as_text(self.nvml.nvmlDeviceGetName(handle))
                 return handle, form.startswith("MIG-") or self._is_sliced(handle)
-            except self._nvml.NVMLError as error:
+            except self.nvml.NVMLError as error:
                 problem = problem or as_text(str(error))
         self._lose(f"NVML finds no device of UUID {uuid}: {problem}")
         return None, False
 
     def _is_sliced(self, handle: Any) -> bool:
         try:
-            return bool(self._nvml.nvmlDeviceGetMigMode(handle)[0])
-        except self._nvml.NVMLError:
+            return bool(self.nvml.nvmlDeviceGetMigMode(handle)[0])
+        except self.nvml.NVMLError:
             return False
 
     def _lose(self, why: str) -> None:
@@ -94,12 +78,12 @@ class Device:
     def read(self) -> dict[str, float]:
         """Return what can be read now, by counter; nothing if the device is lost."""
         found: dict[str, float] = {}
-        for name in COUNTERS if not self.lost else ():
+        for name, read in COUNTERS.items() if not self.lost else ():
             if name in self._final:
                 continue
             try:
-                value = self._read[name]()
-            except self._nvml.NVMLError as error:
+                value = read(self)
+            except self.nvml.NVMLError as error:
                 code = getattr(error, "value", None)
                 if code in self._codes(_LOST):
                     self._lose(f"lost: {as_text(str(error))}")
@@ -112,7 +96,7 @@ class Device:
                 self._give_up(name, f"{type(error).__name__}: {error}")
                 continue
             if value is not None:
-                found[name] = value
+                found[name] = float(value)
         return found
 
     def unread(self, read: set[str]) -> dict[str, str]:
@@ -124,74 +108,52 @@ class Device:
         return {name: self.reasons.get(name, "it never moved") for name in COUNTERS if name not in read}
 
     def _codes(self, names: tuple[str, ...]) -> list[int]:
-        return [getattr(self._nvml, f"NVML_ERROR_{name}") for name in names]
+        return [getattr(self.nvml, f"NVML_ERROR_{name}") for name in names]
 
-    def _energy_counter_j(self) -> float:
-        return float(self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)) / 1e3
+    def ask(self, function: str, *arguments: Any) -> Any:
+        """Return what `nvmlDeviceGet...` says of this device."""
+        return getattr(self.nvml, f"nvmlDeviceGet{function}")(self._handle, *arguments)
 
-    def _power_w(self) -> float:
-        try:  # now; the other is the mean of the last second from Ampere on
-            return self._field(self._nvml.NVML_FI_DEV_POWER_INSTANT) / 1e3
-        except self._nvml.NVMLError:
-            return float(self._nvml.nvmlDeviceGetPowerUsage(self._handle)) / 1e3
+    def power_w(self) -> float:
+        """Return the power now; where there is none, the mean of the last second from Ampere on."""
+        try:
+            return self._field(self.nvml.NVML_FI_DEV_POWER_INSTANT) / 1e3
+        except self.nvml.NVMLError:
+            return float(self.ask("PowerUsage")) / 1e3
 
-    def _utilisation(self) -> float:
-        return float(self._nvml.nvmlDeviceGetUtilizationRates(self._handle).gpu) / 100
-
-    def _memory_used_bytes(self) -> float:
-        return float(self._nvml.nvmlDeviceGetMemoryInfo(self._handle).used)
-
-    def _sm_clock_mhz(self) -> float:
-        return float(self._nvml.nvmlDeviceGetClockInfo(self._handle, self._nvml.NVML_CLOCK_SM))
-
-    def _memory_clock_mhz(self) -> float:
-        return float(self._nvml.nvmlDeviceGetClockInfo(self._handle, self._nvml.NVML_CLOCK_MEM))
-
-    def _temperature_c(self) -> float:
-        return float(self._nvml.nvmlDeviceGetTemperature(self._handle, self._nvml.NVML_TEMPERATURE_GPU))
-
-    def _throttle_reasons(self) -> float:
-        return float(self._nvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle))
-
-    def _pcie_rx_bytes_per_s(self) -> float | None:
-        return self._pcie("rx", self._nvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES, self._nvml.NVML_PCIE_UTIL_RX_BYTES)
-
-    def _pcie_tx_bytes_per_s(self) -> float | None:
-        return self._pcie("tx", self._nvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES, self._nvml.NVML_PCIE_UTIL_TX_BYTES)
-
-    def _pcie(self, way: str, number: int, other: int) -> float | None:
+    def pcie(self, way: str) -> float | None:
+        """Return the bytes per second that come in, `RX`, or go out, `TX`."""
         if way not in self._polled_ns:
             try:
-                return self._rate(f"pcie_{way}", number, 1)
-            except self._nvml.NVMLError:
+                return self._rate(f"PCIE_COUNT_{way}_BYTES", 1)
+            except self.nvml.NVMLError:
                 self._polled_ns[way] = 0
         now_ns = time.perf_counter_ns()
         if now_ns - self._polled_ns[way] < 1e9 * POLL_EVERY_S:
             return None
         self._polled_ns[way] = now_ns
-        return KB * float(self._nvml.nvmlDeviceGetPcieThroughput(self._handle, other))
+        return KB * float(self.ask("PcieThroughput", getattr(self.nvml, f"NVML_PCIE_UTIL_{way}_BYTES")))
 
-    def _nvlink_rx_bytes_per_s(self) -> float | None:
-        return self._rate("nvlink_rx", self._nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, KIB, ALL_LINKS)
-
-    def _nvlink_tx_bytes_per_s(self) -> float | None:
-        return self._rate("nvlink_tx", self._nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, KIB, ALL_LINKS)
+    def nvlink(self, way: str) -> float | None:
+        """As `pcie`, of all links together."""
+        return self._rate(f"NVLINK_THROUGHPUT_DATA_{way}", KIB, ALL_LINKS)
 
     def _field(self, number: int, scope: int = 0) -> float:
-        value = self._nvml.nvmlDeviceGetFieldValues(self._handle, [(number, scope)])[0]
+        value = self.ask("FieldValues", [(number, scope)])[0]
         if value.nvmlReturn != 0:
-            raise self._nvml.NVMLError(value.nvmlReturn)
+            raise self.nvml.NVMLError(value.nvmlReturn)
         kinds = {
-            self._nvml.NVML_VALUE_TYPE_DOUBLE: "dVal",
-            self._nvml.NVML_VALUE_TYPE_UNSIGNED_INT: "uiVal",
-            self._nvml.NVML_VALUE_TYPE_UNSIGNED_LONG: "ulVal",
-            self._nvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG: "ullVal",
-            self._nvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG: "sllVal",
+            self.nvml.NVML_VALUE_TYPE_DOUBLE: "dVal",
+            self.nvml.NVML_VALUE_TYPE_UNSIGNED_INT: "uiVal",
+            self.nvml.NVML_VALUE_TYPE_UNSIGNED_LONG: "ulVal",
+            self.nvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG: "ullVal",
+            self.nvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG: "sllVal",
         }
         return float(getattr(value.value, kinds[value.valueType]))
 
-    def _rate(self, name: str, number: int, unit: int, scope: int = 0) -> float | None:
+    def _rate(self, name: str, unit: int, scope: int = 0) -> float | None:
         """Return how fast a counter rises, in bytes per second; None at first, and where it went back."""
+        number = getattr(self.nvml, f"NVML_FI_DEV_{name}")
         now_ns, now = time.perf_counter_ns(), unit * self._field(number, scope)
         then_ns, then = self._last.get(name, (now_ns, now))
         self._last[name] = (now_ns, now)
@@ -201,3 +163,20 @@ class Device:
 def as_text(words: str | bytes) -> str:
     """Return words of NVML, which in some versions are bytes, as text."""
     return words.decode(errors="replace") if isinstance(words, bytes) else words
+
+
+# how each counter is read, in this order: energy and power first, at the time of the sample
+COUNTERS: dict[str, Callable[[Device], float | None]] = {
+    "energy_counter_j": lambda gpu: gpu.ask("TotalEnergyConsumption") / 1e3,
+    "power_w": lambda gpu: gpu.power_w(),
+    "utilisation": lambda gpu: gpu.ask("UtilizationRates").gpu / 100,
+    "memory_used_bytes": lambda gpu: gpu.ask("MemoryInfo").used,
+    "sm_clock_mhz": lambda gpu: gpu.ask("ClockInfo", gpu.nvml.NVML_CLOCK_SM),
+    "memory_clock_mhz": lambda gpu: gpu.ask("ClockInfo", gpu.nvml.NVML_CLOCK_MEM),
+    "temperature_c": lambda gpu: gpu.ask("Temperature", gpu.nvml.NVML_TEMPERATURE_GPU),
+    "throttle_reasons": lambda gpu: gpu.ask("CurrentClocksThrottleReasons"),
+    "pcie_rx_bytes_per_s": lambda gpu: gpu.pcie("RX"),
+    "pcie_tx_bytes_per_s": lambda gpu: gpu.pcie("TX"),
+    "nvlink_rx_bytes_per_s": lambda gpu: gpu.nvlink("RX"),
+    "nvlink_tx_bytes_per_s": lambda gpu: gpu.nvlink("TX"),
+}

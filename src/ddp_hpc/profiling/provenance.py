@@ -4,7 +4,6 @@ import os
 import platform
 import re
 import resource
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ import torch
 
 from ddp_hpc import __version__
 from ddp_hpc.profiling.mpi_library import mpi_cuda_aware
+from ddp_hpc.system.commands import run
 
 _PREFIXES = ("OMP_", "OMPI_MCA_", "PRTE_MCA_", "PMIX_MCA_", "MPICH_", "FI_", "UCX_", "NCCL_", "CUDA_", "MKL_", "SLURM_")
 _SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|JWT|PRIVATE|KEY", re.IGNORECASE)
@@ -41,16 +41,17 @@ def software(mpi_library: str) -> dict[str, Any]:
         "numpy": np.__version__,
         "cuda": cuda,
         "nccl": ".".join(map(str, nccl)) if nccl else None,
-        "driver": _driver(),
+        "driver": _found(r"Module\s+(\S+)", Path("/proc/driver/nvidia/version")),
         "mpi": mpi_library.strip("\0 \n"),
         "mpi_cuda_aware": mpi_cuda_aware(),
         "kernel": platform.release(),
     }
 
 
-def _driver() -> str | None:
+def _found(pattern: str, file: Path) -> str | None:
+    """Return the first group of a pattern in a file of the kernel's; None where it has none."""
     try:
-        found = re.search(r"Module\s+(\S+)", Path("/proc/driver/nvidia/version").read_text())
+        found = re.search(pattern, file.read_text(), re.MULTILINE)
     except OSError:
         return None
     return found[1] if found else None
@@ -58,19 +59,11 @@ def _driver() -> str | None:
 
 def of_rank(device: torch.device) -> dict[str, Any]:
     """Return this rank's processor and, where it has one, its GPU."""
-    gpu = None
+    gpu, cpu = None, _found(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo")) or platform.machine()
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
         gpu = {"name": properties.name, "uuid": str(properties.uuid), "memory_bytes": properties.total_memory}
-    return {"pid": os.getpid(), "cpu": _cpu_model(), "clock": _cpu_clock(), "gpu": gpu}
-
-
-def _cpu_model() -> str:
-    try:
-        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    except OSError:
-        found = None
-    return found[1] if found else platform.machine()
+    return {"pid": os.getpid(), "cpu": cpu, "clock": _cpu_clock(), "gpu": gpu}
 
 
 def _cpu_clock(folder: Path = Path("/sys/devices/system/cpu/cpu0/cpufreq")) -> dict[str, Any] | None:
@@ -96,11 +89,8 @@ def source() -> dict[str, Any]:
     package = Path(__file__).parents[1]
 
     def git(*words: str) -> str | None:
-        try:
-            done = subprocess.run(["git", "-C", package, *words], capture_output=True, text=True, timeout=20)
-        except (OSError, subprocess.TimeoutExpired):
-            return None
-        return done.stdout.strip() if done.returncode == 0 else None
+        said = run(["git", "-C", str(package), *words], timeout_s=20)
+        return said.out.strip() if said.code == 0 else None
 
     if git("ls-files", "--error-unmatch", "perfmodel.py") is None:  # e.g. installed below somebody's repository
         return {"commit": None, "dirty": None}

@@ -8,7 +8,7 @@ from pathlib import Path
 POWERCAP = Path("/sys/class/powercap")
 
 
-class Packages:
+class CpuPackages:
     """The processor packages of this node.
 
     Attributes:

@@ -55,7 +55,7 @@ class Outcome:
     startup_s: float | None = None  # from the first launch to time zero; None: this is the first
     time_zero_ns: int = 0  # when this process began or went on, on the host's monotonic clock, which nobody sets back
     ended_ns: int = 0  # on the same; evaluation at the end comes later
-    cores_before: contention.Reading | None = None  # when this process began or went on
+    cores_before: contention.CpuTimes | None = None  # when this process began or went on
     crowding: contention.Contention | None = None  # since then, pauses included
     trained_s: float = 0.0  # since time zero, as of the last step at which ranks agreed
     evaluation_s: float = 0.0

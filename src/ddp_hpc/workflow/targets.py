@@ -19,7 +19,6 @@ from ddp_hpc.config.claims import tables_read
 from ddp_hpc.config.machine import Machine
 from ddp_hpc.config.spec import RunSpec
 from ddp_hpc.config.types import canonical_json
-from ddp_hpc.data._sources import is_fetched
 from ddp_hpc.runs import identity
 from ddp_hpc.runs.project import Project
 from ddp_hpc.runs.state import state_of
@@ -241,7 +240,7 @@ class Targets:
     def data_for(self, run: str) -> list[str]:
         """Return the receipts of datasets that must have been fetched before `run`; none for those that ship."""
         dataset = self.spec(run).dataset.name
-        return [f"results/data/{dataset}/archive.sha256"] if is_fetched(dataset) else []
+        return [f"results/data/{dataset}/archive.sha256"] if "URL" in catalog.constants("dataset", dataset) else []
 
 
 def run_file(run: str) -> str:

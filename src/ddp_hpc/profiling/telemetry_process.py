@@ -1,4 +1,4 @@
-"""The process that samples the GPUs and processors of a node: `python -m ddp_hpc.profiling.sampler_process`.
+"""The process that samples the GPUs and processors of a node: `python -m ddp_hpc.profiling.telemetry_process`.
 
 A process of its own, so that no call of NVML that hangs, and no lock of Python's, holds up the training. It reads one
 line of JSON, samples until it is told to stop, and writes what it has, pickled; if the other end goes away, it ends.
@@ -17,8 +17,9 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from ddp_hpc.profiling.nvml import COUNTERS, Device, as_text
-from ddp_hpc.profiling.rapl import Packages
-from ddp_hpc.system.process import die_with_parent
+from ddp_hpc.profiling.rapl import CpuPackages
+from ddp_hpc.profiling.telemetry import NO_GPU, GpuSamples, NodeSamples
+from ddp_hpc.system.process import boot_id, die_with_parent
 
 INTERVAL_S = 0.1
 MOST = 8192  # samples per device: beyond, every second is dropped and the interval doubled
@@ -28,7 +29,7 @@ LAST_S = 0.5  # how long the last reading may take
 Row = tuple[int, dict[str, float]]  # when, and what was read by counter
 
 
-class Sampling:
+class TelemetrySampler:
     """Samples until told to stop.
 
     Args:
@@ -41,8 +42,8 @@ class Sampling:
         self._uuids, self._interval_s, self._most = uuids, interval_s, most
         self._devices: list[tuple[Device, list[Row]]] = []
         self._cpu_rows: list[tuple[int, float]] = []
-        self._packages = Packages()
-        self._reason = ""  # why NVML cannot be asked at all
+        self._packages = CpuPackages()
+        self._reason = "" if uuids else NO_GPU  # why NVML is not asked at all
         self._asked_ns = time.perf_counter_ns()  # when the reading began that is under way; 0: none is
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -51,7 +52,7 @@ class Sampling:
         """Begin."""
         self._thread.start()
 
-    def stop(self) -> dict[str, Any]:
+    def stop(self) -> NodeSamples:
         """Take a last sample, if that does not take long, and return all."""
         self._stop.set()
         self._thread.join(LAST_S)
@@ -74,16 +75,10 @@ class Sampling:
         try:
             import pynvml
 
-            try:
-                pynvml.nvmlInit()
-            except pynvml.NVMLError as error:
-                self._reason = f"NVML: {as_text(str(error))}"
-                return
-            devices = [Device(pynvml, uuid) for uuid in self._uuids]
-        except Exception as error:
-            self._reason = f"NVML: {type(error).__name__}: {error}"
-            return
-        self._devices = [(device, []) for device in devices]
+            pynvml.nvmlInit()
+            self._devices = [(Device(pynvml, uuid), []) for uuid in self._uuids]
+        except Exception as error:  # whatever it is, the training goes on
+            self._reason = f"NVML: {as_text(str(error))}"
 
     def _sample(self) -> None:
         if (joules := self._packages.read()) is not None:
@@ -98,37 +93,33 @@ class Sampling:
                 del rows[1::2]
             self._interval_s *= 2
 
-    def _result(self) -> dict[str, Any]:
+    def _result(self) -> NodeSamples:
         waits_s = (time.perf_counter_ns() - self._asked_ns) / 1e9 if self._asked_ns else 0.0
         hangs = f"NVML has not answered for {waits_s:.1f} s" if waits_s > LAST_S and self._thread.is_alive() else ""
-        devices = [_series(device, list(rows), hangs) for device, rows in self._devices]
-        return {
-            "reason": self._reason or (hangs if not devices else ""),
-            "interval_s": self._interval_s,
-            "devices": devices,
-            "cpu": {
-                "reason": self._packages.reason,
-                "packages": self._packages.count,
-                "t_ns": array("q", [t_ns for t_ns, _ in self._cpu_rows]),
-                "joules": array("d", [joules for _, joules in self._cpu_rows]),
-            },
-        }
+        return NodeSamples(
+            boot=boot_id(),
+            reason=self._reason or (hangs if not self._devices else ""),
+            devices=[samples_of(device, list(rows), hangs) for device, rows in self._devices],
+            cpu_reason=self._packages.reason,
+            cpu_t_ns=array("q", [t_ns for t_ns, _ in self._cpu_rows]),
+            cpu_joules=array("d", [joules for _, joules in self._cpu_rows]),
+        )
 
 
-def _series(device: Device, rows: list[Row], hangs: str) -> dict[str, Any]:
+def samples_of(device: Device, rows: list[Row], hangs: str) -> GpuSamples:
     """Return a device's samples by counter, nan where there is none, and why counters were never read."""
     nan = float("nan")
     read = {name for _, values in rows for name in values}
     unread = device.unread(read)
-    return {
-        "uuid": device.uuid,
-        "asked": device.asked,
-        "name": device.name,
-        "ended": device.lost or hangs,
-        "reasons": {name: hangs or why for name, why in unread.items()} if not read else unread,
-        "t_ns": array("q", [t_ns for t_ns, _ in rows]),
-        "values": {name: array("d", [values.get(name, nan) for _, values in rows]) for name in COUNTERS},
-    }
+    return GpuSamples(
+        uuid=device.uuid,
+        asked=device.asked,
+        name=device.name,
+        ended=device.lost or hangs,
+        reasons={name: hangs or why for name, why in unread.items()} if not read else unread,
+        t_ns=array("q", [t_ns for t_ns, _ in rows]),
+        values={name: array("d", [values.get(name, nan) for _, values in rows]) for name in COUNTERS},
+    )
 
 
 def main() -> NoReturn:
@@ -138,10 +129,10 @@ def main() -> NoReturn:
     with suppress(OSError, AttributeError):  # a rank may be bound to one core, which it needs
         os.sched_setaffinity(0, range(os.cpu_count() or 1))
     asked = json.loads(sys.stdin.readline() or "{}")
-    sampling = Sampling(**asked)
-    sampling.start()
+    sampler = TelemetrySampler(**asked)
+    sampler.start()
     if sys.stdin.readline().strip() == "stop":
-        sys.stdout.buffer.write(pickle.dumps(sampling.stop()))
+        sys.stdout.buffer.write(pickle.dumps(sampler.stop()))
         sys.stdout.flush()
     os._exit(0)  # whatever hangs
 

@@ -11,8 +11,8 @@ import pytest
 from metered import STAND_INS, stand_in
 from sandbox import wait_for
 
-from ddp_hpc.profiling import sampler_process
-from ddp_hpc.profiling.node_sampler import Meter
+from ddp_hpc.profiling import telemetry_process
+from ddp_hpc.profiling.telemetry import NodeTelemetry
 
 A, B, _ = stand_in().UUIDS
 
@@ -25,7 +25,7 @@ def meter(monkeypatch):
     def start(mode, uuids=(B,), **options):
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(STAND_INS), *sys.path]))
         monkeypatch.setenv("FAKE_NVML", mode)
-        begun.append(Meter(uuids, **options))
+        begun.append(NodeTelemetry(uuids, **options))
         return begun[-1]
 
     yield start
@@ -70,7 +70,7 @@ def test_a_node_whose_library_refuses_gives_the_reason(meter, mode, why):
 
 
 def test_without_a_gpu_and_readable_processors_nothing_is_started(meter, monkeypatch, tmp_path):
-    monkeypatch.setattr("ddp_hpc.profiling.node_sampler.Packages", lambda: type("None", (), {"reason": "RAPL: none"}))
+    monkeypatch.setattr("ddp_hpc.profiling.telemetry.CpuPackages", lambda: type("None", (), {"reason": "RAPL: none"}))
     one = meter("", [])
     assert one._process is None
     samples = one.stop()
@@ -97,7 +97,7 @@ def test_a_killed_sampler_is_a_reason(meter):
 
 
 def test_a_sampler_ends_with_its_rank():
-    code = "import time; from ddp_hpc.profiling.node_sampler import Meter; m = Meter(['x'])"
+    code = "import time; from ddp_hpc.profiling.telemetry import NodeTelemetry; m = NodeTelemetry(['x'])"
     code += "; print(m._process.pid, flush=True)"
     rank = subprocess.Popen([sys.executable, "-c", f"{code}; time.sleep(60)"], stdout=subprocess.PIPE, text=True)
     sampler_pid = int(rank.stdout.readline())
@@ -119,11 +119,11 @@ def _alive(pid):
 def test_a_long_run_keeps_fewer_samples_at_longer_intervals(monkeypatch):
     fake = stand_in()
     monkeypatch.setitem(sys.modules, "pynvml", fake)
-    one = sampler_process.Sampling([A, B], interval_s=0.1, most=16)
+    one = telemetry_process.TelemetrySampler([A, B], interval_s=0.1, most=16)
     one._open()
     for _ in range(100):
         one._sample()
-    said = one._result()
-    assert [len(device["t_ns"]) for device in said["devices"]] == [len(said["devices"][0]["t_ns"])] * 2
-    assert 8 <= len(said["devices"][0]["t_ns"]) < 16
-    assert said["interval_s"] == pytest.approx(0.1 * 2**11)
+    devices = one._result().devices
+    assert [len(device.t_ns) for device in devices] == [len(devices[0].t_ns)] * 2
+    assert 8 <= len(devices[0].t_ns) < 16
+    assert one._interval_s == pytest.approx(0.1 * 2**11)

