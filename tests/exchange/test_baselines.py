@@ -1,4 +1,4 @@
-"""Exchanges over torch.distributed, and peers: on ranks, and where they cannot work."""
+"""Exchanges over torch.distributed, and baselines: on ranks, and where they cannot work."""
 
 import json
 import sys
@@ -27,12 +27,12 @@ SPEC = {
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_facts_hold_on(on_ranks, ranks):
-    on_ranks(ranks, "peers.py")
+    on_ranks(ranks, "baselines.py")
 
 
 def test_two_launches_at_once_need_no_two_ports_to_be_free(on_ranks):
     with ThreadPoolExecutor() as pool:
-        list(pool.map(lambda _: on_ranks(2, "peers.py::test_two_groups_at_once_do_not_meet"), range(2)))
+        list(pool.map(lambda _: on_ranks(2, "baselines.py::test_two_groups_at_once_do_not_meet"), range(2)))
 
 
 def test_nccl_is_refused_on_a_cpu_at_planning_if_that_is_known_and_else_at_the_start():

@@ -10,7 +10,7 @@ from ddp_hpc.profiling.phases import PARTS, PHASES
 from ddp_hpc.runs import records
 from ddp_hpc.system.process import boot_id
 from ddp_hpc.training.placement import Placement
-from ddp_hpc.training.result import WARM_UP_STEPS, Outcome
+from ddp_hpc.training.result import WARM_UP_STEPS, TrainResult
 
 EXCHANGE, DATA = PHASES.index("exchange_exposed_s"), PHASES.index("data_s")
 
@@ -105,7 +105,7 @@ LAUNCH = {"run": "r", "spec_hash": "s", "code_hash": "c", "launched_on": boot_id
 
 def ended(**fields):
     times = {"time_zero_ns": 110 * 10**9, "ended_ns": 120 * 10**9}
-    return Outcome(**times | {"evaluations": [(2, 0.9, 0.3)], "metric_name": "accuracy", "device": "cpu"} | fields)
+    return TrainResult(**times | {"evaluations": [(2, 0.9, 0.3)], "metric_name": "accuracy", "device": "cpu"} | fields)
 
 
 def make_row(parts, **outcome):
@@ -159,7 +159,7 @@ def test_what_a_failed_rank_leaves_ends_before_the_first_broken_loss():
             mine = part(0, [1.0, 2.0, 3.0, 4.0], [1.0] * 4, [0.5] * 4, [0] * 4)
             return mine
 
-    outcome = Outcome(timers=Clock())
+    outcome = TrainResult(timers=Clock())
     outcome.losses.extend([9.0] * WARM_UP_STEPS + [1.0, 2.0, float("nan")])
     assert measured.finite_curve(outcome) == ([1.5, 3.0], [1.0, 2.0])
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from ddp_hpc.models._replica import ALIGNMENT_BYTES, Replica, Snapshot
+from ddp_hpc.models._replica import ALIGNMENT_BYTES, Replica
+from ddp_hpc.training.snapshot import Snapshot
 
 CPU = torch.device("cpu")
 

@@ -18,15 +18,15 @@ def test_every_gradient_moves_the_weights_once_whatever_the_order(comm, length):
     replica = replica_of(length)
     exchange = make("async_server", replica, comm)
     expected, updates = 1.0, 0
-    for again in range(3):  # training goes on after all have settled
+    for again in range(3):  # training goes on after all have synchronized
         steps = [5 * rank + again for rank in range(comm.size)]
         constant_steps(replica, exchange, steps[comm.rank], comm.rank + 1)
-        exchange.settle()
+        exchange.synchronize()
         expected -= sum(number * (rank + 1) for rank, number in enumerate(steps))
         updates += sum(steps)
         assert torch.equal(replica.weights, torch.full((length,), expected, dtype=torch.float64))
         assert exchange.state()[0] == updates
-    exchange.settle()  # with nothing to do
+    exchange.synchronize()  # with nothing to do
     assert torch.equal(replica.weights, torch.full((length,), expected, dtype=torch.float64))
     exchange.close()
 
@@ -36,7 +36,7 @@ def test_nothing_is_lost_or_stuck_with_more_than_64_mb(comm):
     replica = replica_of(length, dtype=torch.float32)
     exchange = make("async_server", replica, comm)
     constant_steps(replica, exchange, 3, comm.rank + 1)
-    exchange.settle()
+    exchange.synchronize()
     exchange.close()
     assert torch.equal(replica.weights, torch.full((length,), 1 - 3.0 * sum(range(comm.size + 1))))
 
@@ -47,10 +47,10 @@ def test_a_gradient_that_is_lost_is_an_error(comm):
     constant_steps(replica, exchange, 4, 1)
     if comm.rank == 0 < comm.size - 1:
         with pytest.raises(RuntimeError, match=f"rank {comm.size - 1} sent 5 gradients, 4 were applied"):
-            exchange.settle()
+            exchange.synchronize()
     elif comm.rank == comm.size - 1 > 0:
         exchange._sent += 1  # as if one had not arrived
-    exchange.settle()
+    exchange.synchronize()
     exchange.close()
 
 
@@ -66,7 +66,7 @@ def test_a_slow_worker_holds_up_nobody(comm):
     else:
         constant_steps(replica, exchange, 25, 1)
         comm.send(None, slow)
-    exchange.settle()
+    exchange.synchronize()
     exchange.close()
     assert torch.equal(replica.weights, torch.full_like(replica.weights, 1 - 25 * slow - 2))
 
@@ -82,7 +82,7 @@ def test_a_worker_does_not_wait_for_weights(comm):
     else:
         constant_steps(replica, exchange, 2, 1)
         comm.send(None, 0)
-    exchange.settle()
+    exchange.synchronize()
     exchange.close()
     assert torch.equal(replica.weights, torch.full_like(replica.weights, 1 - 2 * comm.size))
 
@@ -91,11 +91,11 @@ def test_staleness_counts_the_updates_in_between(comm):
     replica = replica_of(64)
     exchange = make("async_server", replica, comm)
     constant_steps(replica, exchange, 30, 1)
-    exchange.settle()
+    exchange.synchronize()
     constant_steps(replica, exchange, 10, 1)
-    exchange.settle()
-    exchange.settle()  # as before an evaluation: nothing was sent, so the numbers stay
-    reported = exchange.report()
+    exchange.synchronize()
+    exchange.synchronize()  # as before an evaluation: nothing was sent, so the numbers stay
+    reported = exchange.metrics()
     exchange.close()
     if comm.rank:
         assert reported == {"staleness": None, "staleness_max": None}
@@ -110,14 +110,14 @@ def test_the_first_gradient_of_a_worker_is_as_stale_as_there_were_updates(comm):
     replica = replica_of(64)
     exchange = make("async_server", replica, comm)
     constant_steps(replica, exchange, 5, 1)
-    exchange.settle()  # what was before, e.g. a warm-up, does not count
+    exchange.synchronize()  # what was before, e.g. a warm-up, does not count
     if comm.rank == 0:
         constant_steps(replica, exchange, 7, 1)
     comm.Barrier()
     if comm.rank > 0:
         constant_steps(replica, exchange, 1, 1)
-    exchange.settle()
-    reported = exchange.report()
+    exchange.synchronize()
+    reported = exchange.metrics()
     exchange.close()
     if comm.rank == 0:
         stale = [0] * 7 + [7 + earlier for earlier in range(comm.size - 1)]
@@ -125,7 +125,7 @@ def test_the_first_gradient_of_a_worker_is_as_stale_as_there_were_updates(comm):
 
 
 def test_a_worker_takes_weights_over_while_training_goes_on(comm):
-    """Each waits for the other's news after its steps, so the weights must come without anybody settling."""
+    """Each waits for the other's news after its steps, so the weights must come without any `synchronize`."""
     if comm.size == 1:
         pytest.skip("there is no worker")
     replica = replica_of(16)
@@ -138,6 +138,6 @@ def test_a_worker_takes_weights_over_while_training_goes_on(comm):
             break
     if isinstance(exchange, async_server.Worker):
         assert not torch.equal(replica.weights, torch.ones(16, dtype=torch.float64))
-    exchange.settle()
+    exchange.synchronize()
     exchange.close()
     assert torch.equal(replica.weights, torch.full((16,), 1.0 - taken * comm.size, dtype=torch.float64))

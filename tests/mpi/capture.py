@@ -13,7 +13,7 @@ from torch import nn
 from ddp_hpc.config import catalog, spec
 from ddp_hpc.models import mlp
 from ddp_hpc.profiling.phases import PHASES
-from ddp_hpc.training import components, cuda_graphs, loop
+from ddp_hpc.training import components, cuda_graphs, trainer
 from ddp_hpc.training.placement import survey
 
 pytestmark = pytest.mark.usefixtures("comm")
@@ -47,8 +47,8 @@ def run(monkeypatch, mode, comm=MPI.COMM_SELF, **fields):
     monkeypatch.setattr(cuda_graphs, "mode", lambda spec, device: mode)
     monkeypatch.setattr(cuda_graphs, "CudaGraphs", Graphs)
     given = spec.load(BASE | fields)
-    outcome = loop.Outcome()
-    return outcome, loop.train(given, comm, survey(given, comm), Path("unused"), outcome)
+    outcome = trainer.TrainResult()
+    return outcome, trainer.train(given, comm, survey(given, comm), Path("unused"), outcome)
 
 
 RULES = [
@@ -106,9 +106,9 @@ def test_dropout_and_running_means_go_on_from_step_to_step(monkeypatch):
 def test_phases_are_known_of_every_fiftieth_step_and_fill_it(monkeypatch):
     outcome, _ = run(monkeypatch, "whole step")
     timings = outcome.timers.timings()
-    fused = timings.fused[loop.WARM_UP_STEPS :]
+    fused = timings.fused[trainer.WARM_UP_STEPS :]
     assert np.flatnonzero(~fused).tolist() == [0, 50, 100]
-    phases_s = timings.phases_s[loop.WARM_UP_STEPS :]
+    phases_s = timings.phases_s[trainer.WARM_UP_STEPS :]
     assert not phases_s[fused][:, :-1].any()
     assert (phases_s[fused][:, PHASES.index("rest_s")] > 0).all()
     for phase in ("data_s", "forward_s", "backward_s", "update_s"):
@@ -158,7 +158,7 @@ def test_a_model_that_a_graph_would_get_wrong_is_refused(monkeypatch, model, tol
 def test_a_batch_of_another_size_is_refused_by_name(monkeypatch):
     given = spec.load(BASE)
     parts = components.assemble(given, MPI.COMM_SELF, Path("unused"), torch.device("cpu"))
-    step = cuda_graphs.Captured(parts, Graphs(None), loop.whole_step, whole=True)
+    step = cuda_graphs.Captured(parts, Graphs(None), trainer.whole_step, whole=True)
     step(0)
     parts.batches._numbers = lambda number: torch.arange(11)
     with pytest.raises(ValueError, match="the batch of step 4 has 11 samples, there is room for 12"):
@@ -195,8 +195,8 @@ def test_on_a_gpu_too(rule, exchange, placement):
         given = spec.load(
             BASE | {"device": "cuda", "capture": how, "exchange": exchange, "data_placement": placement} | rule
         )
-        outcome = loop.Outcome()
-        loop.train(given, MPI.COMM_SELF, survey(given, MPI.COMM_SELF), Path("unused"), outcome)
+        outcome = trainer.TrainResult()
+        trainer.train(given, MPI.COMM_SELF, survey(given, MPI.COMM_SELF), Path("unused"), outcome)
         assert (outcome.captured == "off") == (how == "off")
         return outcome.losses
 

@@ -4,7 +4,7 @@ from importlib import import_module
 
 from ddp_hpc.config import catalog
 
-# peers that must be told of what ours do by themselves
+# baselines that must be told of what ours do by themselves
 UNUSED = {"torch_ddp": {"find_unused_parameters": True}}
 
 
@@ -20,7 +20,7 @@ def usable(world_size, **flags):
 
 
 def installed(name):
-    """Whether the peer of that name, if it is one, can be imported."""
+    """Whether the baseline of that name, if it is one, can be imported."""
     package = catalog.constants("exchange", name).get("PACKAGE")
     try:
         return package is None or bool(import_module(package))

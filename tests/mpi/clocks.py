@@ -12,7 +12,7 @@ from ddp_hpc.execution import run_record
 from ddp_hpc.execution.clock_sync import Reading, clock_offset, on_first_clock, reading
 from ddp_hpc.execution.rank_series import curves
 from ddp_hpc.profiling import timers
-from ddp_hpc.training import components, loop, placement
+from ddp_hpc.training import components, placement, trainer
 
 REAL = time.perf_counter_ns
 DELAY_S = 0.05
@@ -68,8 +68,8 @@ def test_waiting_is_found_though_every_rank_has_another_clock(comm, monkeypatch)
     )
     place = replace(placement.survey(given, comm), hosts=comm.size)
 
-    before, outcome = reading(comm, clock), loop.Outcome()
-    loop.train(given, comm, place, Path("unused"), outcome)
+    before, outcome = reading(comm, clock), trainer.TrainResult()
+    trainer.train(given, comm, place, Path("unused"), outcome)
     parts = run_record.gather(outcome, place, {"import_s": 0.0}, comm, clock=before)
 
     if comm.rank == 0:

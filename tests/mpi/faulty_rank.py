@@ -39,7 +39,7 @@ def faulty_train(train):
 
 
 mpi4py.rc.initialize = mpi4py.rc.finalize = False  # as rank.main does; it comes too late here
-from ddp_hpc.training import loop as train  # noqa: E402
+from ddp_hpc.training import trainer as train  # noqa: E402
 
 train.train = faulty_train(train.train)
 rank.main([attempt])

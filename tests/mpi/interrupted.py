@@ -7,8 +7,8 @@ import torch
 
 from ddp_hpc.config import spec
 from ddp_hpc.system.process import boot_id
-from ddp_hpc.training import checkpoint, loop, placement
-from ddp_hpc.training.result import Outcome
+from ddp_hpc.training import checkpoint, placement, trainer
+from ddp_hpc.training.result import TrainResult
 
 BASE = {
     "model": {"name": "mlp", "widths": [16]},
@@ -36,7 +36,7 @@ def run(comm, folder=None, ask_at=None, kill_at=None, every_s=0.0, owner=(), ask
         kill_at: the step at which all ranks are killed; outcome and replica are then those so far.
     """
     given, launched_ns = spec.load(BASE | {"world_size": comm.size} | fields), time.perf_counter_ns()
-    place, outcome, asked, said = placement.survey(given, comm), Outcome(), list(asked), []
+    place, outcome, asked, said = placement.survey(given, comm), TrainResult(), list(asked), []
     kept = checkpoint.Checkpoints(
         folder=folder,
         launch=LAUNCH | {"spec_hash": given.hash, "world_size": comm.size, "launched_ns": launched_ns} | dict(owner),
@@ -53,7 +53,7 @@ def run(comm, folder=None, ask_at=None, kill_at=None, every_s=0.0, owner=(), ask
             raise KilledError
 
     try:
-        replica = loop.train(given, comm, place, Path("unused"), outcome, report, checkpoints=kept)
+        replica = trainer.train(given, comm, place, Path("unused"), outcome, report, checkpoints=kept)
     except KilledError:
         replica = None
     return outcome, replica, said
@@ -65,7 +65,7 @@ def in_parts(comm, folder, steps, **fields):
         outcome, _, _ = run(comm, folder, ask_at=(rank, step), **fields)
         assert outcome.interrupted
         assert outcome.saved
-        assert outcome.steps == step + loop.AGREE_EVERY_STEPS  # asked after the ranks had agreed
+        assert outcome.steps == step + trainer.AGREE_EVERY_STEPS  # asked after the ranks had agreed
     return run(comm, folder, **fields)
 
 

@@ -16,7 +16,7 @@ from ddp_hpc.execution import node_meter, run_record
 from ddp_hpc.profiling import flops, provenance
 from ddp_hpc.runs import records
 from ddp_hpc.system.process import boot_id
-from ddp_hpc.training import loop, placement
+from ddp_hpc.training import placement, trainer
 
 A, B, C = stand_in().UUIDS
 FIELDS = {
@@ -40,7 +40,7 @@ def folder(comm, tmp_path):
 def trained(comm, folder, monkeypatch, mode, uuids, steps=160, wait_s=0.0):
     """Train on CPU ranks that say they use these GPUs; return the losses. Rank 0 leaves the records in `folder`."""
     given = spec.load(FIELDS | {"world_size": comm.size, "budget": {"steps": steps}})
-    place, outcome, meter = placement.survey(given, comm), loop.Outcome(), node_meter.NodeMeter(comm)
+    place, outcome, meter = placement.survey(given, comm), trainer.TrainResult(), node_meter.NodeMeter(comm)
     gpu = SimpleNamespace(uuid=uuids[comm.rank % len(uuids)], name="Tesla T4", total_memory=1)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: gpu)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(STAND_INS), *sys.path]))
@@ -50,7 +50,7 @@ def trained(comm, folder, monkeypatch, mode, uuids, steps=160, wait_s=0.0):
         meter.start(torch.device("cuda") if uuids != [None] else device)
         time.sleep(wait_s)  # the sampler starts beside the training, which may be short
 
-    replica = loop.train(given, comm, place, Path("unused"), outcome, meter=begin)
+    replica = trainer.train(given, comm, place, Path("unused"), outcome, meter=begin)
     metered = node_meter.with_work(meter.stop(), replica, outcome.example)
     facts = {"gpu": provenance.of_rank(torch.device("cuda"))["gpu"]} if uuids != [None] else {"gpu": None}
     monkeypatch.setattr(provenance, "of_rank", lambda device: facts)
@@ -99,8 +99,8 @@ def test_one_rank_alone_counts_the_work_of_a_model_whatever_exchange_listens_to_
     for name in usable(comm.size, OVERLAPS=True):
         fields = {"world_size": comm.size, "budget": {"steps": 4}, "exchange": name, "evaluate_every_steps": None}
         given = spec.load(FIELDS | fields)
-        place, outcome = placement.survey(given, comm), loop.Outcome()
-        replica = loop.train(given, comm, place, Path("unused"), outcome)
+        place, outcome = placement.survey(given, comm), trainer.TrainResult()
+        replica = trainer.train(given, comm, place, Path("unused"), outcome)
         if comm.rank == 0:
             weights, gradients = replica.weights.clone(), replica.gradients.clone()
             trained = [span.parameter for span in replica.spans]

@@ -11,7 +11,7 @@ from ddp_hpc.config import spec
 from ddp_hpc.data import step_function
 from ddp_hpc.execution import run_record
 from ddp_hpc.training import components, placement, sampler
-from ddp_hpc.training import loop as training
+from ddp_hpc.training import trainer as training
 
 STEPS, POINTS, SEED = 300, 50, 7
 NEURON = {
@@ -39,7 +39,7 @@ WAYS = {
 def test_every_loss_of_every_rank_is_that_of_a_plain_loop(comm, way):
     fields = {"exchange": "mpi_allreduce", "model": {"name": "neuron", "loss": "published"}, "sampling": "partitioned"}
     given = spec.load(NEURON | fields | {"world_size": comm.size} | WAYS[way])
-    place, outcome = placement.survey(given, comm), training.Outcome()
+    place, outcome = placement.survey(given, comm), training.TrainResult()
     start = components.assemble(given, comm, Path("unused"), torch.device("cpu")).replica.weights[0].item()
     training.train(given, comm, place, Path("unused"), outcome)
     parts = run_record.gather(outcome, place, {"import_s": 0.0}, comm)

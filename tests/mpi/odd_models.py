@@ -14,7 +14,7 @@ from training import BASE, run
 
 from ddp_hpc.config import spec
 from ddp_hpc.models import mlp
-from ddp_hpc.training import components, loop
+from ddp_hpc.training import components, trainer
 
 
 def give(monkeypatch, build):
@@ -24,21 +24,21 @@ def give(monkeypatch, build):
 
 def test_a_loss_that_breaks_in_the_last_step_of_one_rank_ends_all_of_them(comm, monkeypatch):
     """Where ranks take their steps each by itself, the others may have ended well."""
-    calls, assemble = itertools.count(1), loop.assemble
+    calls, assemble = itertools.count(1), trainer.assemble
 
     def break_the_last(*arguments):
         parts = assemble(*arguments)
         loss = parts.loss
 
         def broken(outputs, targets):
-            last = next(calls) == loop.WARM_UP_STEPS + 20
+            last = next(calls) == trainer.WARM_UP_STEPS + 20
             value = loss(outputs, targets)
             return value + (float("inf") if last and comm.rank == comm.size - 1 else 0.0)  # its gradient is finite
 
         object.__setattr__(parts, "loss", broken)
         return parts
 
-    monkeypatch.setattr(loop, "assemble", break_the_last)
+    monkeypatch.setattr(trainer, "assemble", break_the_last)
     for name in usable(comm.size):
         calls = itertools.count(1)
         outcome, *_ = run(comm, exchange=name)
@@ -127,7 +127,7 @@ def renew(layer):
     layer.weight = nn.Parameter(layer.weight.detach().clone())
 
 
-@pytest.mark.parametrize("call", [1, loop.WARM_UP_STEPS + 15], ids=["warm-up", "later"])
+@pytest.mark.parametrize("call", [1, trainer.WARM_UP_STEPS + 15], ids=["warm-up", "later"])
 @pytest.mark.parametrize("do", [clamp, renew, nn.Linear.zero_grad, lambda layer: layer.weight.requires_grad_(False)])
 def test_a_model_whose_weights_would_no_longer_be_trained_is_refused(comm, monkeypatch, do, call):
     """Its loss would stand still, or fall less, with no word of why."""

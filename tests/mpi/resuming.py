@@ -143,7 +143,7 @@ def test_steps_are_counted_once_and_what_lies_between_is_lost_not_trained(comm, 
         assert known_s == pytest.approx(wall_s, rel=0.2)  # nothing is left out, or there twice
 
 
-def test_ranks_that_wait_for_nobody_settle_before_they_leave_and_go_on_from_there(comm, folder):
+def test_ranks_that_wait_for_nobody_synchronize_before_they_leave_and_go_on_from_there(comm, folder):
     for name in usable(comm.size, SYNCHRONOUS=False):
         given = {"exchange": name, "learning_rate": 0.1 / comm.size, "budget": {"steps": 200}}
         # the last rank is not asked, if there are several: it is through with its steps when the others leave

@@ -13,7 +13,7 @@ from ddp_hpc.config import spec
 from ddp_hpc.exchange import _server, parameter_server, sharded_server
 from ddp_hpc.exchange._protocol import NoTimers
 from ddp_hpc.models import mlp
-from ddp_hpc.training import components, loop, optimizers
+from ddp_hpc.training import components, optimizers, trainer
 
 DIGITS = {
     "model": {"name": "mlp", "widths": [16]},
@@ -27,7 +27,7 @@ DIGITS = {
 
 
 class Marks(NoTimers):
-    """Remembers what an exchange tells the clock."""
+    """Stateful what an exchange tells the clock."""
 
     def __init__(self):
         self.marked = []
@@ -147,20 +147,20 @@ def test_averaging_weights_in_each_step_is_averaging_gradients_from_the_second_s
     apart = assembled(comm, {"name": "weight_average", "different_starts": True}, **fields)
     starts = comm.allgather(apart.replica.weights.numpy().copy())
     assert len({start.tobytes() for start in starts}) == comm.size
-    loop.training_step(apart, 0)
+    trainer.training_step(apart, 0)
 
     together = assembled(comm, "mpi_allreduce", **fields)
     together.replica.weights.copy_(apart.replica.weights)
     for mine, other in zip(together.optimizers[0].state(), apart.optimizers[0].state(), strict=True):
         mine.copy_(torch.from_numpy(np.asarray(comm.allreduce(other.numpy() / comm.size))))
     for number in range(1, 12):
-        loop.training_step(apart, number)
-        loop.training_step(together, number)
+        trainer.training_step(apart, number)
+        trainer.training_step(together, number)
         np.testing.assert_allclose(apart.replica.weights, together.replica.weights, rtol=0, atol=1e-12)
     assert not np.allclose(apart.replica.weights, starts[0], atol=1e-3)  # it has moved
 
 
-def test_between_averages_ranks_differ_and_a_settling_shows_their_mean(comm):
+def test_between_averages_ranks_differ_and_synchronizing_shows_their_mean(comm):
     replica = replica_of(8)
     exchange = make("weight_average", replica, comm, period=3)
     mean = (comm.size + 1) / 2  # of the ranks' gradients below
@@ -170,7 +170,7 @@ def test_between_averages_ranks_differ_and_a_settling_shows_their_mean(comm):
         expected = 1 - averaged * mean - since * (comm.rank + 1)
         np.testing.assert_allclose(replica.weights, np.full(8, expected), atol=1e-12)
         own = replica.weights.clone()
-        exchange.settle()  # as before an evaluation, after which each goes on with its own
+        exchange.synchronize()  # as before an evaluation, after which each goes on with its own
         np.testing.assert_allclose(replica.weights, np.full(8, 1 - number * mean), atol=1e-12)
         replica.weights.copy_(own)
     assert exchange.state()[0] == 9

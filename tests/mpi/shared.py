@@ -15,7 +15,7 @@ from ddp_hpc.bench import sweep
 from ddp_hpc.config import spec
 from ddp_hpc.config.component import Choice
 from ddp_hpc.exchange import _shared_window
-from ddp_hpc.training import loop, placement
+from ddp_hpc.training import placement, trainer
 
 ONE_EACH = {"ranks_per_group": 1}
 SHARING = [("shared_memory", {}), ("hierarchical", {}), ("hogwild", {})]
@@ -30,8 +30,8 @@ DIGITS = {
 
 def run(comm, exchange, **fields):
     given = spec.load(DIGITS | {"exchange": exchange, "world_size": comm.size} | fields)
-    outcome = loop.Outcome()
-    replica = loop.train(given, comm, placement.survey(given, comm), Path("unused"), outcome)
+    outcome = trainer.TrainResult()
+    replica = trainer.train(given, comm, placement.survey(given, comm), Path("unused"), outcome)
     return outcome, replica
 
 
@@ -93,7 +93,7 @@ def test_any_grouping_follows_one_rank_with_the_whole_batch(comm, rule):
         | {"batch_size": 12 * comm.size, "dtype": "float64"}
     )
     alone = placement.survey(whole, MPI.COMM_SELF)
-    expected = loop.train(whole, MPI.COMM_SELF, alone, Path("unused"), loop.Outcome())
+    expected = trainer.train(whole, MPI.COMM_SELF, alone, Path("unused"), trainer.TrainResult())
     for ranks_per_group in range(1, comm.size + 1):
         exchange = {"name": "hierarchical", "ranks_per_group": ranks_per_group}
         runs = [run(comm, exchange, dtype="float64", budget={"steps": 20}, **rule) for _ in range(2)]
@@ -110,7 +110,7 @@ def test_what_sums_within_a_group_must_be_for_the_device(comm):
 @pytest.mark.parametrize("optimizer", [{}, {"momentum": 0.9}])
 def test_a_shared_model_is_put_back_after_the_warm_up(comm, optimizer, monkeypatch):
     expected = run(comm, "shared_memory", learning_rate=0.1, budget={"steps": 5}, **optimizer)[0].losses[3:]
-    monkeypatch.setattr(loop, "WARM_UP_STEPS", 1)
+    monkeypatch.setattr(trainer, "WARM_UP_STEPS", 1)
     assert run(comm, "shared_memory", learning_rate=0.1, budget={"steps": 5}, **optimizer)[0].losses[1:] == expected
 
 
@@ -126,8 +126,8 @@ def test_hogwild_comes_as_far_on_the_digits_as_one_rank(comm):
 def test_hogwild_counts_the_updates_of_others_between_weights_and_use(comm):
     replica = replica_of(100)
     exchange = make("hogwild", replica, comm)
-    assert exchange.report() == {"staleness": None, "staleness_max": None}
-    for _ in range(2):  # counted anew after each settling
+    assert exchange.metrics() == {"staleness": None, "staleness_max": None}
+    for _ in range(2):  # counted anew after each `synchronize`
         comm.Barrier()  # what a rank sees when it begins
         for turn in range(comm.size):  # one after another: rank r misses the updates of those before it
             if turn == comm.rank:
@@ -137,9 +137,9 @@ def test_hogwild_counts_the_updates_of_others_between_weights_and_use(comm):
             if turn == comm.rank:
                 step(replica, exchange, torch.ones(100))
             comm.Barrier()
-        exchange.settle()
+        exchange.synchronize()
         first, second = comm.rank, comm.size - 1
-        assert exchange.report() == {"staleness": (first + second) / 2, "staleness_max": float(max(first, second))}
+        assert exchange.metrics() == {"staleness": (first + second) / 2, "staleness_max": float(max(first, second))}
     exchange.close()
     assert torch.equal(replica.weights[:100], torch.full((100,), 1.0 - 4 * comm.size, dtype=torch.float64))
 
@@ -149,7 +149,7 @@ def test_hogwild_waits_for_nobody(comm):
     exchange = make("hogwild", replica, comm)
     for _ in range(10 * (comm.rank + 1)):  # a barrier in it would hang
         step(replica, exchange, torch.zeros(100))
-    exchange.settle()
+    exchange.synchronize()
     assert exchange._steps.tolist() == [10 * (rank + 1) for rank in range(comm.size)]
     exchange.close()
 

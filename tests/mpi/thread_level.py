@@ -8,7 +8,7 @@ mpi4py.rc.initialize = mpi4py.rc.finalize = False
 from mpi4py import MPI  # noqa: E402
 
 from ddp_hpc.execution import rank  # noqa: E402
-from ddp_hpc.training import loop  # noqa: E402
+from ddp_hpc.training import trainer  # noqa: E402
 
 LEVELS = {MPI.THREAD_FUNNELED: "funneled", MPI.THREAD_MULTIPLE: "multiple"}
 
@@ -17,5 +17,5 @@ def say(*_):
     raise RuntimeError(f"threads: {LEVELS[MPI.Query_thread()]}")
 
 
-loop.train = say
+trainer.train = say
 rank.main([sys.argv[1]])

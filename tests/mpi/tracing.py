@@ -14,7 +14,7 @@ from ddp_hpc.execution import run_record, trace_steps
 from ddp_hpc.execution.rank_series import curves
 from ddp_hpc.profiling.phases import PHASES
 from ddp_hpc.runs import records
-from ddp_hpc.training import loop, placement
+from ddp_hpc.training import placement, trainer
 
 BASE = {
     "model": {"name": "mlp", "widths": [256, 256]},
@@ -32,9 +32,9 @@ FIRST, LAST = 5, 8
 def run(comm, folder=None, **fields):
     """Train, tracing the steps FIRST to LAST if there is a `folder`; return outcome, weights and, on rank 0, curves."""
     given = spec.load(BASE | {"world_size": comm.size} | fields)
-    place, outcome = placement.survey(given, comm), loop.Outcome()
+    place, outcome = placement.survey(given, comm), trainer.TrainResult()
     tracer = trace_steps.Tracer((FIRST, LAST), given, comm) if folder else None
-    replica = loop.train(given, comm, place, Path("unused"), outcome, tracer=tracer)
+    replica = trainer.train(given, comm, place, Path("unused"), outcome, tracer=tracer)
     if tracer:
         tracer.write(folder, place)
     parts = run_record.gather(outcome, place, {"import_s": 0.0}, comm)

@@ -59,8 +59,8 @@ def measure(given, length, steps, comm, counters):
     for _ in range(steps):
         step(replica, exchange, torch.ones(length))
     sent = [counter.read() - start for counter, start in zip(counters, before, strict=True)]
-    if hasattr(exchange, "settle"):
-        exchange.settle()
+    if hasattr(exchange, "synchronize"):
+        exchange.synchronize()
     exchange.close()
     number_of_bytes, messages = zip(*comm.allgather(sent), strict=True)
     return {"bytes": number_of_bytes, "messages": messages, "buffer": replica.gradients.nbytes}

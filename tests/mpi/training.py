@@ -16,7 +16,7 @@ from ddp_hpc.config import catalog, spec
 from ddp_hpc.execution import rank_series as measured
 from ddp_hpc.execution import run_record
 from ddp_hpc.profiling.phases import PHASES
-from ddp_hpc.training import components, loop, placement, sampler
+from ddp_hpc.training import components, placement, sampler, trainer
 
 BASE = {
     "model": {"name": "mlp", "widths": [16]},
@@ -40,8 +40,8 @@ EXCHANGE = PHASES.index("exchange_exposed_s")
 def run(comm, **fields):
     """Train on the ranks of `comm`; return outcome, replica and, on its rank 0, the curves."""
     given = spec.load(BASE | {"world_size": comm.size} | fields)
-    place, outcome = placement.survey(given, comm), loop.Outcome()
-    replica = loop.train(given, comm, place, Path("unused"), outcome)
+    place, outcome = placement.survey(given, comm), trainer.TrainResult()
+    replica = trainer.train(given, comm, place, Path("unused"), outcome)
     parts = run_record.gather(outcome, place, {"import_s": 0.0}, comm)
     return outcome, replica, measured.curves(parts) if comm.rank == 0 else None
 
@@ -131,8 +131,8 @@ def test_dropout_differs_between_ranks(comm):
 
 
 def test_warm_up_leaves_no_trace(comm, monkeypatch):
-    with_warm_up = run(comm, momentum=0.9)[0].losses[loop.WARM_UP_STEPS :]
-    monkeypatch.setattr(loop, "WARM_UP_STEPS", 1)
+    with_warm_up = run(comm, momentum=0.9)[0].losses[trainer.WARM_UP_STEPS :]
+    monkeypatch.setattr(trainer, "WARM_UP_STEPS", 1)
     assert run(comm, momentum=0.9)[0].losses[1:] == with_warm_up
 
 
@@ -165,14 +165,14 @@ def test_a_loss_that_is_not_finite_on_one_rank_stops_all_at_the_same_step(comm, 
         loss = parts.loss
 
         def broken(outputs, targets):
-            this = comm.rank == guilty and next(calls) == loop.WARM_UP_STEPS + 37
+            this = comm.rank == guilty and next(calls) == trainer.WARM_UP_STEPS + 37
             return loss(outputs, targets) * float(value) if this else loss(outputs, targets)
 
         object.__setattr__(parts, "loss", broken)
         return parts
 
-    assemble = loop.assemble
-    monkeypatch.setattr(loop, "assemble", lambda *arguments: break_at_step_37(assemble, *arguments))
+    assemble = trainer.assemble
+    monkeypatch.setattr(trainer, "assemble", lambda *arguments: break_at_step_37(assemble, *arguments))
     outcome, _, curves = run(comm, budget={"steps": 400})
 
     assert outcome.diverged
@@ -187,7 +187,7 @@ def test_a_loss_that_is_not_finite_on_one_rank_stops_all_at_the_same_step(comm, 
 def test_a_budget_in_seconds_ends_all_ranks_after_the_same_step(comm):
     outcome, _, curves = run(comm, budget={"seconds": 0.2})
     assert len(set(comm.allgather(outcome.steps))) == 1
-    assert outcome.steps % loop.AGREE_EVERY_STEPS == 0
+    assert outcome.steps % trainer.AGREE_EVERY_STEPS == 0
     counted = outcome.crowding
     assert 0 <= counted.wait_s <= counted.wall_s  # threads cannot wait for longer than there is time
     assert counted.own_s > 0
@@ -272,7 +272,7 @@ def test_one_rank_with_exchange_none_makes_no_mpi_call_in_the_step(comm):
         counting = Counting(MPI.COMM_SELF)
         given = spec.load(BASE | {"world_size": 1, "exchange": "none", "budget": {"steps": steps}})
         place = placement.survey(given, MPI.COMM_SELF)
-        loop.train(given, counting, place, Path("unused"), loop.Outcome())
+        trainer.train(given, counting, place, Path("unused"), trainer.TrainResult())
         calls.append(counting.calls)
     assert calls[0] == calls[1]
     assert calls[0]  # the counter works: the start makes some

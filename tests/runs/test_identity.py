@@ -107,7 +107,7 @@ def test_touching_every_file_makes_nothing_new(package):
         ("models/mlp.py", using("mlp")),
         ("models/twin.py", using("twin")),
         ("data/digits.py", set(RUNS)),
-        ("training/loop.py", set(RUNS)),
+        ("training/trainer.py", set(RUNS)),
         ("models/_replica.py", set(RUNS)),
         ("training/optimizers.py", set(RUNS)),
         ("training/sampler.py", set(RUNS)),

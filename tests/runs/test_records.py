@@ -75,7 +75,7 @@ def test_what_was_not_measured_is_null(tmp_path):
 
 
 def test_metadata_comes_back(tmp_path):
-    notes = {"provenance": {"torch": "2.13", "gpus": [], "é": None}, "files": {"training/loop.py": "ab"}}
+    notes = {"provenance": {"torch": "2.13", "gpus": [], "é": None}, "files": {"training/trainer.py": "ab"}}
     records.write("run", {"run": ["a"]}, tmp_path / "run.parquet", notes)
     assert records.read_metadata(tmp_path / "run.parquet") == notes
 

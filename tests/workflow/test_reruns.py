@@ -46,7 +46,7 @@ def trained(project: Sandbox) -> list[dict]:
 
 
 def comment(project: Sandbox) -> None:
-    for file in ("exchange/ring.py", "models/mlp.py", "training/loop.py", "data/digits.py"):
+    for file in ("exchange/ring.py", "models/mlp.py", "training/trainer.py", "data/digits.py"):
         path = project.package / file
         text = path.read_text()
         assert text.startswith('"""')
@@ -55,7 +55,7 @@ def comment(project: Sandbox) -> None:
 
 
 def formatting(project: Sandbox) -> None:
-    for file in ("exchange/ring.py", "training/loop.py"):
+    for file in ("exchange/ring.py", "training/trainer.py"):
         path = project.package / file
         path.write_text(path.read_text().replace("\n\n", "\n\n\n").replace("  # ", "      # "))
 
@@ -156,7 +156,7 @@ def test_one_more_learning_rate_runs_its_points_only(project):
         ("exchange/ring.py", lambda spec: spec["exchange"] == "ring"),
         ("models/mlp.py", lambda spec: spec["model"] == "mlp"),
         ("data/step_function.py", lambda spec: spec["dataset"] == "step_function"),
-        ("training/loop.py", lambda spec: True),
+        ("training/trainer.py", lambda spec: True),
         ("training/optimizers.py", lambda spec: True),
     ],
 )

@@ -21,7 +21,7 @@ from ddp_hpc.system.files import read_json, write_json
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-    from ddp_hpc.training.components import Setup
+    from ddp_hpc.training.components import Components
 
 Row = dict[str, Any]
 
@@ -95,14 +95,14 @@ def main(folder: Path) -> None:
     spec = specs.load(asked["spec"])
     place = placement.survey(spec, comm)
     torch.set_num_threads(1)
-    setup = assemble(spec, comm, Path("unused"), torch.device("cpu"))
+    components = assemble(spec, comm, Path("unused"), torch.device("cpu"))
     blocks_s, started = [], False
-    block_s(setup, comm, asked["steps"], True)  # nothing is done for the first time later
+    block_s(components, comm, asked["steps"], True)  # nothing is done for the first time later
     for turn in range(asked["rounds"]):
         taken = []
         for metered in (False, True, True, False):
             meter = NodeTelemetry([]) if metered and place.local_rank == 0 else None
-            taken.append(block_s(setup, comm, asked["steps"], metered))
+            taken.append(block_s(components, comm, asked["steps"], metered))
             if meter:
                 started = not meter.stop().cpu_reason
         blocks_s.append(taken)
@@ -115,23 +115,23 @@ def main(folder: Path) -> None:
     comm.Barrier()
 
 
-def block_s(setup: "Setup", comm: "MPI.Intracomm", steps: int, metered: bool) -> float:
+def block_s(components: "Components", comm: "MPI.Intracomm", steps: int, metered: bool) -> float:
     """Return the seconds of so many steps on the slowest rank, with all clocks or without any. All ranks must call."""
     from mpi4py import MPI
 
     from ddp_hpc.exchange._protocol import NoTimers
-    from ddp_hpc.training.loop import AGREE_EVERY_STEPS, training_step
+    from ddp_hpc.training.trainer import AGREE_EVERY_STEPS, training_step
 
-    setup.marks.tell(setup.timers if metered else NoTimers())
+    components.marks.tell(components.timers if metered else NoTimers())
     comm.Barrier()
-    setup.timers.start()
+    components.timers.start()
     began = time.perf_counter()
     for number in range(steps):
-        training_step(setup, number)
+        training_step(components, number)
         if metered:
-            setup.timers.end_step()
+            components.timers.end_step()
             if number % AGREE_EVERY_STEPS == 0:
-                setup.timers.resolve()
+                components.timers.resolve()
     slowest: float = comm.allreduce(time.perf_counter() - began, MPI.MAX)
     return slowest
 

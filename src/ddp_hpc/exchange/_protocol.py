@@ -51,10 +51,10 @@ class Exchange(Protocol):
 
 
 @runtime_checkable
-class Settles(Protocol):
+class Synchronizes(Protocol):
     """What an exchange has too if its ranks' weights differ, or gradients may be under way, between two steps."""
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """Apply every gradient that was sent, and give all ranks the weights of the trained model.
 
         All ranks must call, after any number of steps each; training can go on afterwards. It is called in the last
@@ -63,7 +63,7 @@ class Settles(Protocol):
 
 
 @runtime_checkable
-class Remembers(Protocol):
+class Stateful(Protocol):
     """What an exchange has too if it keeps something from step to step, e.g. what compression has left out."""
 
     def state(self) -> list[Tensor]:
@@ -71,11 +71,12 @@ class Remembers(Protocol):
 
 
 @runtime_checkable
-class Reports(Protocol):
+class HasMetrics(Protocol):
     """What an exchange has too if there is more to say of it than its times."""
 
-    def report(self) -> dict[str, float | None]:
-        """Return columns of the run record, e.g. of staleness; this rank's since the last `settle`, or since the start.
+    def metrics(self) -> dict[str, float | None]:
+        """Return columns of the run record, e.g. of staleness; this rank's since the last `synchronize`,
+        or since the start.
 
         It is called once, on every rank, after the last step and before `close`; ranks' numbers are averaged, or the
         largest is taken where the column is a maximum.

@@ -49,7 +49,7 @@ class Worker:
         self._leaving = MPI.REQUEST_NULL
         self._incoming = Message(replica.weights)
         self._fetching: MPI.Request | None = None
-        self._sent = 0  # since the last settling
+        self._sent = 0  # since the last `synchronize`
         self._version = torch.zeros((), dtype=torch.int64)  # updates that the weights have seen
 
     def update(self) -> None:
@@ -79,7 +79,7 @@ class Worker:
         self._replica.weights.copy_(self._incoming.numbers)
         self._version.fill_(int(self._incoming.header[0]))
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """Tell the server how many gradients it has to have, and take over the weights of the trained model."""
         if self._fetching is not None:
             self._fetching.Wait()
@@ -96,12 +96,12 @@ class Worker:
         """Return the number of updates that the weights have seen."""
         return [self._version]
 
-    def report(self) -> dict[str, float | None]:
+    def metrics(self) -> dict[str, float | None]:
         """Return nothing: the server knows."""
         return {"staleness": None, "staleness_max": None}
 
     def close(self) -> None:
-        """Give the communicator back; call after `settle`."""
+        """Give the communicator back; call after `synchronize`."""
         self._comm.Free()
 
 
@@ -119,10 +119,10 @@ class Server:
         self._inbox = [Message(replica.gradients) for _ in workers]
         self._outbox = [Message(replica.weights) for _ in workers]
         self._answering = [MPI.REQUEST_NULL for _ in workers]
-        self._applied = [0 for _ in workers]  # of each worker, since the last settling
+        self._applied = [0 for _ in workers]  # of each worker, since the last `synchronize`
         self._version = torch.zeros((), dtype=torch.int64)  # updates that the weights have seen
         self._staleness: list[int] = []  # of every gradient since training began or went on
-        self._settled = False
+        self._synchronized = False
         self._arriving = [self._listen(place) for place in range(len(workers))]
 
     def _listen(self, place: int) -> MPI.Request:
@@ -158,9 +158,9 @@ class Server:
 
     def _apply(self, version: int) -> None:
         """Step along gradients that were computed on weights that had seen so many updates."""
-        if self._settled:
+        if self._synchronized:
             self._staleness.clear()
-            self._settled = False
+            self._synchronized = False
         self._optimizer.step()
         self._staleness.append(int(self._version) - version)
         self._version += 1
@@ -181,8 +181,8 @@ class Server:
                 "some, this run does not count"
             )
 
-    def settle(self) -> None:
-        """Serve until every worker has settled, and give all ranks the weights."""
+    def synchronize(self) -> None:
+        """Serve until every worker has synchronized, and give all ranks the weights."""
         while any(self._arriving):
             statuses = [MPI.Status() for _ in self._arriving]
             self._take(MPI.Request.Waitsome(self._arriving, statuses), statuses)
@@ -193,13 +193,13 @@ class Server:
         self._comm.Bcast(final.array)
         self._applied = [0 for _ in self._applied]
         self._arriving = [self._listen(place) for place in range(len(self._applied))]
-        self._settled = True
+        self._synchronized = True
 
     def state(self) -> list[Tensor]:
         """Return the number of updates."""
         return [self._version]
 
-    def report(self) -> dict[str, float | None]:
+    def metrics(self) -> dict[str, float | None]:
         """Return how many updates lay, in the mean and at most, between a gradient's weights and its own update."""
         known = self._staleness
         return {
@@ -208,7 +208,7 @@ class Server:
         }
 
     def close(self) -> None:
-        """Give back the communicator and what waits for messages; call after `settle`."""
+        """Give back the communicator and what waits for messages; call after `synchronize`."""
         for request in self._arriving:
             request.Cancel()
         MPI.Request.Waitall(self._arriving)

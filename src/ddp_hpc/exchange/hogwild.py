@@ -41,7 +41,7 @@ class Hogwild:
         replica.move(weights=self._weights.rows[0])
         self._optimizer = make_optimizer(replica.weights, replica.gradients)
         self._gradients, self._staleness, self._staleness_max = 0, 0, 0  # since training began or went on
-        self._settled = False
+        self._synchronized = False
         comm.Barrier()  # everybody has written the same weights there
         self._seen = self._by_others()
 
@@ -51,9 +51,9 @@ class Hogwild:
 
     def update(self) -> None:
         """Step along this rank's gradients, on the weights as they are now."""
-        if self._settled:
+        if self._synchronized:
             self._gradients = self._staleness = self._staleness_max = 0
-            self._settled = False
+            self._synchronized = False
         missed = self._by_others() - self._seen
         self._gradients += 1
         self._staleness += missed
@@ -66,19 +66,19 @@ class Hogwild:
         self._seen = self._by_others()
         self._timers.mark("exchange_exposed_s")
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """Wait until every rank has made its updates: all see the same weights then."""
         self._comm.Barrier()
         self._seen = self._by_others()
-        self._settled = True
+        self._synchronized = True
 
-    def report(self) -> dict[str, float | None]:
+    def metrics(self) -> dict[str, float | None]:
         """Return how many updates of others lay, in the mean and at most, between a gradient's weights and its use."""
         mean = self._staleness / self._gradients if self._gradients else None
         return {"staleness": mean, "staleness_max": float(self._staleness_max) if self._gradients else None}
 
     def close(self) -> None:
-        """Move the weights to memory of their own, and give the shared memory back; call after `settle`."""
+        """Move the weights to memory of their own, and give the shared memory back; call after `synchronize`."""
         make_private(self._replica)
         del self._steps, self._optimizer
         self._comm.Barrier()  # all have their copies

@@ -1,4 +1,4 @@
-"""A peer: Horovod's DistributedOptimizer as people use it, where Horovod is installed."""
+"""A baseline: Horovod's DistributedOptimizer as people use it, where Horovod is installed."""
 
 from importlib import import_module
 from typing import Any
@@ -39,7 +39,7 @@ class Horovod:
             return self._distributed  # type: ignore[no-any-return]
 
         self._optimizer = make_optimizer.of_torch([weights for _, weights in named], fused=False, wrap=distributed)
-        replica.hand_over(replica.model)
+        replica.wrap(replica.model)
 
     def update(self) -> None:
         """Wait for the mean gradients, then take the optimiser's step."""

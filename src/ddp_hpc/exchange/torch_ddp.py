@@ -1,4 +1,4 @@
-"""A peer: DistributedDataParallel of torch as people use it, over NCCL on GPUs and Gloo on CPUs."""
+"""A baseline: DistributedDataParallel of torch as people use it, over NCCL on GPUs and Gloo on CPUs."""
 
 import gc
 
@@ -56,7 +56,7 @@ class TorchDdp:
             static_graph=tuned,
             gradient_as_bucket_view=tuned,
         )
-        replica.hand_over(module)
+        replica.wrap(module)
 
     def _computed(self, parameter: Tensor) -> None:
         self._timers.mark("backward_s")
@@ -74,7 +74,7 @@ class TorchDdp:
             hook.remove()
         # DDP goes before the group: if its reducer held the group last, it would end the group's threads with Python's
         # lock in its hand, for which they wait
-        self._replica.hand_over(self._replica.model)
+        self._replica.wrap(self._replica.model)
         gc.collect()
         group.stop(self._comm)
 

@@ -43,10 +43,10 @@ class WeightAverage:
         if self._steps % self._period == 0:
             when_ready(self._replica.weights)
             self._timers.arrived()
-            self.settle()
+            self.synchronize()
             self._timers.mark("exchange_exposed_s")
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """Give all ranks the mean of their weights. All ranks must call."""
         self._weights.pull()
         self._comm.Allreduce(MPI.IN_PLACE, self._weights.array)
@@ -75,6 +75,6 @@ def make(
     Args:
         replica, comm, timers, make_optimizer: as of every exchange.
         period: the weights are averaged after so many steps of each rank; above 1, ranks differ in between.
-        different_starts: the ranks draw different weights to start from, which `setup.assemble` sees to.
+        different_starts: the ranks draw different weights to start from, which `components.assemble` sees to.
     """
     return WeightAverage(replica, comm, timers, make_optimizer, period)

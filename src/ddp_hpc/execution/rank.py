@@ -21,7 +21,7 @@ from ddp_hpc.system.files import read_json, write_json
 from ddp_hpc.system.process import DONE_FD, INTERRUPTED, rank_from_environment, remember
 
 if TYPE_CHECKING:
-    from ddp_hpc.training.result import Outcome
+    from ddp_hpc.training.result import TrainResult
 
 EXIT_ERROR, EXIT_LAUNCH = 1, 3
 LOST = ("Connection closed by peer", "Connection reset by peer", "remote process exited")  # Gloo's words, and NCCL's
@@ -88,8 +88,8 @@ def _work(folder: Path, known: dict[str, Any], asked: list[int]) -> None:
         from ddp_hpc.execution import node_meter
         from ddp_hpc.execution.clock_sync import reading
         from ddp_hpc.training.checkpoint import Checkpoints
-        from ddp_hpc.training.loop import train
-        from ddp_hpc.training.result import Outcome
+        from ddp_hpc.training.trainer import train
+        from ddp_hpc.training.result import TrainResult
 
     tracer = None
     if launch.get("trace"):
@@ -97,7 +97,7 @@ def _work(folder: Path, known: dict[str, Any], asked: list[int]) -> None:
 
         tracer = Tracer(launch["trace"], spec, comm)
     clock = None if place.on_one_host else reading(comm)
-    outcome, meter = Outcome(), node_meter.NodeMeter(comm)
+    outcome, meter = TrainResult(), node_meter.NodeMeter(comm)
     known["outcome"] = outcome
     checkpoints = Checkpoints.of(launch, place.on_one_host, startup, asked)
     data_dir = Path(launch["data_dir"])
@@ -163,7 +163,7 @@ def _leave() -> NoReturn:
     os._exit(0)
 
 
-def _fail(folder: Path, error: BaseException, outcome: "Outcome | None") -> NoReturn:
+def _fail(folder: Path, error: BaseException, outcome: "TrainResult | None") -> NoReturn:
     """Say what happened, and end all ranks."""
     mpi = sys.modules.get("mpi4py.MPI")
     comm = mpi.COMM_WORLD if mpi and mpi.Is_initialized() and not mpi.Is_finalized() else None
@@ -208,7 +208,7 @@ def _kind_of(error: BaseException) -> str:
     return "lost" if any(words in text for words in LOST) else "error"
 
 
-def _curve_of(outcome: "Outcome | None") -> dict[str, Any]:
+def _curve_of(outcome: "TrainResult | None") -> dict[str, Any]:
     """Return the steps of this rank that are known, and their losses up to the first that is not finite."""
     if outcome is None or outcome.timers is None:
         return {"steps": 0, "curve": None}

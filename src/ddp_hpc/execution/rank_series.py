@@ -11,7 +11,7 @@ from ddp_hpc.execution.node_meter import Metered
 from ddp_hpc.profiling.contention import Contention
 from ddp_hpc.profiling.phases import PHASES
 from ddp_hpc.training.placement import Placement
-from ddp_hpc.training.result import WARM_UP_STEPS, Outcome
+from ddp_hpc.training.result import WARM_UP_STEPS, TrainResult
 from ddp_hpc.training.sampler import weighted_mean
 
 Floats = NDArray[np.float64]
@@ -91,7 +91,7 @@ def curves(parts: Sequence[RankPart], synchronous: bool = True, overlaps: bool =
 
     Asynchronous ranks may have taken different numbers of steps: the curves end with the shortest, and waiting is not
     known, for nobody waits for the same step. Nor is it where the exchange is part of a graph: no host sees it begin.
-    How long an exchange that overlaps is busy is known only if it says so itself, which a peer does not.
+    How long an exchange that overlaps is busy is known only if it says so itself, which a baseline does not.
     """
     shortest = min(len(part.losses) for part in parts)
     losses = np.stack([part.losses[:shortest] for part in parts], axis=1)
@@ -124,7 +124,7 @@ def curves(parts: Sequence[RankPart], synchronous: bool = True, overlaps: bool =
     )
 
 
-def finite_curve(outcome: Outcome) -> tuple[list[float], list[float]]:
+def finite_curve(outcome: TrainResult) -> tuple[list[float], list[float]]:
     """Return times (s since time zero) and losses of this rank's steps, as far as both are known and finite."""
     history = outcome.history()
     losses = history.losses[WARM_UP_STEPS:]

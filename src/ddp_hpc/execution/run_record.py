@@ -21,14 +21,14 @@ from ddp_hpc.runs import identity
 from ddp_hpc.system.files import write_json
 from ddp_hpc.training.lr_schedule import scaled_learning_rate
 from ddp_hpc.training.placement import Placement
-from ddp_hpc.training.result import WARM_UP_STEPS, Outcome, since_launch_s
+from ddp_hpc.training.result import WARM_UP_STEPS, TrainResult, since_launch_s
 
 # columns of the run record that an exchange may report
 REPORTED = ("staleness", "staleness_max")
 
 
 def gather(
-    outcome: Outcome,
+    outcome: TrainResult,
     placement: Placement,
     startup: dict[str, float],
     comm: MPI.Intracomm,
@@ -72,7 +72,12 @@ def gather(
 
 
 def write(
-    folder: Path, launch: dict[str, Any], spec: RunSpec, outcome: Outcome, parts: Sequence[RankPart], mpi_library: str
+    folder: Path,
+    launch: dict[str, Any],
+    spec: RunSpec,
+    outcome: TrainResult,
+    parts: Sequence[RankPart],
+    mpi_library: str,
 ) -> dict[str, str]:
     """Write the records of `records.SCHEMAS` into `folder`, and last `summary.json`: that all is there. Rank 0 alone
     does this.
@@ -153,7 +158,7 @@ def step_columns(curve: Curves) -> dict[str, Any]:
     )
 
 
-def evaluation_columns(spec: RunSpec, outcome: Outcome, curve: Curves) -> dict[str, Any]:
+def evaluation_columns(spec: RunSpec, outcome: TrainResult, curve: Curves) -> dict[str, Any]:
     """Return the columns of the evaluations record, those after the first broken step left out."""
     t_s = curve.t_s
     kept = [evaluation for evaluation in outcome.evaluations if evaluation[0] <= len(t_s)]
@@ -169,7 +174,7 @@ def evaluation_columns(spec: RunSpec, outcome: Outcome, curve: Curves) -> dict[s
 def run_columns(
     launch: dict[str, Any],
     spec: RunSpec,
-    outcome: Outcome,
+    outcome: TrainResult,
     parts: Sequence[RankPart],
     curve: Curves,
 ) -> dict[str, Any]:

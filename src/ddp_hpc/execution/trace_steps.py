@@ -16,7 +16,7 @@ from mpi4py import MPI
 from ddp_hpc.config.errors import LaunchError
 from ddp_hpc.config.spec import RunSpec
 from ddp_hpc.execution.clock_sync import clock_offset
-from ddp_hpc.training.components import Setup
+from ddp_hpc.training.components import Components
 from ddp_hpc.training.placement import Placement
 
 FOLDER = "trace"  # in the run's folder: rank-<r>.json.gz, and merged.json.gz
@@ -42,11 +42,11 @@ class Tracer:
         self._events: list[dict[str, Any]] = []
         self._offset_ns = self._error_ns = self._zero_ns = 0.0
 
-    def trace(self, setup: Setup, take_step: Callable[[int], object]) -> float:
+    def trace(self, components: Components, take_step: Callable[[int], object]) -> float:
         """Take the steps under the profiler, put everything back, and return how many seconds it took."""
         from ddp_hpc.profiling import trace  # brings torch's profiler
 
-        began, before = time.perf_counter(), setup.snapshot()
+        began, before = time.perf_counter(), components.snapshot()
         self._offset_ns, self._error_ns = clock_offset(self._comm)
         self._comm.Barrier()  # no rank moves weights that it may share with one that still copies them
 
@@ -59,11 +59,11 @@ class Tracer:
             put_back()
             self._zero_ns = time.perf_counter_ns()
 
-        setup.marks.tell(trace.Marks())
+        components.marks.tell(trace.Marks())
         try:
-            self._events = trace.record(take_step, self.first, self._last, setup.device, begin)
+            self._events = trace.record(take_step, self.first, self._last, components.device, begin)
         finally:
-            setup.marks.tell(setup.timers)
+            components.marks.tell(components.timers)
         put_back()
         return time.perf_counter() - began
 

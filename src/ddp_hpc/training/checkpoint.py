@@ -22,8 +22,8 @@ from mpi4py import MPI
 
 from ddp_hpc.profiling.timers import Timings
 from ddp_hpc.system.files import read_json, write_json
-from ddp_hpc.training.components import Setup
-from ddp_hpc.training.result import History, Outcome
+from ddp_hpc.training.components import Components
+from ddp_hpc.training.result import History, TrainResult
 
 FORMAT = 1
 MANIFEST = "checkpoint.json"
@@ -86,7 +86,7 @@ class Checkpoints:
         """Return whether this rank wants a checkpoint now."""
         return time.monotonic() >= self._next_at
 
-    def save(self, step: int, setup: Setup, outcome: Outcome, comm: MPI.Intracomm) -> bool:
+    def save(self, step: int, components: Components, outcome: TrainResult, comm: MPI.Intracomm) -> bool:
         """Write a checkpoint after `step`; return whether there is one now. All ranks of `comm` must call.
 
         What goes wrong, such as a full disk, is said, and the checkpoint before stays; training can go on.
@@ -94,9 +94,9 @@ class Checkpoints:
         if self.folder is None:
             return False
         began = time.perf_counter()
-        setup.timers.resolve()
+        components.timers.resolve()
         target = self.folder / f"step-{comm.bcast(step)}"
-        problem, file = _write(target / f"rank-{comm.rank}.pt", lambda: self._content(step, setup, outcome))
+        problem, file = _write(target / f"rank-{comm.rank}.pt", lambda: self._content(step, components, outcome))
         answers = comm.gather((problem, file))
         if answers is not None:
             problem = next((f"rank {rank}: {text}" for rank, (text, _) in enumerate(answers) if text), None)
@@ -110,13 +110,13 @@ class Checkpoints:
         self.wait()
         return problem is None
 
-    def _content(self, step: int, setup: Setup, outcome: Outcome) -> dict[str, Any]:
+    def _content(self, step: int, components: Components, outcome: TrainResult) -> dict[str, Any]:
         history, known = outcome.history(), {name: getattr(outcome, name) for name in _KEPT}
         if not outcome.resumes:
             known["startup_s"] = outcome.passed_s(self.launch, outcome.time_zero_ns)
         return {
             "step": step,
-            "state": setup.snapshot(to=torch.device("cpu")).values(),
+            "state": components.snapshot(to=torch.device("cpu")).values(),
             "losses": torch.from_numpy(history.losses),
             "timings": {name: torch.from_numpy(values) for name, values in asdict(history.timings).items()},
             "outcome": known
@@ -141,7 +141,7 @@ class Checkpoints:
         owner = {name: self.launch[name] for name in ("run", "spec_hash", "code_hash", "world_size")}
         return {"format": FORMAT, "torch": torch.__version__, **owner}
 
-    def resume(self, setup: Setup, outcome: Outcome, comm: MPI.Intracomm) -> int:
+    def resume(self, components: Components, outcome: TrainResult, comm: MPI.Intracomm) -> int:
         """Go back to the state of the last checkpoint; return its step on this rank, 0 if there is none.
 
         All ranks of `comm` must call. One that is not of this run, or not whole, is not used, and why is said.
@@ -154,7 +154,7 @@ class Checkpoints:
         manifest = comm.bcast(manifest)
         if manifest is None:
             return 0
-        problem, content, snapshot = self._stranger(manifest), {}, setup.snapshot()
+        problem, content, snapshot = self._stranger(manifest), {}, components.snapshot()
         if problem is None:
             try:
                 content = _read(
@@ -186,7 +186,7 @@ class Checkpoints:
         complete = isinstance(manifest.get("step"), int) and len(manifest.get("files", ())) == self.launch["world_size"]
         return None if complete else f"{MANIFEST} is not whole"
 
-    def _take_over(self, content: dict[str, Any], outcome: Outcome) -> None:
+    def _take_over(self, content: dict[str, Any], outcome: TrainResult) -> None:
         timings = Timings(**{name: values.numpy() for name, values in content["timings"].items()})
         if not (content["one_host"] and self.one_host):
             timings.arrived_ns[:] = -1  # nobody knows who waited for whom

@@ -14,17 +14,18 @@ from torch import Tensor
 
 from ddp_hpc.config.spec import RunSpec
 from ddp_hpc.data._tasks import TASKS, Dataset, Samples, Task
-from ddp_hpc.exchange._protocol import Exchange, Remembers
-from ddp_hpc.models._replica import Replica, Snapshot
+from ddp_hpc.exchange._protocol import Exchange, Stateful
+from ddp_hpc.models._replica import Replica
 from ddp_hpc.profiling import timers as clocks
 from ddp_hpc.training import optimizers, precision, sampler
 from ddp_hpc.training.loader import Batches, Resident, Staged
+from ddp_hpc.training.snapshot import Snapshot
 
 Compute = Callable[[Tensor, Tensor], Tensor]  # from inputs and targets to the mean loss over the samples
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setup:
+class Components:
     """Everything that a step needs, on one rank."""
 
     device: torch.device
@@ -51,12 +52,12 @@ class Setup:
     def snapshot(self, to: torch.device | None = None) -> Snapshot:
         """Return a copy of all that a step changes; `to` this device, None: beside it."""
         states = [tensor for optimizer in self.optimizers for tensor in optimizer.state()]
-        if isinstance(self.exchange, Remembers):
+        if isinstance(self.exchange, Stateful):
             states += self.exchange.state()
         return Snapshot([self.replica.weights, *self.replica.frozen(), *states], self.replica.model, self.device, to)
 
 
-def assemble(spec: RunSpec, comm: MPI.Intracomm, data_dir: Path, device: torch.device) -> Setup:
+def assemble(spec: RunSpec, comm: MPI.Intracomm, data_dir: Path, device: torch.device) -> Components:
     """Return the parts of a training. All ranks of `comm` must call.
 
     All ranks draw the same initial weights, from `spec.seed`; rank 0's are then broadcast, because different
@@ -88,7 +89,7 @@ def assemble(spec: RunSpec, comm: MPI.Intracomm, data_dir: Path, device: torch.d
     numbers = sampler.make_batches(spec, comm.rank, len(dataset.train), place)
     exchange_file = import_module(f"ddp_hpc.exchange.{spec.exchange.name}")
     exchange = exchange_file.make(replica, comm, marks, make_optimizer, **spec.exchange.options)
-    return Setup(
+    return Components(
         device=device,
         dataset=dataset,
         task=task,
@@ -130,26 +131,26 @@ def broadcast(tensors: Iterable[Tensor], comm: MPI.Intracomm) -> None:
         tensor.copy_(host)
 
 
-def evaluate(setup: Setup, comm: MPI.Intracomm, batch_size: int = 1024) -> tuple[float, float]:
+def evaluate(components: Components, comm: MPI.Intracomm, batch_size: int = 1024) -> tuple[float, float]:
     """Return metric and loss on the whole test set; each rank does a part of it. All ranks must call.
 
     What is evaluated is rank 0's model: buffers such as BatchNorm's running means differ between ranks, and a mix of
     them is no model. Frozen parameters, which a model may change itself, are treated so, too. They, buffers and random
     generators are put back, whatever the model does to them.
     """
-    before = Snapshot(setup.replica.frozen(), setup.replica.model, setup.device)
-    broadcast([*setup.replica.frozen(), *setup.replica.buffers()], comm)
-    test, sums = setup.dataset.test, torch.zeros(2, dtype=torch.float64, device=setup.device)
+    before = Snapshot(components.replica.frozen(), components.replica.model, components.device)
+    broadcast([*components.replica.frozen(), *components.replica.buffers()], comm)
+    test, sums = components.dataset.test, torch.zeros(2, dtype=torch.float64, device=components.device)
     first, last = (len(test) * place // comm.size for place in (comm.rank, comm.rank + 1))
-    setup.replica.model.eval()
-    with torch.inference_mode(), setup.arithmetic():
+    components.replica.model.eval()
+    with torch.inference_mode(), components.arithmetic():
         for start in range(first, last, batch_size):
             chosen = slice(start, min(start + batch_size, last))
-            inputs, targets = (part[chosen].to(setup.device) for part in (test.inputs, test.targets))
-            outputs = setup.replica.model(inputs)
-            sums[0] += setup.task.metric_sum(outputs, targets)
-            sums[1] += setup.loss(outputs, targets) * len(targets)
-    setup.replica.model.train()
+            inputs, targets = (part[chosen].to(components.device) for part in (test.inputs, test.targets))
+            outputs = components.replica.model(inputs)
+            sums[0] += components.task.metric_sum(outputs, targets)
+            sums[1] += components.loss(outputs, targets) * len(targets)
+    components.replica.model.train()
     before.restore()
     metric, loss = sampler.weighted_mean(comm.allgather(sums.cpu().numpy()), comm.allgather([last - first]))
     return float(metric) if math.isfinite(loss) else math.nan, float(loss)  # the largest of NaNs is no answer

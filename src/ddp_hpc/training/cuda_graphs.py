@@ -20,13 +20,13 @@ from torch import Tensor
 from ddp_hpc.config import catalog
 from ddp_hpc.config.spec import RunSpec
 from ddp_hpc.exchange._protocol import NoTimers, Timers
-from ddp_hpc.training.components import Setup
+from ddp_hpc.training.components import Components
 
 SAMPLE_EVERY_STEPS = 50
 
 Mode = Literal["whole step", "forward and backward", "off"]
 Replay = Callable[[], None]
-Work = Callable[[Setup], Tensor]  # queues work on the device, and returns where the loss will be
+Work = Callable[[Components], Tensor]  # queues work on the device, and returns where the loss will be
 
 
 def mode(spec: RunSpec, device: torch.device) -> Mode:
@@ -109,7 +109,7 @@ class Captured:
     """A training step from graphs.
 
     Args:
-        setup: after the warm-up; what a step changes is to be restored after this. Batches, weights, gradients and
+        components: after the warm-up; what a step changes is to be restored after this. Batches, weights, gradients and
             the optimisers' state stay where they are from now on.
         recorder: records.
         work: from the batch to gradients and loss; if `whole`, to the next weights.
@@ -119,14 +119,14 @@ class Captured:
         RuntimeError: something in the step cannot be captured.
     """
 
-    def __init__(self, setup: Setup, recorder: Recorder, work: Work, whole: bool) -> None:
-        self._setup, self._clock = setup, setup.timers
+    def __init__(self, components: Components, recorder: Recorder, work: Work, whole: bool) -> None:
+        self._setup, self._clock = components, components.timers
         self._whole: Replay | None = None
-        setup.batches.fix()
-        places = _places_of_buffers(setup)
+        components.batches.fix()
+        places = _places_of_buffers(components)
         try:
             if whole:
-                for optimizer in setup.optimizers:
+                for optimizer in components.optimizers:
                     optimizer.rate.to_device()
                 self._whole, self._whole_loss = self._record(recorder, work, NoTimers())  # nothing happens now
                 recorder.separate()
@@ -137,7 +137,7 @@ class Captured:
         except RuntimeError as error:
             raise RuntimeError(f"{error}\nthis step cannot be captured in a CUDA graph: set `capture: off`") from error
         self._pieces = [*cutter.pieces, *([(rest, "rest_s", None)] if rest else [])]
-        _check_buffers(setup, places)
+        _check_buffers(components, places)
 
     def _record(self, recorder: Recorder, work: Work, listener: Timers) -> tuple[Replay | None, Tensor]:
         self._setup.marks.tell(listener)
@@ -154,10 +154,10 @@ class Captured:
 
     def __call__(self, number: int) -> Tensor:
         """Go from one state of the weights to the next; return the loss of this rank's batch, still on the device."""
-        setup, sampled = self._setup, self._whole is None or number % SAMPLE_EVERY_STEPS == 0
-        setup.batches.load(number)
+        components, sampled = self._setup, self._whole is None or number % SAMPLE_EVERY_STEPS == 0
+        components.batches.load(number)
         if self._whole:
-            for optimizer in setup.optimizers:
+            for optimizer in components.optimizers:
                 optimizer.rate.advance()
         if self._whole and not sampled:
             self._whole()
@@ -165,20 +165,20 @@ class Captured:
         else:
             for replay, phase, part in self._pieces:
                 replay()
-                setup.marks.mark(phase, part)
+                components.marks.mark(phase, part)
         loss = (self._loss if sampled else self._whole_loss).clone()  # the next replay writes there again
-        setup.batches.prefetch(number + 1)
+        components.batches.prefetch(number + 1)
         if self._whole is None:
-            setup.exchange.update()
+            components.exchange.update()
         return loss
 
 
-def _places_of_buffers(setup: Setup) -> dict[str, int]:
-    return {name: buffer.data_ptr() for name, buffer in setup.replica.model.named_buffers()}
+def _places_of_buffers(components: Components) -> dict[str, int]:
+    return {name: buffer.data_ptr() for name, buffer in components.replica.model.named_buffers()}
 
 
-def _check_buffers(setup: Setup, places: dict[str, int]) -> None:
-    moved = [name for name, place in _places_of_buffers(setup).items() if places.get(name) != place]
+def _check_buffers(components: Components, places: dict[str, int]) -> None:
+    moved = [name for name, place in _places_of_buffers(components).items() if places.get(name) != place]
     if moved:
         raise RuntimeError(
             f"the model puts a new tensor in the place of its buffer {', '.join(moved)} in each step, which a captured "

@@ -28,7 +28,7 @@ class History:
 
 
 @dataclass
-class Outcome:
+class TrainResult:
     """What a training leaves on one rank. It is filled as it goes, so that a failed training leaves its part too.
 
     A training that goes on from a checkpoint takes over what that holds. Times of steps are sums of what the clock saw

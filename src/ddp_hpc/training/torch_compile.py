@@ -35,9 +35,9 @@ from ddp_hpc.config.errors import LaunchError
 from ddp_hpc.config.spec import RunSpec
 from ddp_hpc.config.types import canonical_json
 from ddp_hpc.exchange._protocol import NoTimers
-from ddp_hpc.models._replica import Snapshot
 from ddp_hpc.runs import identity
-from ddp_hpc.training.components import Compute, Setup
+from ddp_hpc.training.components import Components, Compute
+from ddp_hpc.training.snapshot import Snapshot
 
 Compiled = Literal["off", "anew", "from the cache"]
 
@@ -54,15 +54,15 @@ _POLL_S = 0.02
 _DAY_S = 86_400  # nothing takes so long to compile
 
 
-def compile_step(spec: RunSpec, setup: Setup, comm: MPI.Intracomm, step: int) -> tuple[Setup, Compiled]:
-    """Return the setup with its forward pass, loss and backward pass compiled, and where that came from.
+def compile_step(spec: RunSpec, components: Components, comm: MPI.Intracomm, step: int) -> tuple[Components, Compiled]:
+    """Return the components with its forward pass, loss and backward pass compiled, and where that came from.
 
     All ranks must call. The state of the training is as before. From now on this process compiles nothing: what would
     have to be compiled again raises.
 
     Args:
         spec: of the run.
-        setup: its parts.
+        components: its parts.
         comm: all ranks.
         step: counted from 0; its batch shows the shapes.
 
@@ -72,14 +72,14 @@ def compile_step(spec: RunSpec, setup: Setup, comm: MPI.Intracomm, step: int) ->
     """
     torch.compiler.reset()
     torch.compiler.set_stance("default")
-    before = Snapshot(setup.replica.frozen(), setup.replica.model, setup.device)
-    setup.marks.tell(NoTimers())
-    setup.batches.load(step)
-    compute, rehearse = _of_wrapper(setup) if setup.replica.wrapper else _of_all(setup)
+    before = Snapshot(components.replica.frozen(), components.replica.model, components.device)
+    components.marks.tell(NoTimers())
+    components.batches.load(step)
+    compute, rehearse = _of_wrapper(components) if components.replica.wrapper else _of_all(components)
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
     origin: Compiled = "from the cache"
     try:
-        folder = _root() / _digest(spec, setup)
+        folder = _root() / _digest(spec, components)
         if node.rank == 0 and not folder.exists():
             origin = "anew"
             _build(folder, rehearse)
@@ -91,31 +91,31 @@ def compile_step(spec: RunSpec, setup: Setup, comm: MPI.Intracomm, step: int) ->
     except torch.OutOfMemoryError:
         raise
     except Exception as error:
-        raise _explained(error, spec, setup) from error
+        raise _explained(error, spec, components) from error
     finally:
-        setup.marks.tell(setup.timers)
+        components.marks.tell(components.timers)
         node.Free()
     before.restore()
     torch.compiler.set_stance("fail_on_recompile")
-    return replace(setup, compiled=_never_again(compute)), origin
+    return replace(components, compiled=_never_again(compute)), origin
 
 
-def _of_all(setup: Setup) -> tuple[Compute, Callable[[], None]]:
+def _of_all(components: Components) -> tuple[Compute, Callable[[], None]]:
     """Return the compiled way from a batch to its loss, and what computes gradients by it that nobody is told of."""
-    replica, loss = setup.replica, setup.loss
+    replica, loss = components.replica, components.loss
 
     def compute(inputs: Tensor, targets: Tensor) -> Tensor:
         return loss(replica.forward(inputs), targets)
 
     compiled: Compute = torch.compile(compute, **_WHOLE)
-    return compiled, lambda: _rehearse(setup, compiled)
+    return compiled, lambda: _rehearse(components, compiled)
 
 
-def _of_wrapper(setup: Setup) -> tuple[Compute, Callable[[], None]]:
+def _of_wrapper(components: Components) -> tuple[Compute, Callable[[], None]]:
     """Compile the model in what an exchange has wrapped it in, which goes on to run around it; the loss apart."""
-    wrapper: Any = setup.replica.wrapper
+    wrapper: Any = components.replica.wrapper
     wrapper.module = torch.compile(wrapper.module, **_WHOLE)
-    loss = torch.compile(setup.loss, **_WHOLE)
+    loss = torch.compile(components.loss, **_WHOLE)
     # DDP's own: the model as in its forward pass, but without the collectives around it
     inside = getattr(wrapper, "_inside_ddp_forward", nullcontext)
 
@@ -124,15 +124,17 @@ def _of_wrapper(setup: Setup) -> tuple[Compute, Callable[[], None]]:
             outputs = wrapper.module(inputs)
         return loss(outputs, targets)
 
-    return lambda inputs, targets: loss(setup.replica.forward(inputs), targets), lambda: _rehearse(setup, rehearsed)
+    return lambda inputs, targets: loss(components.replica.forward(inputs), targets), lambda: _rehearse(
+        components, rehearsed
+    )
 
 
-def _rehearse(setup: Setup, compute: Compute) -> None:
+def _rehearse(components: Components, compute: Compute) -> None:
     """Go forward and backward; no hook of a parameter is called, for nothing is added to its gradient."""
-    batch = setup.batches.batch()
-    with setup.arithmetic():
+    batch = components.batches.batch()
+    with components.arithmetic():
         loss = compute(batch.inputs, batch.targets)
-    torch.autograd.grad(loss, [span.parameter for span in setup.replica.spans], allow_unused=True)
+    torch.autograd.grad(loss, [span.parameter for span in components.replica.spans], allow_unused=True)
 
 
 def _never_again(compute: Compute) -> Compute:
@@ -183,16 +185,16 @@ def _root() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ddp-hpc" / "compiled"
 
 
-def _digest(spec: RunSpec, setup: Setup) -> str:
+def _digest(spec: RunSpec, components: Components) -> str:
     """Return the name of the folder for such a step. Inductor itself checks what is in it by its own hashes."""
     fields = ("model", "dataset", "batch_size", "dtype", "precision")
     content = {name: spec.canonical.get(name) for name in fields} | {
         "code": identity.closure([catalog.path(kind, getattr(spec, kind).name) for kind in ("model", "dataset")]),
-        "wrapper": type(setup.replica.wrapper).__name__,
+        "wrapper": type(components.replica.wrapper).__name__,
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
         "processor": _processor(),
-        "gpu": torch.cuda.get_device_name(setup.device) if setup.device.type == "cuda" else None,
+        "gpu": torch.cuda.get_device_name(components.device) if components.device.type == "cuda" else None,
     }
     return hashlib.sha256(canonical_json(content).encode()).hexdigest()[:16]
 
@@ -213,7 +215,7 @@ def _wait_for_all(comm: MPI.Comm) -> None:
         time.sleep(_POLL_S)
 
 
-def _explained(error: Exception, spec: RunSpec, setup: Setup) -> Exception:
+def _explained(error: Exception, spec: RunSpec, components: Components) -> Exception:
     """Return an error that says what was given, what is allowed and what to do."""
     if isinstance(error, LaunchError):
         return error
@@ -227,9 +229,9 @@ def _explained(error: Exception, spec: RunSpec, setup: Setup) -> Exception:
             f"or {FOLDER} to a folder that can"
         )
     if _MISSING.search(words):
-        needs = "Triton and a C compiler (gcc)" if setup.device.type == "cuda" else "a C++ compiler and Python.h"
+        needs = "Triton and a C compiler (gcc)" if components.device.type == "cuda" else "a C++ compiler and Python.h"
         return LaunchError(
-            f"compile: true on {setup.device.type} needs {needs}, and that is missing here or does not work ({words}): "
+            f"compile: true on {components.device.type} needs {needs}, and that is missing or does not work ({words}): "
             "install it (g++ and python3-dev, or load your site's module), name the compiler in CXX (CC for Triton), "
             "or set `compile: false`"
         )

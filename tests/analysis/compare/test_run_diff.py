@@ -42,7 +42,7 @@ def project(tmp_path, monkeypatch):
         facts = {
             "spec": dict(SPEC),
             "provenance": copy.deepcopy(PROVENANCE),
-            "files": {"training/loop.py": "1", "exchange/ring.py": "2"},
+            "files": {"training/trainer.py": "1", "exchange/ring.py": "2"},
             "result": {"status": "ok", "step_s": 0.002, "final_loss": 0.5},
         }
         facts["provenance"]["command"][-1] = f"results/runs/{name}"
@@ -130,7 +130,7 @@ def test_what_the_ranks_do_not_share_is_listed_rank_by_rank(project, capsys):
 
 def test_results_come_with_their_change_and_code_with_a_way_to_see_it(project, capsys):
     def change(facts):
-        facts["files"] = {"training/loop.py": "9", "exchange/_pinned.py": "4"}
+        facts["files"] = {"training/trainer.py": "9", "exchange/_pinned.py": "4"}
         facts["provenance"]["source"]["commit"] = "b" * 40
         facts["result"]["step_s"] = 0.003
 
@@ -143,7 +143,7 @@ def test_results_come_with_their_change_and_code_with_a_way_to_see_it(project, c
         "is not in B",
         "is not in A",
     ]
-    assert "git diff aaaaaaaaaaaa bbbbbbbbbbbb -- src/ddp_hpc/training/loop.py src/ddp_hpc/exchange/ring.py" in out
+    assert "git diff aaaaaaaaaaaa bbbbbbbbbbbb -- src/ddp_hpc/training/trainer.py src/ddp_hpc/exchange/ring.py" in out
 
 
 def test_a_run_is_found_by_a_beginning_or_a_path(project, capsys):

@@ -16,13 +16,13 @@ from mpi4py import MPI
 from torch import Tensor
 
 from ddp_hpc.config.spec import RunSpec
-from ddp_hpc.exchange._protocol import Reports, Settles
+from ddp_hpc.exchange._protocol import HasMetrics, Synchronizes
 from ddp_hpc.models._replica import Replica
 from ddp_hpc.training import cuda_graphs, torch_compile
 from ddp_hpc.training.checkpoint import Checkpoints
-from ddp_hpc.training.components import Setup, assemble, evaluate
+from ddp_hpc.training.components import Components, assemble, evaluate
 from ddp_hpc.training.placement import Placement, check_exchange, choose_device
-from ddp_hpc.training.result import WARM_UP_STEPS, Outcome
+from ddp_hpc.training.result import WARM_UP_STEPS, TrainResult
 
 Step = Callable[[int], Tensor]  # of its number, counted from 0; returns the loss of this rank's batch
 
@@ -32,7 +32,7 @@ class Tracer(Protocol):
 
     first: int  # from this step on, counted from 1
 
-    def trace(self, setup: Setup, take_step: Step) -> float:
+    def trace(self, components: Components, take_step: Step) -> float:
         """Take steps, put everything back, and return how many seconds it took. All ranks must call."""
 
 
@@ -53,7 +53,7 @@ def train(
     comm: MPI.Intracomm,
     placement: Placement,
     data_dir: Path,
-    outcome: Outcome,
+    outcome: TrainResult,
     report: Callable[[int, float, float], None] = lambda step, loss, elapsed_s: None,
     meter: Callable[[torch.device], None] = lambda device: None,
     tracer: Tracer | None = None,
@@ -80,148 +80,150 @@ def train(
     check_exchange(spec, placement, device)
     meter(device)
     torch.set_num_threads(placement.threads)
-    setup = assemble(spec, comm, data_dir, device)
-    outcome.timers, outcome.metric_name = setup.timers, setup.task.metric
-    outcome.parameters, outcome.device = setup.replica.parameters, device.type
-    outcome.train_samples, outcome.example = len(setup.dataset.train), setup.dataset.train.inputs[0]
+    components = assemble(spec, comm, data_dir, device)
+    outcome.timers, outcome.metric_name = components.timers, components.task.metric
+    outcome.parameters, outcome.device = components.replica.parameters, device.type
+    outcome.train_samples, outcome.example = len(components.dataset.train), components.dataset.train.inputs[0]
 
     outcome.captured = cuda_graphs.mode(spec, device)
-    done = step = checkpoints.resume(setup, outcome, comm)
+    done = step = checkpoints.resume(components, outcome, comm)
     if spec.compile:
-        setup = compile_step(spec, setup, outcome, comm, done)
-    take_step = warm_up(setup, outcome, comm, done)
+        components = compile_step(spec, components, outcome, comm, done)
+    take_step = warm_up(components, outcome, comm, done)
     comm.Barrier()
     began = outcome.begin()
     checkpoints.wait()
-    setup.timers.start()
+    components.timers.start()
 
-    together = comm if setup.synchronous else MPI.COMM_SELF  # else every rank stops by itself
+    together = comm if components.synchronous else MPI.COMM_SELF  # else every rank stops by itself
     unread: list[Tensor] = []
     verdict, leaving = Verdict(), False
     if done == spec.steps_asked:  # an asynchronous rank that was through when the others were asked to end
-        settle(setup)
+        synchronize(components)
     for step in range(done + 1, (spec.steps_asked or sys.maxsize) + 1):
         if tracer is not None and step == tracer.first:
-            outcome.traced_s = tracer.trace(setup, take_step)
-            setup.timers.start()
+            outcome.traced_s = tracer.trace(components, take_step)
+            components.timers.start()
         unread.append(take_step(step - 1))
         verdict = Verdict()
         if step == spec.steps_asked or step % AGREE_EVERY_STEPS == 0:
             losses, outcome.trained_s = read_losses(unread, outcome), outcome.since(began)
-            if setup.synchronous:
+            if components.synchronous:
                 check_warm_up(outcome.losses)
             verdict = agree(together, losses, time_is_over(spec, outcome.trained_s), checkpoints)
             report(step, losses[-1], outcome.trained_s)
-            setup.timers.resolve()
+            components.timers.resolve()
         last = step == spec.steps_asked or verdict.diverged or verdict.time_over
         leaving = verdict.leave and not last
-        if last or (leaving and not setup.synchronous):
-            settle(setup)
-        setup.timers.end_step()
+        if last or (leaving and not components.synchronous):
+            synchronize(components)
+        components.timers.end_step()
         if last:
             break
         evaluating = spec.evaluate_every_steps and step % spec.evaluate_every_steps == 0
         if evaluating:
-            evaluate_after(step, setup, comm, outcome)
+            evaluate_after(step, components, comm, outcome)
         if leaving:
             break
         if verdict.save:
-            checkpoints.save(step, setup, outcome, comm)
+            checkpoints.save(step, components, outcome, comm)
         if evaluating or verdict.save:
             comm.Barrier()
-            setup.timers.start()
+            components.timers.start()
 
-    setup.timers.resolve()
+    components.timers.resolve()
     outcome.end()
-    outcome.interrupted = leaving if setup.synchronous else comm.allreduce(leaving, MPI.LOR)
+    outcome.interrupted = leaving if components.synchronous else comm.allreduce(leaving, MPI.LOR)
     if outcome.interrupted:
-        outcome.saved = checkpoints.save(step, setup, outcome, comm)
+        outcome.saved = checkpoints.save(step, components, outcome, comm)
     else:
-        conclude(step, verdict, setup, outcome, comm)
-    setup.exchange.close()
-    return setup.replica
+        conclude(step, verdict, components, outcome, comm)
+    components.exchange.close()
+    return components.replica
 
 
-def conclude(step: int, verdict: Verdict, setup: Setup, outcome: Outcome, comm: MPI.Intracomm) -> None:
+def conclude(step: int, verdict: Verdict, components: Components, outcome: TrainResult, comm: MPI.Intracomm) -> None:
     """Say what there is to say of a training that has taken all of its steps, `step` of them, or diverged."""
-    setup.replica.check()
-    if isinstance(setup.exchange, Reports):
-        outcome.reported = setup.exchange.report()
-    broken = verdict.diverged or not bool(setup.replica.weights.isfinite().all())  # the last update has no loss
+    components.replica.check()
+    if isinstance(components.exchange, HasMetrics):
+        outcome.reported = components.exchange.metrics()
+    broken = verdict.diverged or not bool(components.replica.weights.isfinite().all())  # the last update has no loss
     outcome.diverged = agree(comm, [math.nan if broken else 0.0]).diverged  # an asynchronous rank stops alone
     if not outcome.diverged:
-        evaluate_after(step, setup, comm, outcome)
+        evaluate_after(step, components, comm, outcome)
 
 
-def training_step(setup: Setup, number: int) -> Tensor:
+def training_step(components: Components, number: int) -> Tensor:
     """Go from one state of the weights to the next; return the loss of this rank's batch, still on the device."""
-    setup.batches.load(number)
-    loss = forward_backward(setup)
-    setup.batches.prefetch(number + 1)
-    setup.exchange.update()
+    components.batches.load(number)
+    loss = forward_backward(components)
+    components.batches.prefetch(number + 1)
+    components.exchange.update()
     return loss
 
 
-def forward_backward(setup: Setup) -> Tensor:
+def forward_backward(components: Components) -> Tensor:
     """Make the gradients of this rank's batch; return its loss."""
-    replica, batch = setup.replica, setup.batches.batch()
-    with setup.arithmetic():
-        loss = setup.compute(batch.inputs, batch.targets)
-    setup.marks.mark("forward_s")
+    replica, batch = components.replica, components.batches.batch()
+    with components.arithmetic():
+        loss = components.compute(batch.inputs, batch.targets)
+    components.marks.mark("forward_s")
     replica.zero_gradients()
     loss.backward()  # type: ignore[no-untyped-call]
-    setup.marks.mark(setup.last_of_backward)
+    components.marks.mark(components.last_of_backward)
     return loss.detach()
 
 
-def whole_step(setup: Setup) -> Tensor:
+def whole_step(components: Components) -> Tensor:
     """Go from this rank's batch to the next weights; return its loss."""
-    loss = forward_backward(setup)
-    setup.exchange.update()
+    loss = forward_backward(components)
+    components.exchange.update()
     return loss
 
 
-def settle(setup: Setup) -> None:
+def synchronize(components: Components) -> None:
     """Bring all ranks to the same weights, where they can differ; the time counts as exchange."""
-    if isinstance(setup.exchange, Settles):
-        setup.exchange.settle()
-        setup.timers.mark("exchange_exposed_s")
+    if isinstance(components.exchange, Synchronizes):
+        components.exchange.synchronize()
+        components.timers.mark("exchange_exposed_s")
 
 
-def compile_step(spec: RunSpec, setup: Setup, outcome: Outcome, comm: MPI.Intracomm, done: int) -> Setup:
+def compile_step(
+    spec: RunSpec, components: Components, outcome: TrainResult, comm: MPI.Intracomm, done: int
+) -> Components:
     """Compile what computes gradients, before time zero, by the batch after the steps that are `done`."""
     began = time.perf_counter()
-    setup, outcome.compiled = torch_compile.compile_step(spec, setup, comm, done)
+    components, outcome.compiled = torch_compile.compile_step(spec, components, comm, done)
     if not outcome.resumes:  # else it is the first one's, before time zero
         outcome.compile_s = time.perf_counter() - began
-    return setup
+    return components
 
 
-def warm_up(setup: Setup, outcome: Outcome, comm: MPI.Intracomm, done: int) -> Step:
+def warm_up(components: Components, outcome: TrainResult, comm: MPI.Intracomm, done: int) -> Step:
     """Take the few steps after those that are `done`, so that nothing is done for the first time later, and put
     everything back.
 
     Returns:
         What takes a step from then on: from the graphs of a captured one, where the spec and the exchange allow it.
     """
-    began, before = time.perf_counter(), setup.snapshot()
+    began, before = time.perf_counter(), components.snapshot()
     comm.Barrier()  # no rank moves weights that it may share with one that still copies them
-    graphs = cuda_graphs.CudaGraphs(setup.device) if outcome.captured != "off" else None
+    graphs = cuda_graphs.CudaGraphs(components.device) if outcome.captured != "off" else None
     with graphs.warming_up() if graphs else nullcontext():
-        setup.timers.start()
+        components.timers.start()
         losses = []
         for number in range(WARM_UP_STEPS):
-            losses.append(training_step(setup, done + number))
+            losses.append(training_step(components, done + number))
             if number == WARM_UP_STEPS - 1:
-                settle(setup)
-            setup.timers.end_step()
+                synchronize(components)
+            components.timers.end_step()
         read_losses(losses, outcome)
-        setup.timers.resolve()
-    setup.replica.check()
-    step: Step = partial(training_step, setup)
+        components.timers.resolve()
+    components.replica.check()
+    step: Step = partial(training_step, components)
     if graphs:
         whole = outcome.captured == "whole step"
-        step = cuda_graphs.Captured(setup, graphs, whole_step if whole else forward_backward, whole)
+        step = cuda_graphs.Captured(components, graphs, whole_step if whole else forward_backward, whole)
     before.restore()
     if not outcome.resumes:  # else it is the first one's, before time zero
         outcome.warm_up_s = time.perf_counter() - began
@@ -242,7 +244,7 @@ def check_warm_up(losses: "array[float]") -> None:
         )
 
 
-def read_losses(unread: list[Tensor], outcome: Outcome) -> list[float]:
+def read_losses(unread: list[Tensor], outcome: TrainResult) -> list[float]:
     """Move losses from the device to the outcome, and return them."""
     values: list[float] = torch.stack(unread).tolist()
     outcome.losses.extend(values)
@@ -266,15 +268,15 @@ def agree(
     return Verdict(*map(bool, flags))
 
 
-def evaluate_after(step: int, setup: Setup, comm: MPI.Intracomm, outcome: Outcome) -> None:
+def evaluate_after(step: int, components: Components, comm: MPI.Intracomm, outcome: TrainResult) -> None:
     """Add the test set's metric and loss after `step` to the outcome; training does not notice, nor its clock."""
     began = time.perf_counter()
-    if isinstance(setup.exchange, Settles):
-        own = setup.replica.weights.clone()
-        setup.exchange.settle()
-        outcome.evaluations.append((step, *evaluate(setup, comm)))
+    if isinstance(components.exchange, Synchronizes):
+        own = components.replica.weights.clone()
+        components.exchange.synchronize()
+        outcome.evaluations.append((step, *evaluate(components, comm)))
         comm.Barrier()  # the weights may be shared
-        setup.replica.weights.copy_(own)
+        components.replica.weights.copy_(own)
     else:
-        outcome.evaluations.append((step, *evaluate(setup, comm)))
+        outcome.evaluations.append((step, *evaluate(components, comm)))
     outcome.evaluation_s += time.perf_counter() - began

@@ -1,4 +1,4 @@
-"""Exchanges over torch.distributed, and peers, on several ranks: what the tests of all exchanges do not ask."""
+"""Exchanges over torch.distributed, and baselines, on several ranks: what the tests of all exchanges do not ask."""
 
 import socket
 import time
@@ -15,7 +15,7 @@ from training import run
 
 from ddp_hpc.exchange import _torch_distributed as group
 from ddp_hpc.profiling.phases import PHASES
-from ddp_hpc.training import components, loop
+from ddp_hpc.training import components, trainer
 from ddp_hpc.training.placement import LaunchError
 
 VARIANTS = [
@@ -36,13 +36,18 @@ def test_every_form_of_ddp_follows_one_rank_with_the_whole_batch(comm, exchange,
 
 
 @pytest.mark.parametrize("rule", [MOMENTUM, ADAM])
-def test_warm_up_leaves_no_trace_in_a_peer(comm, monkeypatch, rule):
-    # steps must be equal to the last bit, so a peer that adds in another order each time shows it within rounding
-    peers = ["gloo", "torch_ddp", {"name": "torch_ddp", "tuned": True}, *(["horovod"] if installed("horovod") else [])]
-    for exchange in peers:
-        monkeypatch.setattr(loop, "WARM_UP_STEPS", 3)
+def test_warm_up_leaves_no_trace_in_a_baseline(comm, monkeypatch, rule):
+    # steps must be equal to the last bit, so a baseline that adds in another order each time shows it within rounding
+    baselines = [
+        "gloo",
+        "torch_ddp",
+        {"name": "torch_ddp", "tuned": True},
+        *(["horovod"] if installed("horovod") else []),
+    ]
+    for exchange in baselines:
+        monkeypatch.setattr(trainer, "WARM_UP_STEPS", 3)
         warmed = run(comm, exchange=exchange, dtype="float64", **rule)[0].losses[3:]
-        monkeypatch.setattr(loop, "WARM_UP_STEPS", 1)
+        monkeypatch.setattr(trainer, "WARM_UP_STEPS", 1)
         np.testing.assert_allclose(run(comm, exchange=exchange, dtype="float64", **rule)[0].losses[1:], warmed, 1e-12)
 
 
