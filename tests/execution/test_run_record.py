@@ -45,7 +45,7 @@ def part(rank, losses, data_s, exchange_s, arrived_ns, hosts=1):
         peak_memory_bytes=100 * (rank + 1),
         startup={"import_s": 1.0 + rank},
         facts={},
-        reported={},
+        metrics={},
     )
 
 

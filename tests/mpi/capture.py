@@ -105,7 +105,7 @@ def test_dropout_and_running_means_go_on_from_step_to_step(monkeypatch):
 
 def test_phases_are_known_of_every_fiftieth_step_and_fill_it(monkeypatch):
     outcome, _ = run(monkeypatch, "whole step")
-    timings = outcome.timers.timings()
+    timings = outcome.clock.timings()
     fused = timings.fused[trainer.WARM_UP_STEPS :]
     assert np.flatnonzero(~fused).tolist() == [0, 50, 100]
     phases_s = timings.phases_s[trainer.WARM_UP_STEPS :]
@@ -117,7 +117,7 @@ def test_phases_are_known_of_every_fiftieth_step_and_fill_it(monkeypatch):
 
 def test_phases_are_known_of_every_step_whose_exchange_is_not_captured(monkeypatch):
     outcome, _ = run(monkeypatch, "forward and backward")
-    timings = outcome.timers.timings()
+    timings = outcome.clock.timings()
     assert not timings.fused.any()
     for phase in ("data_s", "forward_s", "backward_s", "update_s"):
         assert (timings.phases_s[:, PHASES.index(phase)] > 0).all()

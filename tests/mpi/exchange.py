@@ -11,8 +11,8 @@ from torch import nn
 
 from ddp_hpc.cli.arguments import BAIDU_FLOATS
 from ddp_hpc.exchange import ring
-from ddp_hpc.exchange._protocol import NoTimers
 from ddp_hpc.models._replica import Replica
+from ddp_hpc.profiling.timers import NoTimers
 from ddp_hpc.training import optimizers
 from ddp_hpc.training.components import broadcast
 

@@ -11,8 +11,8 @@ from torch import nn
 
 from ddp_hpc.config import spec
 from ddp_hpc.exchange import _server, parameter_server, sharded_server
-from ddp_hpc.exchange._protocol import NoTimers
 from ddp_hpc.models import mlp
+from ddp_hpc.profiling.timers import NoTimers
 from ddp_hpc.training import components, optimizers, trainer
 
 DIGITS = {

@@ -17,7 +17,7 @@ def spend(seconds):
 
 
 def test_each_phase_gets_its_own_time_and_the_rest_what_is_left():
-    clock = timers.HostTimers()
+    clock = timers.HostClock()
     spend(0.01)  # before the start: belongs to no step
     clock.start()
     began = time.perf_counter()
@@ -41,7 +41,7 @@ def test_each_phase_gets_its_own_time_and_the_rest_what_is_left():
 
 
 def test_a_pause_belongs_to_no_step():
-    clock = timers.HostTimers()
+    clock = timers.HostClock()
     clock.start()
     clock.end_step()
     spend(0.05)
@@ -51,7 +51,7 @@ def test_a_pause_belongs_to_no_step():
 
 
 def test_arrival_is_kept_for_the_step_in_which_it_was_said():
-    clock = timers.HostTimers()
+    clock = timers.HostClock()
     clock.start()
     clock.end_step()
     before = time.perf_counter_ns()
@@ -65,11 +65,11 @@ def test_arrival_is_kept_for_the_step_in_which_it_was_said():
 
 def test_an_unknown_phase_is_our_mistake():
     with pytest.raises(KeyError):
-        timers.HostTimers().mark("gather_s")
+        timers.HostClock().mark("gather_s")
 
 
 def test_a_step_of_marks_costs_microseconds():
-    clock = timers.HostTimers()
+    clock = timers.HostClock()
     costs_s = []
     for _ in range(20):
         began = time.perf_counter()

@@ -81,7 +81,7 @@ def ranks(uuids, samples: NodeSamples, name="Tesla T4", **metered) -> list[RankP
             peak_memory_bytes=1,
             startup={},
             facts={"gpu": {"uuid": uuid, "name": name}},
-            reported={},
+            metrics={},
             starts=np.array(starts),
             metered=Metered(samples=None if rank else samples, ranks=tuple(range(len(uuids))), **metered),
         )

@@ -119,19 +119,20 @@ def block_s(components: "Components", comm: "MPI.Intracomm", steps: int, metered
     """Return the seconds of so many steps on the slowest rank, with all clocks or without any. All ranks must call."""
     from mpi4py import MPI
 
-    from ddp_hpc.exchange._protocol import NoTimers
-    from ddp_hpc.training.trainer import AGREE_EVERY_STEPS, training_step
+    from ddp_hpc.profiling.timers import NoTimers
+    from ddp_hpc.training.step import training_step
+    from ddp_hpc.training.trainer import AGREE_EVERY_STEPS
 
-    components.marks.tell(components.timers if metered else NoTimers())
+    components.timers.target = components.clock if metered else NoTimers()
     comm.Barrier()
-    components.timers.start()
+    components.clock.start()
     began = time.perf_counter()
     for number in range(steps):
         training_step(components, number)
         if metered:
-            components.timers.end_step()
+            components.clock.end_step()
             if number % AGREE_EVERY_STEPS == 0:
-                components.timers.resolve()
+                components.clock.resolve()
     slowest: float = comm.allreduce(time.perf_counter() - began, MPI.MAX)
     return slowest
 

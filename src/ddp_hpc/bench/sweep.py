@@ -33,10 +33,11 @@ from ddp_hpc.bench.launch import tell
 from ddp_hpc.bench.sweep_results import COPIES, COPY_ALONE, in_words
 from ddp_hpc.config import spec as specs
 from ddp_hpc.config.spec import RunSpec
-from ddp_hpc.exchange._protocol import NoTimers, Wrap
+from ddp_hpc.exchange._protocol import Wrap
 from ddp_hpc.exchange._shared_window import NoRoomError
 from ddp_hpc.models._replica import Replica
 from ddp_hpc.profiling import provenance
+from ddp_hpc.profiling.timers import NoTimers
 from ddp_hpc.system.files import read_json, write_json
 from ddp_hpc.system.terminal import counted
 from ddp_hpc.training import placement

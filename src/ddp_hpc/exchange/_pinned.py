@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ddp_hpc.exchange._protocol import Timers
+from ddp_hpc.profiling.timers import Timers
 
 PIECE_BYTES = 1 << 22  # at 20 GB/s 0.2 ms: starting a copy and a message, some 10 us, is little beside it
 WHOLE = slice(None)

@@ -14,32 +14,6 @@ class Optimizer(Protocol):
         """Update the weights from the gradients as they are now."""
 
 
-class Timers(Protocol):
-    """What an exchange tells the clock."""
-
-    def arrived(self) -> None:
-        """This rank's gradients are complete: from now on it waits for others, or moves data."""
-
-    def mark(self, phase: str, part: str | None = None) -> None:
-        """What this rank did since the last mark was `phase` (of `phases.PHASES`), and of that the `part` (`PARTS`)."""
-
-    def overlapped(self, seconds: float) -> None:
-        """An exchange was in flight beside the backward pass of this step, for so long."""
-
-
-class NoTimers:
-    """A clock that does not run."""
-
-    def arrived(self) -> None:
-        """Nothing is noted."""
-
-    def mark(self, phase: str, part: str | None = None) -> None:
-        """Nothing is noted."""
-
-    def overlapped(self, seconds: float) -> None:
-        """Nothing is noted."""
-
-
 class Exchange(Protocol):
     """A way to go from the gradients of all ranks to the next weights."""
 

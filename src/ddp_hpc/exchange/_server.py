@@ -7,7 +7,7 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from ddp_hpc.exchange._protocol import Timers
+from ddp_hpc.profiling.timers import Timers
 
 GRADIENTS, WEIGHTS = 1, 2  # tags
 PIECE_BYTES = 1 << 19  # what is added up stays in the cache between its arrival and its use

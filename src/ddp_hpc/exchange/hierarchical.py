@@ -9,11 +9,12 @@ from ddp_hpc.config.catalog import PositiveInt
 from ddp_hpc.config.errors import LaunchError
 from ddp_hpc.exchange import _torch_distributed
 from ddp_hpc.exchange._pinned import HostGradients
-from ddp_hpc.exchange._protocol import MakeOptimizer, NoTimers, Timers
+from ddp_hpc.exchange._protocol import MakeOptimizer
 from ddp_hpc.exchange._shared_window import NoRoomError, SharedModel, mean_of, share
 from ddp_hpc.exchange.ring import make_inbox, ring_allreduce
 from ddp_hpc.exchange.shared_memory import SharedMemory
 from ddp_hpc.models._replica import Replica
+from ddp_hpc.profiling.timers import NoTimers, Timers
 
 SCHEME = "hierarchical all-reduce"
 COMPUTES = "all ranks"

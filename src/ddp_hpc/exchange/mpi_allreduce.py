@@ -10,8 +10,9 @@ from ddp_hpc.config.catalog import Megabytes, Share
 from ddp_hpc.exchange._compression import Wire, make_wire
 from ddp_hpc.exchange._cuda_aware import Direct
 from ddp_hpc.exchange._pinned import HostGradients, when_ready
-from ddp_hpc.exchange._protocol import Exchange, MakeOptimizer, Timers
+from ddp_hpc.exchange._protocol import Exchange, MakeOptimizer
 from ddp_hpc.models._replica import Replica
+from ddp_hpc.profiling.timers import Timers
 
 SCHEME = "all-reduce"
 COMPUTES = "all ranks"

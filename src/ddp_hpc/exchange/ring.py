@@ -11,8 +11,9 @@ from torch import Tensor
 
 from ddp_hpc.exchange._cuda_aware import Direct
 from ddp_hpc.exchange._pinned import HostGradients, when_ready
-from ddp_hpc.exchange._protocol import Exchange, MakeOptimizer, Timers
+from ddp_hpc.exchange._protocol import Exchange, MakeOptimizer
 from ddp_hpc.models._replica import Replica
+from ddp_hpc.profiling.timers import Timers
 
 SCHEME = "ring all-reduce"
 COMPUTES = "all ranks"

@@ -32,7 +32,7 @@ class RankPart:
     peak_memory_bytes: int
     startup: dict[str, float]  # seconds by part
     facts: dict[str, Any]
-    reported: dict[str, float | None]  # what the exchange says of itself
+    metrics: dict[str, float | None]  # of the exchange
     starts: NDArray[np.int64] = field(default_factory=lambda: np.empty((0, 2), np.int64))  # as of `timers.Timings`
     metered: Metered = field(default_factory=Metered)
     crowding: Contention | None = None  # from time zero to the last step

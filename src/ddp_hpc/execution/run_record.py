@@ -63,7 +63,7 @@ def gather(
         startup=startup,
         facts=provenance.of_rank(device) | {"compiled": outcome.compiled, "captured": outcome.captured},
         crowding=outcome.crowding,
-        reported=outcome.reported,
+        metrics=outcome.metrics,
         starts=timings.starts,
         metered=metered or Metered(),
         clock_error_s=clock_error_s,
@@ -246,7 +246,7 @@ def reports(parts: Sequence[RankPart]) -> dict[str, float | None]:
     """Return what the ranks' exchanges say of themselves: the mean over the ranks; of a maximum, the largest."""
     row: dict[str, float | None] = dict.fromkeys(REPORTED)
     for name in row:
-        values = [value for part in parts if (value := part.reported.get(name)) is not None]
+        values = [value for part in parts if (value := part.metrics.get(name)) is not None]
         if values:
             row[name] = max(values) if name.endswith("_max") else sum(values) / len(values)
     return row

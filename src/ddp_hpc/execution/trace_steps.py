@@ -59,11 +59,8 @@ class Tracer:
             put_back()
             self._zero_ns = time.perf_counter_ns()
 
-        components.marks.tell(trace.Marks())
-        try:
+        with components.timers.redirected(trace.Marks()):
             self._events = trace.record(take_step, self.first, self._last, components.device, begin)
-        finally:
-            components.marks.tell(components.timers)
         put_back()
         return time.perf_counter() - began
 

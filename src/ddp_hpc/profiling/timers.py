@@ -5,6 +5,8 @@ was not marked is 0, which is true: it did not happen (`h2d_s` where the data li
 """
 
 from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Protocol
@@ -56,19 +58,68 @@ def _timings(
 
 
 class Timers(Protocol):
+    """What data, model and exchange tell the clock."""
+
+    def mark(self, phase: str, part: str | None = None) -> None:
+        """What this rank did since the last mark was `phase` (of `phases.PHASES`), and of that the `part` (`PARTS`)."""
+
+    def arrived(self) -> None:
+        """This rank's gradients are complete: from now on it waits for others, or moves data. On a GPU, call it when
+        the stream has been synchronised."""
+
+    def overlapped(self, seconds: float) -> None:
+        """An exchange was in flight beside the backward pass of this step, for so long."""
+
+
+class NoTimers:
+    """A clock that does not run."""
+
+    def mark(self, phase: str, part: str | None = None) -> None:
+        """Nothing is noted."""
+
+    def arrived(self) -> None:
+        """Nothing is noted."""
+
+    def overlapped(self, seconds: float) -> None:
+        """Nothing is noted."""
+
+
+class TimerProxy:
+    """Timers that pass on what they are told: to the clock, or to others while a step is traced, captured or compiled.
+
+    Whoever was built with it need not know: data, model and exchange keep it for the whole training.
+    """
+
+    def __init__(self, target: Timers) -> None:
+        self.target = target
+
+    def mark(self, phase: str, part: str | None = None) -> None:
+        """Pass it on."""
+        self.target.mark(phase, part)
+
+    def arrived(self) -> None:
+        """Pass it on."""
+        self.target.arrived()
+
+    def overlapped(self, seconds: float) -> None:
+        """Pass it on."""
+        self.target.overlapped(seconds)
+
+    @contextmanager
+    def redirected(self, target: Timers) -> Iterator[None]:
+        """Pass on to `target` meanwhile."""
+        before, self.target = self.target, target
+        try:
+            yield
+        finally:
+            self.target = before
+
+
+class Clock(Timers, Protocol):
     """The clock of one rank."""
 
     def start(self) -> None:
         """Begin a step here; what went before belongs to none. Called at time zero and after every pause."""
-
-    def mark(self, phase: str, part: str | None = None) -> None:
-        """What this rank did since the last mark was `phase`, and of that the `part`."""
-
-    def arrived(self) -> None:
-        """This rank is ready to exchange; on a GPU, call it when the gradients are complete."""
-
-    def overlapped(self, seconds: float) -> None:
-        """An exchange was in flight beside the backward pass of this step, for so long."""
 
     def fused(self) -> None:
         """The phases of this step cannot be told apart."""
@@ -83,7 +134,7 @@ class Timers(Protocol):
         """Return all steps that have been resolved."""
 
 
-class HostTimers:
+class HostClock:
     """Phases by the host's monotonic clock."""
 
     def __init__(self) -> None:
@@ -135,7 +186,7 @@ class HostTimers:
         return _timings(durations_s, self._arrivals_ns, self._fused_steps, self._starts)
 
 
-class CudaTimers:
+class CudaClock:
     """Phases by CUDA events: the time at which the device got there, not the host.
 
     Recording an event does not wait; `resolve` reads those recorded so far and uses them again.
@@ -210,30 +261,6 @@ class CudaTimers:
         return _timings(durations_s, self._arrivals_ns, self._fused_steps, self._starts)
 
 
-class Listener(Protocol):
-    """What is told of a step while it happens."""
-
-    def mark(self, phase: str, part: str | None = None) -> None:
-        """As of `Timers`."""
-
-    def arrived(self) -> None:
-        """As of `Timers`."""
-
-    def overlapped(self, seconds: float) -> None:
-        """As of `Timers`."""
-
-
-class Relay:
-    """Whom data, model and exchange tell: the clock, or somebody else while a step is recorded. It costs no call."""
-
-    def __init__(self, clock: Timers) -> None:
-        self.tell(clock)
-
-    def tell(self, listener: Listener) -> None:
-        """Tell this one from now on."""
-        self.mark, self.arrived, self.overlapped = listener.mark, listener.arrived, listener.overlapped
-
-
-def make(device: torch.device) -> Timers:
+def make(device: torch.device) -> Clock:
     """Return the clock that fits the device."""
-    return CudaTimers() if device.type == "cuda" else HostTimers()
+    return CudaClock() if device.type == "cuda" else HostClock()

@@ -94,7 +94,7 @@ class Checkpoints:
         if self.folder is None:
             return False
         began = time.perf_counter()
-        components.timers.resolve()
+        components.clock.resolve()
         target = self.folder / f"step-{comm.bcast(step)}"
         problem, file = _write(target / f"rank-{comm.rank}.pt", lambda: self._content(step, components, outcome))
         answers = comm.gather((problem, file))

@@ -16,7 +16,8 @@ from ddp_hpc.config.spec import RunSpec
 from ddp_hpc.data._tasks import TASKS, Dataset, Samples, Task
 from ddp_hpc.exchange._protocol import Exchange, Stateful
 from ddp_hpc.models._replica import Replica
-from ddp_hpc.profiling import timers as clocks
+from ddp_hpc.profiling.timers import Clock, TimerProxy
+from ddp_hpc.profiling.timers import make as make_clock
 from ddp_hpc.training import optimizers, precision, sampler
 from ddp_hpc.training.loader import Batches, Resident, Staged
 from ddp_hpc.training.snapshot import Snapshot
@@ -35,8 +36,8 @@ class Components:
     replica: Replica
     batches: Batches
     arithmetic: precision.Arithmetic  # in which outputs and loss are computed
-    timers: clocks.Timers
-    marks: clocks.Relay  # what a step tells: the timers
+    clock: Clock
+    timers: TimerProxy  # what a step tells: the clock, but while it is traced, captured or compiled
     exchange: Exchange
     optimizers: list[optimizers.Optimizer]
     synchronous: bool  # all ranks take their steps together
@@ -84,23 +85,23 @@ def assemble(spec: RunSpec, comm: MPI.Intracomm, data_dir: Path, device: torch.d
     _seed(own_seed)
 
     make_optimizer = optimizers.maker(spec)
-    timers = clocks.make(device)
-    marks = clocks.Relay(timers)
+    clock = make_clock(device)
+    timers = TimerProxy(clock)
     numbers = sampler.make_batches(spec, comm.rank, len(dataset.train), place)
     exchange_file = import_module(f"ddp_hpc.exchange.{spec.exchange.name}")
-    exchange = exchange_file.make(replica, comm, marks, make_optimizer, **spec.exchange.options)
+    exchange = exchange_file.make(replica, comm, timers, make_optimizer, **spec.exchange.options)
     return Components(
         device=device,
         dataset=dataset,
         task=task,
         loss=getattr(model_file, "loss", task.loss),
         replica=replica,
-        batches=Resident(dataset.train, numbers, marks)
+        batches=Resident(dataset.train, numbers, timers)
         if place.type == device.type
-        else Staged(dataset.train, numbers, spec.batch_size, device, marks),
+        else Staged(dataset.train, numbers, spec.batch_size, device, timers),
         arithmetic=arithmetic,
+        clock=clock,
         timers=timers,
-        marks=marks,
         exchange=exchange,
         optimizers=make_optimizer.made,
         synchronous=exchange_file.SYNCHRONOUS,

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ddp_hpc.config import catalog
 from ddp_hpc.config.spec import RunSpec
-from ddp_hpc.exchange._protocol import NoTimers, Timers
+from ddp_hpc.profiling.timers import NoTimers, Timers
 from ddp_hpc.training.components import Components
 
 SAMPLE_EVERY_STEPS = 50
@@ -89,8 +89,8 @@ class CudaGraphs:
         return None if any("graph is empty" in str(warning.message).lower() for warning in said) else self._graph.replay
 
 
-class _Cutter(NoTimers):
-    """Ends a recording at each mark, and begins the next."""
+class _PhaseRecorder(NoTimers):
+    """Timers that are told of a step while it is recorded: at each mark a graph ends, and the next begins."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -120,7 +120,7 @@ class Captured:
     """
 
     def __init__(self, components: Components, recorder: Recorder, work: Work, whole: bool) -> None:
-        self._setup, self._clock = components, components.timers
+        self._components, self._clock = components, components.clock
         self._whole: Replay | None = None
         components.batches.fix()
         places = _places_of_buffers(components)
@@ -130,31 +130,29 @@ class Captured:
                     optimizer.rate.to_device()
                 self._whole, self._whole_loss = self._record(recorder, work, NoTimers())  # nothing happens now
                 recorder.separate()
-            cutter = _Cutter(recorder)
-            rest, self._loss = self._record(recorder, work, cutter)
+            phases = _PhaseRecorder(recorder)
+            rest, self._loss = self._record(recorder, work, phases)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
             raise RuntimeError(f"{error}\nthis step cannot be captured in a CUDA graph: set `capture: off`") from error
-        self._pieces = [*cutter.pieces, *([(rest, "rest_s", None)] if rest else [])]
+        self._pieces = [*phases.pieces, *([(rest, "rest_s", None)] if rest else [])]
         _check_buffers(components, places)
 
     def _record(self, recorder: Recorder, work: Work, listener: Timers) -> tuple[Replay | None, Tensor]:
-        self._setup.marks.tell(listener)
-        recorder.begin()
-        try:
-            loss = work(self._setup)
-        except BaseException:
-            with suppress(RuntimeError):  # what is broken cannot be ended properly, but nothing more is recorded
-                recorder.end()
-            raise
-        finally:
-            self._setup.marks.tell(self._clock)
+        with self._components.timers.redirected(listener):
+            recorder.begin()
+            try:
+                loss = work(self._components)
+            except BaseException:
+                with suppress(RuntimeError):  # what is broken cannot be ended properly, but nothing more is recorded
+                    recorder.end()
+                raise
         return recorder.end(), loss
 
     def __call__(self, number: int) -> Tensor:
         """Go from one state of the weights to the next; return the loss of this rank's batch, still on the device."""
-        components, sampled = self._setup, self._whole is None or number % SAMPLE_EVERY_STEPS == 0
+        components, sampled = self._components, self._whole is None or number % SAMPLE_EVERY_STEPS == 0
         components.batches.load(number)
         if self._whole:
             for optimizer in components.optimizers:
@@ -165,7 +163,7 @@ class Captured:
         else:
             for replay, phase, part in self._pieces:
                 replay()
-                components.marks.mark(phase, part)
+                components.timers.mark(phase, part)
         loss = (self._loss if sampled else self._whole_loss).clone()  # the next replay writes there again
         components.batches.prefetch(number + 1)
         if self._whole is None:

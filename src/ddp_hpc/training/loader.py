@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ddp_hpc.data._tasks import Samples
-from ddp_hpc.exchange._protocol import Timers
+from ddp_hpc.profiling.timers import Timers
 
 Numbers = Callable[[int], Tensor]  # of the step, counted from 0: the numbers of this rank's samples, int64
 

@@ -4,15 +4,16 @@ import time
 from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
 from ddp_hpc.profiling import contention
-from ddp_hpc.profiling.timers import Timers, Timings
+from ddp_hpc.profiling.timers import Clock, Timings
 from ddp_hpc.system.process import boot_id
+from ddp_hpc.training.components import Components
 from ddp_hpc.training.cuda_graphs import Mode
 from ddp_hpc.training.torch_compile import Compiled
 
@@ -37,7 +38,7 @@ class TrainResult:
     """
 
     losses: "array[float]" = field(default_factory=lambda: array("d"))  # of this process, the warm-up's first
-    timers: Timers | None = None  # of this process
+    clock: Clock | None = None  # of this process
     before: History | None = None  # of the processes before, as far as the checkpoint goes
     evaluations: list[tuple[int, float, float]] = field(default_factory=list)  # step, metric, loss
     metric_name: str = ""
@@ -66,7 +67,8 @@ class TrainResult:
     left_at: float = 0.0  # when that was, in seconds since the epoch: another host may go on
     lost_s: float = 0.0  # from there to where training went on, summed over all resumes
     resumed_s: float = 0.0  # from the first launch to where this process went on
-    reported: dict[str, float | None] = field(default_factory=dict)  # what the exchange says of itself
+    _began_s: float = 0.0  # when this process would have begun without any pause, on the clock of `time.perf_counter`
+    metrics: dict[str, float | None] = field(default_factory=dict)  # of the exchange
 
     @property
     def steps(self) -> int:
@@ -78,17 +80,28 @@ class TrainResult:
         """The seconds that were spent on other things than steps since time zero."""
         return self.evaluation_s + self.traced_s + self.checkpoint_s
 
-    def begin(self) -> float:
-        """Note that training begins, or goes on, now; return when it would have begun without any pause.
+    @classmethod
+    def of(cls, components: Components, captured: Mode) -> Self:
+        """Return the result of a training that has not begun."""
+        train, task, replica = components.dataset.train, components.task, components.replica
+        return cls(
+            clock=components.clock,
+            metric_name=task.metric,
+            parameters=replica.parameters,
+            device=components.device.type,
+            train_samples=len(train),
+            example=train.inputs[0],
+            captured=captured,
+        )
 
-        On the clock of `time.perf_counter`, so that what `since` makes of it is the time spent in steps.
-        """
+    def begin(self) -> None:
+        """Note that training begins, or resumes, now."""
         self.cores_before = contention.read()
         self.time_zero_ns = time.perf_counter_ns()
         if self.resumes:
             lost_s = max(0.0, time.time() - self.left_at)
             self.lost_s, self.resumed_s = self.lost_s + lost_s, self.left_s + lost_s
-        return time.perf_counter() - self.trained_s - self.paused_s
+        self._began_s = time.perf_counter() - self.trained_s - self.paused_s
 
     def end(self) -> None:
         """Note that the last step has been taken."""
@@ -97,9 +110,9 @@ class TrainResult:
             wall_s = (self.ended_ns - self.time_zero_ns) / 1e9
             self.crowding = contention.between(self.cores_before, contention.read(), wall_s)
 
-    def since(self, began: float) -> float:
-        """Return the seconds spent in steps, from what `begin` returned."""
-        return time.perf_counter() - began - self.paused_s
+    def since_start(self) -> float:
+        """Return the seconds spent in steps since time zero."""
+        return time.perf_counter() - self._began_s - self.paused_s
 
     def passed_s(self, launch: Mapping[str, Any], at_ns: int) -> float:
         """Return the seconds from the first launch to a reading of this host's monotonic clock in this process.
@@ -119,8 +132,8 @@ class TrainResult:
 
     def history(self) -> History:
         """Return all steps as if they had been taken in one go: the warm-up is that of the first process."""
-        assert self.timers is not None, "train() makes the timers"
-        timings = self.timers.timings()
+        assert self.clock is not None, "the trainer makes the clock"
+        timings = self.clock.timings()
         if self.before is not None:
             timings = _joined(self.before.timings, timings)
         return History(self.history_of_losses(), timings)

@@ -34,7 +34,7 @@ from ddp_hpc.config import catalog
 from ddp_hpc.config.errors import LaunchError
 from ddp_hpc.config.spec import RunSpec
 from ddp_hpc.config.types import canonical_json
-from ddp_hpc.exchange._protocol import NoTimers
+from ddp_hpc.profiling.timers import NoTimers
 from ddp_hpc.runs import identity
 from ddp_hpc.training.components import Components, Compute
 from ddp_hpc.training.snapshot import Snapshot
@@ -73,27 +73,26 @@ def compile_step(spec: RunSpec, components: Components, comm: MPI.Intracomm, ste
     torch.compiler.reset()
     torch.compiler.set_stance("default")
     before = Snapshot(components.replica.frozen(), components.replica.model, components.device)
-    components.marks.tell(NoTimers())
-    components.batches.load(step)
     compute, rehearse = _of_wrapper(components) if components.replica.wrapper else _of_all(components)
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
     origin: Compiled = "from the cache"
     try:
-        folder = _root() / _digest(spec, components)
-        if node.rank == 0 and not folder.exists():
-            origin = "anew"
-            _build(folder, rehearse)
-        _wait_for_all(node)
-        if origin != "anew":
-            os.environ[FOLDER] = str(folder)
-            rehearse()
-        _wait_for_all(comm)
+        with components.timers.redirected(NoTimers()):
+            components.batches.load(step)
+            folder = _root() / _digest(spec, components)
+            if node.rank == 0 and not folder.exists():
+                origin = "anew"
+                _build(folder, rehearse)
+            _wait_for_all(node)
+            if origin != "anew":
+                os.environ[FOLDER] = str(folder)
+                rehearse()
+            _wait_for_all(comm)
     except torch.OutOfMemoryError:
         raise
     except Exception as error:
         raise _explained(error, spec, components) from error
     finally:
-        components.marks.tell(components.timers)
         node.Free()
     before.restore()
     torch.compiler.set_stance("fail_on_recompile")
