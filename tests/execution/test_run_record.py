@@ -108,8 +108,8 @@ def ended(**fields):
     return TrainResult(**times | {"evaluations": [(2, 0.9, 0.3)], "metric_name": "accuracy", "device": "cpu"} | fields)
 
 
-def make_row(parts, **outcome):
-    filled = ended(**outcome)
+def make_row(parts, **result):
+    filled = ended(**result)
     return run_record.run_columns(LAUNCH, TWO_RANKS, filled, parts, measured.curves(parts))
 
 
@@ -159,9 +159,9 @@ def test_what_a_failed_rank_leaves_ends_before_the_first_broken_loss():
             mine = part(0, [1.0, 2.0, 3.0, 4.0], [1.0] * 4, [0.5] * 4, [0] * 4)
             return mine
 
-    outcome = TrainResult(timers=Clock())
-    outcome.losses.extend([9.0] * WARM_UP_STEPS + [1.0, 2.0, float("nan")])
-    assert measured.finite_curve(outcome) == ([1.5, 3.0], [1.0, 2.0])
+    result = TrainResult(timers=Clock())
+    result.losses.extend([9.0] * WARM_UP_STEPS + [1.0, 2.0, float("nan")])
+    assert measured.finite_curve(result) == ([1.5, 3.0], [1.0, 2.0])
 
 
 def test_meters_that_fail_do_not_hurt_the_result(tmp_path, monkeypatch):

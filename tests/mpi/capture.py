@@ -15,6 +15,7 @@ from ddp_hpc.models import mlp
 from ddp_hpc.profiling.phases import PHASES
 from ddp_hpc.training import components, cuda_graphs, trainer
 from ddp_hpc.training.placement import survey
+from ddp_hpc.training.step import whole_step
 
 pytestmark = pytest.mark.usefixtures("comm")
 
@@ -43,12 +44,12 @@ class Graphs(fake_graphs.Graphs):
 
 
 def run(monkeypatch, mode, comm=MPI.COMM_SELF, **fields):
-    """Train on the ranks of `comm`; return outcome and replica."""
+    """Train on the ranks of `comm`; return result and replica."""
     monkeypatch.setattr(cuda_graphs, "mode", lambda spec, device: mode)
     monkeypatch.setattr(cuda_graphs, "CudaGraphs", Graphs)
     given = spec.load(BASE | fields)
-    outcome = trainer.TrainResult()
-    return outcome, trainer.train(given, comm, survey(given, comm), Path("unused"), outcome)
+    training = trainer.Trainer(given, comm, survey(given, comm), Path("unused"))
+    return training.run(), training.components.replica
 
 
 RULES = [
@@ -70,9 +71,9 @@ RULES = [
 @pytest.mark.parametrize("mode", ["whole step", "forward and backward"])
 def test_losses_and_weights_are_those_without_capture(monkeypatch, mode, rule):
     expected, weights = run(monkeypatch, "off", **rule)
-    outcome, replica = run(monkeypatch, mode, **rule)
-    assert outcome.losses == expected.losses
-    assert outcome.evaluations == expected.evaluations
+    result, replica = run(monkeypatch, mode, **rule)
+    assert result.losses == expected.losses
+    assert result.evaluations == expected.evaluations
     assert torch.equal(replica.weights, weights.weights)
     assert expected.losses[-1] < 0.9 * expected.losses[0]
 
@@ -81,8 +82,8 @@ def test_losses_and_weights_are_those_without_capture(monkeypatch, mode, rule):
 def test_ranks_exchange_between_graphs(monkeypatch, comm, exchange):
     fields = {"exchange": exchange, "world_size": comm.size, "momentum": 0.75}
     expected, weights = run(monkeypatch, "off", comm, **fields)
-    outcome, replica = run(monkeypatch, "forward and backward", comm, **fields)
-    assert outcome.losses == expected.losses
+    result, replica = run(monkeypatch, "forward and backward", comm, **fields)
+    assert result.losses == expected.losses
     assert torch.equal(replica.weights, weights.weights)
 
 
@@ -97,15 +98,15 @@ def test_dropout_and_running_means_go_on_from_step_to_step(monkeypatch):
     monkeypatch.setattr(mlp, "build", lambda shape, outputs, **options: Noisy())
     expected, weights = run(monkeypatch, "off")
     for mode in ("whole step", "forward and backward"):
-        outcome, replica = run(monkeypatch, mode)
-        assert outcome.losses == expected.losses
+        result, replica = run(monkeypatch, mode)
+        assert result.losses == expected.losses
         for mine, theirs in zip(replica.buffers(), weights.buffers(), strict=True):
             assert torch.equal(mine, theirs)
 
 
 def test_phases_are_known_of_every_fiftieth_step_and_fill_it(monkeypatch):
-    outcome, _ = run(monkeypatch, "whole step")
-    timings = outcome.clock.timings()
+    result, _ = run(monkeypatch, "whole step")
+    timings = result.clock.timings()
     fused = timings.fused[trainer.WARM_UP_STEPS :]
     assert np.flatnonzero(~fused).tolist() == [0, 50, 100]
     phases_s = timings.phases_s[trainer.WARM_UP_STEPS :]
@@ -116,8 +117,8 @@ def test_phases_are_known_of_every_fiftieth_step_and_fill_it(monkeypatch):
 
 
 def test_phases_are_known_of_every_step_whose_exchange_is_not_captured(monkeypatch):
-    outcome, _ = run(monkeypatch, "forward and backward")
-    timings = outcome.clock.timings()
+    result, _ = run(monkeypatch, "forward and backward")
+    timings = result.clock.timings()
     assert not timings.fused.any()
     for phase in ("data_s", "forward_s", "backward_s", "update_s"):
         assert (timings.phases_s[:, PHASES.index(phase)] > 0).all()
@@ -158,7 +159,7 @@ def test_a_model_that_a_graph_would_get_wrong_is_refused(monkeypatch, model, tol
 def test_a_batch_of_another_size_is_refused_by_name(monkeypatch):
     given = spec.load(BASE)
     parts = components.assemble(given, MPI.COMM_SELF, Path("unused"), torch.device("cpu"))
-    step = cuda_graphs.Captured(parts, Graphs(None), trainer.whole_step, whole=True)
+    step = cuda_graphs.Captured(parts, Graphs(None), whole_step, whole=True)
     step(0)
     parts.batches._numbers = lambda number: torch.arange(11)
     with pytest.raises(ValueError, match="the batch of step 4 has 11 samples, there is room for 12"):
@@ -195,10 +196,9 @@ def test_on_a_gpu_too(rule, exchange, placement):
         given = spec.load(
             BASE | {"device": "cuda", "capture": how, "exchange": exchange, "data_placement": placement} | rule
         )
-        outcome = trainer.TrainResult()
-        trainer.train(given, MPI.COMM_SELF, survey(given, MPI.COMM_SELF), Path("unused"), outcome)
-        assert (outcome.captured == "off") == (how == "off")
-        return outcome.losses
+        result = trainer.Trainer(given, MPI.COMM_SELF, survey(given, MPI.COMM_SELF), Path("unused")).run()
+        assert (result.captured == "off") == (how == "off")
+        return result.losses
 
     assert losses("auto") == pytest.approx(losses("off"), rel=1e-4)
 

@@ -72,8 +72,8 @@ def test_a_checkpoint_of_ranks_that_shared_the_work_otherwise_is_not_used(comm, 
         pytest.skip("one rank has it all")
     groups = {"name": "hierarchical", "ranks_per_group": 1}
     run(comm, folder, ask_at=(0, 10), momentum=0.9, exchange=groups, owner={"spec_hash": "s"})
-    outcome, _, said = run(comm, folder, momentum=0.9, exchange="hierarchical", owner={"spec_hash": "s"})
-    assert outcome.resumes == 0
+    result, _, said = run(comm, folder, momentum=0.9, exchange="hierarchical", owner={"spec_hash": "s"})
+    assert result.resumes == 0
     if comm.rank == 0:
         assert "ranks sit otherwise on nodes" in said[0]
 

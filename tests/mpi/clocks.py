@@ -68,9 +68,9 @@ def test_waiting_is_found_though_every_rank_has_another_clock(comm, monkeypatch)
     )
     place = replace(placement.survey(given, comm), hosts=comm.size)
 
-    before, outcome = reading(comm, clock), trainer.TrainResult()
-    trainer.train(given, comm, place, Path("unused"), outcome)
-    parts = run_record.gather(outcome, place, {"import_s": 0.0}, comm, clock=before)
+    before = reading(comm, clock)
+    result = trainer.Trainer(given, comm, place, Path("unused")).run()
+    parts = run_record.gather(result, place, {"import_s": 0.0}, comm, clock=before)
 
     if comm.rank == 0:
         measured = curves(parts)

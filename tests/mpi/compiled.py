@@ -40,13 +40,13 @@ def test_compiled_ranks_follow_one_eager_rank_with_the_whole_batch(comm):
     whole = {"exchange": "none", "world_size": 1, "batch_size": BASE["batch_size"] * comm.size}
     expected, alone, _ = run(MPI.COMM_SELF, **EAGER | whole)
     for name in one_of_each_kind(comm.size):
-        outcome, replica, _ = run(comm, exchange=name, evaluate_every_steps=7, **STEP)
+        result, replica, _ = run(comm, exchange=name, evaluate_every_steps=7, **STEP)
         np.testing.assert_allclose(replica.weights, alone.weights, rtol=0, atol=1e-11, err_msg=name)
-        losses = np.mean(comm.allgather(np.array(outcome.losses)), axis=0)
+        losses = np.mean(comm.allgather(np.array(result.losses)), axis=0)
         np.testing.assert_allclose(losses, expected.losses, rtol=1e-12, err_msg=name)
-        assert len(outcome.evaluations) == 8  # of test sets of another size
-        assert comm.allgather(outcome.compiled)[1:] == ["from the cache"] * (comm.size - 1)
-        assert outcome.compile_s > 0
+        assert len(result.evaluations) == 8  # of test sets of another size
+        assert comm.allgather(result.compiled)[1:] == ["from the cache"] * (comm.size - 1)
+        assert result.compile_s > 0
 
 
 @compiling

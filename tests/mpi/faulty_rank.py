@@ -27,19 +27,21 @@ def fail():
         raise torch.cuda.OutOfMemoryError("CUDA out of memory: as a device would say it")
 
 
-def faulty_train(train):
-    def wrapped(spec, comm, place, data_dir, outcome, report=lambda step, loss, elapsed_s: None, *more, **named):
+mpi4py.rc.initialize = mpi4py.rc.finalize = False  # as rank.main does; it comes too late here
+from ddp_hpc.training.trainer import Trainer  # noqa: E402
+
+
+def faulty(run):
+    def wrapped(self):
         def sometimes(step, loss, elapsed_s):
-            if comm.rank == which and step == 20:
+            if self.comm.rank == which and step == 20:
                 fail()
 
-        return train(spec, comm, place, data_dir, outcome, sometimes, *more, **named)
+        self.report = sometimes
+        return run(self)
 
     return wrapped
 
 
-mpi4py.rc.initialize = mpi4py.rc.finalize = False  # as rank.main does; it comes too late here
-from ddp_hpc.training import trainer as train  # noqa: E402
-
-train.train = faulty_train(train.train)
+Trainer.run = faulty(Trainer.run)
 rank.main([attempt])

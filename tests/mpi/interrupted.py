@@ -1,6 +1,7 @@
 """Trainings that are asked to end, or killed, and go on from their checkpoint."""
 
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -8,7 +9,6 @@ import torch
 from ddp_hpc.config import spec
 from ddp_hpc.system.process import boot_id
 from ddp_hpc.training import checkpoint, placement, trainer
-from ddp_hpc.training.result import TrainResult
 
 BASE = {
     "model": {"name": "mlp", "widths": [16]},
@@ -28,15 +28,15 @@ class KilledError(Exception):
 
 
 def run(comm, folder=None, ask_at=None, kill_at=None, every_s=0.0, owner=(), asked=(), **fields):
-    """Train on the ranks of `comm`; return the outcome, the replica, and what was said.
+    """Train on the ranks of `comm`; return the result, the replica, and what was said.
 
     Args:
         ask_at: (rank, step): that rank is asked to end then.
         asked: not empty: this rank is asked to end from the start.
-        kill_at: the step at which all ranks are killed; outcome and replica are then those so far.
+        kill_at: the step at which all ranks are killed; result and replica are then those so far.
     """
     given, launched_ns = spec.load(BASE | {"world_size": comm.size} | fields), time.perf_counter_ns()
-    place, outcome, asked, said = placement.survey(given, comm), TrainResult(), list(asked), []
+    place, asked, said = placement.survey(given, comm), list(asked), []
     kept = checkpoint.Checkpoints(
         folder=folder,
         launch=LAUNCH | {"spec_hash": given.hash, "world_size": comm.size, "launched_ns": launched_ns} | dict(owner),
@@ -52,27 +52,26 @@ def run(comm, folder=None, ask_at=None, kill_at=None, every_s=0.0, owner=(), ask
         if step == kill_at:
             raise KilledError
 
-    try:
-        replica = trainer.train(given, comm, place, Path("unused"), outcome, report, checkpoints=kept)
-    except KilledError:
-        replica = None
-    return outcome, replica, said
+    training = trainer.Trainer(given, comm, place, Path("unused"), checkpoints=kept, report=report)
+    with suppress(KilledError):
+        training.run()
+    return training.result, training.components.replica, said
 
 
 def in_parts(comm, folder, steps, **fields):
     """Train, asked to end on one rank after the other shortly after each of `steps`, and go on; return the last."""
     for rank, step in enumerate(steps):
-        outcome, _, _ = run(comm, folder, ask_at=(rank, step), **fields)
-        assert outcome.interrupted
-        assert outcome.saved
-        assert outcome.steps == step + trainer.AGREE_EVERY_STEPS  # asked after the ranks had agreed
+        result, _, _ = run(comm, folder, ask_at=(rank, step), **fields)
+        assert result.interrupted
+        assert result.saved
+        assert result.steps == step + trainer.AGREE_EVERY_STEPS  # asked after the ranks had agreed
     return run(comm, folder, **fields)
 
 
 def check_same(comm, one, other):
     """Losses, evaluations, weights and buffers of two trainings are the same on this rank."""
-    (outcome, replica, _), (expected, weights, _) = one, other
-    assert outcome.history().losses.tobytes() == expected.history().losses.tobytes()
-    assert outcome.evaluations == expected.evaluations
+    (result, replica, _), (expected, weights, _) = one, other
+    assert result.history().losses.tobytes() == expected.history().losses.tobytes()
+    assert result.evaluations == expected.evaluations
     assert torch.equal(replica.weights, weights.weights)
     assert all(map(torch.equal, replica.buffers(), weights.buffers()))

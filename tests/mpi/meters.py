@@ -40,7 +40,7 @@ def folder(comm, tmp_path):
 def trained(comm, folder, monkeypatch, mode, uuids, steps=160, wait_s=0.0):
     """Train on CPU ranks that say they use these GPUs; return the losses. Rank 0 leaves the records in `folder`."""
     given = spec.load(FIELDS | {"world_size": comm.size, "budget": {"steps": steps}})
-    place, outcome, meter = placement.survey(given, comm), trainer.TrainResult(), node_meter.NodeMeter(comm)
+    place, meter = placement.survey(given, comm), node_meter.NodeMeter(comm)
     gpu = SimpleNamespace(uuid=uuids[comm.rank % len(uuids)], name="Tesla T4", total_memory=1)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: gpu)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(STAND_INS), *sys.path]))
@@ -50,17 +50,18 @@ def trained(comm, folder, monkeypatch, mode, uuids, steps=160, wait_s=0.0):
         meter.start(torch.device("cuda") if uuids != [None] else device)
         time.sleep(wait_s)  # the sampler starts beside the training, which may be short
 
-    replica = trainer.train(given, comm, place, Path("unused"), outcome, meter=begin)
-    metered = node_meter.with_work(meter.stop(), replica, outcome.example)
+    training = trainer.Trainer(given, comm, place, Path("unused"), meter=begin)
+    result = training.run()
+    metered = node_meter.with_work(meter.stop(), training.components.replica, result.example)
     facts = {"gpu": provenance.of_rank(torch.device("cuda"))["gpu"]} if uuids != [None] else {"gpu": None}
     monkeypatch.setattr(provenance, "of_rank", lambda device: facts)
-    parts = run_record.gather(outcome, place, {"import_s": 0.0}, comm, metered)
+    parts = run_record.gather(result, place, {"import_s": 0.0}, comm, metered)
     monkeypatch.undo()
     if comm.rank == 0:
         launch = {"run": "r", "spec_hash": "s", "code_hash": "c"}
-        launch |= {"launched_on": boot_id(), "launched_ns": outcome.time_zero_ns}
-        run_record.write(folder, launch, given, outcome, parts, "MPI")
-    return list(outcome.losses)
+        launch |= {"launched_on": boot_id(), "launched_ns": result.time_zero_ns}
+        run_record.write(folder, launch, given, result, parts, "MPI")
+    return list(result.losses)
 
 
 def test_the_losses_are_the_same_whatever_the_meter_does(comm, folder, monkeypatch):
@@ -99,8 +100,9 @@ def test_one_rank_alone_counts_the_work_of_a_model_whatever_exchange_listens_to_
     for name in usable(comm.size, OVERLAPS=True):
         fields = {"world_size": comm.size, "budget": {"steps": 4}, "exchange": name, "evaluate_every_steps": None}
         given = spec.load(FIELDS | fields)
-        place, outcome = placement.survey(given, comm), trainer.TrainResult()
-        replica = trainer.train(given, comm, place, Path("unused"), outcome)
+        training = trainer.Trainer(given, comm, placement.survey(given, comm), Path("unused"))
+        training.run()
+        replica = training.components.replica
         if comm.rank == 0:
             weights, gradients = replica.weights.clone(), replica.gradients.clone()
             trained = [span.parameter for span in replica.spans]

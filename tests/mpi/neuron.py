@@ -39,10 +39,10 @@ WAYS = {
 def test_every_loss_of_every_rank_is_that_of_a_plain_loop(comm, way):
     fields = {"exchange": "mpi_allreduce", "model": {"name": "neuron", "loss": "published"}, "sampling": "partitioned"}
     given = spec.load(NEURON | fields | {"world_size": comm.size} | WAYS[way])
-    place, outcome = placement.survey(given, comm), training.TrainResult()
+    place = placement.survey(given, comm)
     start = components.assemble(given, comm, Path("unused"), torch.device("cpu")).replica.weights[0].item()
-    training.train(given, comm, place, Path("unused"), outcome)
-    parts = run_record.gather(outcome, place, {"import_s": 0.0}, comm)
+    result = training.Trainer(given, comm, place, Path("unused")).run()
+    parts = run_record.gather(result, place, {"import_s": 0.0}, comm)
     starts = np.array([comm.allgather(start)])
 
     if comm.rank == 0:

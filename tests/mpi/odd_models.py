@@ -41,9 +41,9 @@ def test_a_loss_that_breaks_in_the_last_step_of_one_rank_ends_all_of_them(comm, 
     monkeypatch.setattr(trainer, "assemble", break_the_last)
     for name in usable(comm.size):
         calls = itertools.count(1)
-        outcome, *_ = run(comm, exchange=name)
-        assert outcome.diverged, name
-        assert outcome.evaluations == [], name
+        result, *_ = run(comm, exchange=name)
+        assert result.diverged, name
+        assert result.evaluations == [], name
 
 
 class Shared(nn.Module):
@@ -100,9 +100,9 @@ class Restless(nn.Module):
 def test_training_does_not_notice_an_evaluation_whatever_the_model_does_in_it(comm, monkeypatch):
     give(monkeypatch, Restless)
     without, *_ = run(comm)
-    outcome, *_ = run(comm, evaluate_every_steps=7)
-    assert len(outcome.evaluations) == 3
-    assert outcome.losses == without.losses
+    result, *_ = run(comm, evaluate_every_steps=7)
+    assert len(result.evaluations) == 3
+    assert result.losses == without.losses
 
 
 class Restarting(nn.Module):
@@ -143,7 +143,7 @@ def normalised():
 def test_what_is_evaluated_is_rank_0s_model(comm, monkeypatch):
     """The running means of BatchNorm differ between ranks."""
     give(monkeypatch, normalised)
-    outcome, replica, _ = run(comm, dtype="float64")
+    result, replica, _ = run(comm, dtype="float64")
     means = comm.allgather(replica.model[2].running_mean.numpy())
     assert comm.size == 1 or not np.array_equal(means[0], means[1])
 
@@ -152,4 +152,4 @@ def test_what_is_evaluated_is_rank_0s_model(comm, monkeypatch):
     alone.replica.weights.copy_(replica.weights)
     for own, other in zip(alone.replica.buffers(), replica.buffers(), strict=True):
         own.copy_(comm.bcast(other))
-    assert outcome.evaluations[-1][1:] == pytest.approx(components.evaluate(alone, MPI.COMM_SELF), rel=1e-12)
+    assert result.evaluations[-1][1:] == pytest.approx(components.evaluate(alone, MPI.COMM_SELF), rel=1e-12)

@@ -9,6 +9,7 @@ from mpi4py import MPI
 from ddp_hpc.config import spec
 from ddp_hpc.training import components, precision, trainer
 from ddp_hpc.training.placement import LaunchError, survey
+from ddp_hpc.training.step import training_step
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 SPEC = {
@@ -35,9 +36,9 @@ def restored(comm):
 
 def test_bfloat16_learns_the_digits_with_weights_and_gradients_in_float32():
     given = spec.load(SPEC | {"precision": "bfloat16"})
-    outcome = trainer.TrainResult()
-    replica = trainer.train(given, MPI.COMM_SELF, survey(given, MPI.COMM_SELF), Path("unused"), outcome)
-    assert outcome.evaluations[-1][1] > 0.85
+    training = trainer.Trainer(given, MPI.COMM_SELF, survey(given, MPI.COMM_SELF), Path("unused"))
+    result, replica = training.run(), training.components.replica
+    assert result.evaluations[-1][1] > 0.85
     assert replica.weights.dtype == replica.gradients.dtype == torch.float32
     # no weight is one that bfloat16 could hold: updates were not rounded
     assert (replica.weights.bfloat16().float() != replica.weights).float().mean() > 0.9
@@ -47,7 +48,7 @@ def test_products_are_rounded_where_bfloat16_was_asked_for_and_only_there():
     losses = {}
     for name in ("full", "bfloat16"):
         parts = components.assemble(spec.load(SPEC | {"precision": name}), MPI.COMM_SELF, Path("unused"), CPU)
-        losses[name] = trainer.training_step(parts, 0)
+        losses[name] = training_step(parts, 0)
         with parts.arithmetic():
             assert parts.replica.model(parts.dataset.test.inputs[:2]).dtype == getattr(
                 torch, "bfloat16" if name == "bfloat16" else "float32"

@@ -118,28 +118,28 @@ def test_ranks_that_are_killed_go_on_from_the_last_whole_checkpoint(comm, folder
 
 
 def test_a_training_that_is_through_when_it_is_asked_to_end_is_through(comm, folder):
-    outcome, _, _ = run(comm, folder, ask_at=(0, 54))
-    assert not outcome.interrupted
-    assert len(outcome.evaluations) == 1
+    result, _, _ = run(comm, folder, ask_at=(0, 54))
+    assert not result.interrupted
+    assert len(result.evaluations) == 1
 
 
 def test_steps_are_counted_once_and_what_lies_between_is_lost_not_trained(comm, folder):
     began_ns, given = time.perf_counter_ns(), spec.load(BASE | {"world_size": comm.size})
-    outcome, _, _ = in_parts(comm, folder, (20, 40), evaluate_every_steps=10)
-    parts = run_record.gather(outcome, placement.survey(given, comm), {"import_s": 1.0}, comm)
-    assert outcome.resumes == 2
-    assert [step for step, _, _ in outcome.evaluations] == [10, 20, 30, 40, 50, 54]
-    wall_s = outcome.passed_s({}, outcome.ended_ns)
+    result, _, _ = in_parts(comm, folder, (20, 40), evaluate_every_steps=10)
+    parts = run_record.gather(result, placement.survey(given, comm), {"import_s": 1.0}, comm)
+    assert result.resumes == 2
+    assert [step for step, _, _ in result.evaluations] == [10, 20, 30, 40, 50, 54]
+    wall_s = result.passed_s({}, result.ended_ns)
     if comm.rank == 0:
-        assert 0 < wall_s < (outcome.ended_ns - began_ns) / 1e9
+        assert 0 < wall_s < (result.ended_ns - began_ns) / 1e9
         curve = measured.curves(parts)
         columns = run_record.step_columns(curve)
         pairs = list(zip(columns["step"].tolist(), columns["rank"].tolist(), strict=True))
         assert len(set(pairs)) == len(pairs) == comm.size * (WARM_UP_STEPS + 54)
         assert (np.diff(curve.t_s) > 0).all()
-        assert outcome.lost_s > 0
-        assert outcome.startup_s > 0
-        known_s = curve.t_s[-1] + outcome.lost_s + outcome.startup_s + outcome.evaluation_s
+        assert result.lost_s > 0
+        assert result.startup_s > 0
+        known_s = curve.t_s[-1] + result.lost_s + result.startup_s + result.evaluation_s
         assert known_s == pytest.approx(wall_s, rel=0.2)  # nothing is left out, or there twice
 
 
@@ -148,15 +148,15 @@ def test_ranks_that_wait_for_nobody_synchronize_before_they_leave_and_go_on_from
         given = {"exchange": name, "learning_rate": 0.1 / comm.size, "budget": {"steps": 200}}
         # the last rank is not asked, if there are several: it is through with its steps when the others leave
         alone = comm.size > 1 and comm.rank == comm.size - 1
-        outcome, replica, _ = run(comm, folder, asked=[] if alone else [10], **given)
-        assert outcome.interrupted
-        assert outcome.saved
-        assert outcome.steps == (200 if alone else 10)
+        result, replica, _ = run(comm, folder, asked=[] if alone else [10], **given)
+        assert result.interrupted
+        assert result.saved
+        assert result.steps == (200 if alone else 10)
         assert all(np.array_equal(replica.weights, other) for other in comm.allgather(replica.weights.numpy())), name
 
         again, replica, said = run(comm, folder, **given)
         assert (again.steps, again.resumes) == (200, 1)
-        assert again.history().losses[: WARM_UP_STEPS + outcome.steps].tobytes() == outcome.history().losses.tobytes()
+        assert again.history().losses[: WARM_UP_STEPS + result.steps].tobytes() == result.history().losses.tobytes()
         assert all(np.array_equal(replica.weights, other) for other in comm.allgather(replica.weights.numpy())), name
         if comm.rank == 0:
             assert said == [f"training goes on after step 10, from {folder}"]

@@ -13,7 +13,8 @@ from ddp_hpc.config import spec
 from ddp_hpc.exchange import _server, parameter_server, sharded_server
 from ddp_hpc.models import mlp
 from ddp_hpc.profiling.timers import NoTimers
-from ddp_hpc.training import components, optimizers, trainer
+from ddp_hpc.training import components, optimizers
+from ddp_hpc.training.step import training_step
 
 DIGITS = {
     "model": {"name": "mlp", "widths": [16]},
@@ -147,15 +148,15 @@ def test_averaging_weights_in_each_step_is_averaging_gradients_from_the_second_s
     apart = assembled(comm, {"name": "weight_average", "different_starts": True}, **fields)
     starts = comm.allgather(apart.replica.weights.numpy().copy())
     assert len({start.tobytes() for start in starts}) == comm.size
-    trainer.training_step(apart, 0)
+    training_step(apart, 0)
 
     together = assembled(comm, "mpi_allreduce", **fields)
     together.replica.weights.copy_(apart.replica.weights)
     for mine, other in zip(together.optimizers[0].state(), apart.optimizers[0].state(), strict=True):
         mine.copy_(torch.from_numpy(np.asarray(comm.allreduce(other.numpy() / comm.size))))
     for number in range(1, 12):
-        trainer.training_step(apart, number)
-        trainer.training_step(together, number)
+        training_step(apart, number)
+        training_step(together, number)
         np.testing.assert_allclose(apart.replica.weights, together.replica.weights, rtol=0, atol=1e-12)
     assert not np.allclose(apart.replica.weights, starts[0], atol=1e-3)  # it has moved
 

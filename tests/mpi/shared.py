@@ -30,9 +30,8 @@ DIGITS = {
 
 def run(comm, exchange, **fields):
     given = spec.load(DIGITS | {"exchange": exchange, "world_size": comm.size} | fields)
-    outcome = trainer.TrainResult()
-    replica = trainer.train(given, comm, placement.survey(given, comm), Path("unused"), outcome)
-    return outcome, replica
+    training = trainer.Trainer(given, comm, placement.survey(given, comm), Path("unused"))
+    return training.run(), training.components.replica
 
 
 def changes_seen(comm, weights):
@@ -93,7 +92,9 @@ def test_any_grouping_follows_one_rank_with_the_whole_batch(comm, rule):
         | {"batch_size": 12 * comm.size, "dtype": "float64"}
     )
     alone = placement.survey(whole, MPI.COMM_SELF)
-    expected = trainer.train(whole, MPI.COMM_SELF, alone, Path("unused"), trainer.TrainResult())
+    training = trainer.Trainer(whole, MPI.COMM_SELF, alone, Path("unused"))
+    training.run()
+    expected = training.components.replica
     for ranks_per_group in range(1, comm.size + 1):
         exchange = {"name": "hierarchical", "ranks_per_group": ranks_per_group}
         runs = [run(comm, exchange, dtype="float64", budget={"steps": 20}, **rule) for _ in range(2)]
@@ -117,9 +118,9 @@ def test_a_shared_model_is_put_back_after_the_warm_up(comm, optimizer, monkeypat
 def test_hogwild_comes_as_far_on_the_digits_as_one_rank(comm):
     """Each rank makes as many updates as one rank alone would in its share of the samples; 3 % of accuracy apart."""
     _, metric, _ = run(MPI.COMM_SELF, "none", learning_rate=0.1, budget={"steps": 600})[0].evaluations[-1]
-    outcome, replica = run(comm, "hogwild", learning_rate=0.1, budget={"steps": 600 // comm.size})
+    result, replica = run(comm, "hogwild", learning_rate=0.1, budget={"steps": 600 // comm.size})
     assert metric > 0.9
-    assert outcome.evaluations[-1][1] == pytest.approx(metric, abs=0.03)
+    assert result.evaluations[-1][1] == pytest.approx(metric, abs=0.03)
     assert len({weights.tobytes() for weights in comm.allgather(replica.weights.numpy())}) == 1
 
 

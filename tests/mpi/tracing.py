@@ -30,15 +30,16 @@ FIRST, LAST = 5, 8
 
 
 def run(comm, folder=None, **fields):
-    """Train, tracing the steps FIRST to LAST if there is a `folder`; return outcome, weights and, on rank 0, curves."""
+    """Train, tracing the steps FIRST to LAST if there is a `folder`; return result, weights and, on rank 0, curves."""
     given = spec.load(BASE | {"world_size": comm.size} | fields)
-    place, outcome = placement.survey(given, comm), trainer.TrainResult()
+    place = placement.survey(given, comm)
     tracer = trace_steps.Tracer((FIRST, LAST), given, comm) if folder else None
-    replica = trainer.train(given, comm, place, Path("unused"), outcome, tracer=tracer)
+    training = trainer.Trainer(given, comm, place, Path("unused"), tracer=tracer)
+    result = training.run()
     if tracer:
         tracer.write(folder, place)
-    parts = run_record.gather(outcome, place, {"import_s": 0.0}, comm)
-    return outcome, replica.weights.numpy().copy(), curves(parts) if comm.rank == 0 else None
+    parts = run_record.gather(result, place, {"import_s": 0.0}, comm)
+    return result, training.components.replica.weights.numpy().copy(), curves(parts) if comm.rank == 0 else None
 
 
 @pytest.fixture
@@ -58,12 +59,12 @@ def test_a_trace_changes_neither_losses_nor_weights(comm, folder):
 
 def test_traced_steps_are_in_no_time(comm, folder):
     began = time.perf_counter()
-    outcome, _, measured = run(comm, folder)
+    result, _, measured = run(comm, folder)
     took_s = time.perf_counter() - began
-    assert 0 < outcome.traced_s < took_s
+    assert 0 < result.traced_s < took_s
     if comm.rank == 0:
         assert len(measured.losses) == 12
-        assert measured.t_s[-1] < took_s - outcome.traced_s
+        assert measured.t_s[-1] < took_s - result.traced_s
         assert not measured.fused.any()
 
 

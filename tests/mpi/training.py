@@ -38,12 +38,13 @@ EXCHANGE = PHASES.index("exchange_exposed_s")
 
 
 def run(comm, **fields):
-    """Train on the ranks of `comm`; return outcome, replica and, on its rank 0, the curves."""
+    """Train on the ranks of `comm`; return result, replica and, on its rank 0, the curves."""
     given = spec.load(BASE | {"world_size": comm.size} | fields)
-    place, outcome = placement.survey(given, comm), trainer.TrainResult()
-    replica = trainer.train(given, comm, place, Path("unused"), outcome)
-    parts = run_record.gather(outcome, place, {"import_s": 0.0}, comm)
-    return outcome, replica, measured.curves(parts) if comm.rank == 0 else None
+    place = placement.survey(given, comm)
+    training = trainer.Trainer(given, comm, place, Path("unused"))
+    result = training.run()
+    parts = run_record.gather(result, place, {"import_s": 0.0}, comm)
+    return result, training.components.replica, measured.curves(parts) if comm.rank == 0 else None
 
 
 def test_ranks_have_the_threads_of_their_cores_and_are_refused_on_other_nodes_than_asked(comm):
@@ -81,9 +82,9 @@ def test_ranks_that_read_tokens_follow_one_that_reads_the_whole_batch(comm):
     _, expected, curves = run(MPI.COMM_SELF, **fields, **whole)
     assert curves.losses[-1] < 0.6 * curves.losses[0]
     for name in usable(comm.size, EXACT=True, SYNCHRONOUS=True):
-        outcome, replica, _ = run(comm, exchange=name, **fields)
+        result, replica, _ = run(comm, exchange=name, **fields)
         np.testing.assert_allclose(replica.weights, expected.weights, rtol=0, atol=1e-10, err_msg=name)
-        assert outcome.example.dtype == torch.int64
+        assert result.example.dtype == torch.int64
 
 
 def test_a_seed_repeats_bit_for_bit_and_another_does_not(comm):
@@ -98,9 +99,9 @@ def test_every_exchange_learns_the_digits_and_leaves_all_ranks_the_same_model(co
         # where nobody waits, every rank's gradient is a step of its own, so n times as many steps are taken
         together = catalog.constants("exchange", name)["SYNCHRONOUS"]
         rate, steps = (0.2, 150) if together else (0.15 / comm.size, 300)
-        outcome, replica, curves = run(comm, exchange=name, learning_rate=rate, budget={"steps": steps})
-        assert not outcome.diverged, name
-        assert outcome.evaluations[-1][1] > 0.85, name
+        result, replica, curves = run(comm, exchange=name, learning_rate=rate, budget={"steps": steps})
+        assert not result.diverged, name
+        assert result.evaluations[-1][1] > 0.85, name
         assert all(np.array_equal(replica.weights, other) for other in comm.allgather(replica.weights.numpy())), name
         if comm.rank == 0:
             assert len(curves.losses) == steps
@@ -110,9 +111,9 @@ def test_every_exchange_learns_the_digits_and_leaves_all_ranks_the_same_model(co
 def test_evaluating_on_the_way_changes_nothing(comm):
     for name in usable(comm.size, SYNCHRONOUS=True, DETERMINISTIC=True):
         without, *_ = run(comm, exchange=name)
-        outcome, *_ = run(comm, exchange=name, evaluate_every_steps=7)
-        assert outcome.losses == without.losses, name
-        assert [step for step, _, _ in outcome.evaluations] == [7, 14, 20]
+        result, *_ = run(comm, exchange=name, evaluate_every_steps=7)
+        assert result.losses == without.losses, name
+        assert [step for step, _, _ in result.evaluations] == [7, 14, 20]
 
 
 def test_all_ranks_start_from_rank_0s_weights_even_if_they_draw_others(comm, monkeypatch):
@@ -146,12 +147,12 @@ def test_partitioned_ranks_cycle_their_own_part_in_order(comm):
 
 
 def test_evaluation_by_all_ranks_is_that_of_one(comm):
-    outcome, replica, _ = run(comm, dtype="float64", evaluate_every_steps=8)
-    assert [step for step, _, _ in outcome.evaluations] == [8, 16, 20]
+    result, replica, _ = run(comm, dtype="float64", evaluate_every_steps=8)
+    assert [step for step, _, _ in result.evaluations] == [8, 16, 20]
     given = spec.load(BASE | {"world_size": 1, "dtype": "float64"})
     parts = components.assemble(given, MPI.COMM_SELF, Path("unused"), torch.device("cpu"))
     parts.replica.weights.copy_(replica.weights)
-    assert outcome.evaluations[-1][1:] == pytest.approx(
+    assert result.evaluations[-1][1:] == pytest.approx(
         components.evaluate(parts, MPI.COMM_SELF, batch_size=7), rel=1e-12
     )
 
@@ -173,11 +174,11 @@ def test_a_loss_that_is_not_finite_on_one_rank_stops_all_at_the_same_step(comm, 
 
     assemble = trainer.assemble
     monkeypatch.setattr(trainer, "assemble", lambda *arguments: break_at_step_37(assemble, *arguments))
-    outcome, _, curves = run(comm, budget={"steps": 400})
+    result, _, curves = run(comm, budget={"steps": 400})
 
-    assert outcome.diverged
-    assert comm.allgather(outcome.steps) == [40] * comm.size  # agreed on at the next tenth step
-    assert outcome.evaluations == []
+    assert result.diverged
+    assert comm.allgather(result.steps) == [40] * comm.size  # agreed on at the next tenth step
+    assert result.evaluations == []
     if comm.rank == 0:
         assert len(curves.losses) == 37
         assert np.isfinite(curves.losses[:-1]).all()
@@ -185,10 +186,10 @@ def test_a_loss_that_is_not_finite_on_one_rank_stops_all_at_the_same_step(comm, 
 
 
 def test_a_budget_in_seconds_ends_all_ranks_after_the_same_step(comm):
-    outcome, _, curves = run(comm, budget={"seconds": 0.2})
-    assert len(set(comm.allgather(outcome.steps))) == 1
-    assert outcome.steps % trainer.AGREE_EVERY_STEPS == 0
-    counted = outcome.crowding
+    result, _, curves = run(comm, budget={"seconds": 0.2})
+    assert len(set(comm.allgather(result.steps))) == 1
+    assert result.steps % trainer.AGREE_EVERY_STEPS == 0
+    counted = result.crowding
     assert 0 <= counted.wait_s <= counted.wall_s  # threads cannot wait for longer than there is time
     assert counted.own_s > 0
     assert set(counted.busy_s) >= os.sched_getaffinity(0)
@@ -198,7 +199,7 @@ def test_a_budget_in_seconds_ends_all_ranks_after_the_same_step(comm):
 
 def test_phases_sum_to_the_step_and_steps_to_the_time(comm):
     began = time.perf_counter()
-    outcome, _, curves = run(comm, evaluate_every_steps=5)
+    result, _, curves = run(comm, evaluate_every_steps=5)
     took_s = time.perf_counter() - began
     if comm.rank == 0:
         columns = run_record.step_columns(curves)
@@ -209,7 +210,7 @@ def test_phases_sum_to_the_step_and_steps_to_the_time(comm):
         assert columns["rank_t_s"][own][-1] == pytest.approx(columns["step_s"][own & counted].sum(), rel=1e-12)
         assert (columns["t_s"][counted] >= columns["rank_t_s"][counted]).all()
         assert columns["wait_s"] + columns["move_s"] == pytest.approx(columns["exchange_exposed_s"], abs=1e-12)
-        assert curves.t_s[-1] + outcome.warm_up_s + outcome.evaluation_s < took_s
+        assert curves.t_s[-1] + result.warm_up_s + result.evaluation_s < took_s
         assert (np.diff(curves.t_s) > 0).all()
 
 
@@ -250,8 +251,8 @@ def test_a_parameter_that_only_some_ranks_use_hangs_nobody(comm, monkeypatch):
 
     monkeypatch.setattr(mlp, "build", lambda shape, outputs, **options: Unused(comm.rank))
     for name in usable(comm.size, EXACT=True, SYNCHRONOUS=True):
-        outcome, replica, _ = run(comm, exchange={"name": name} | UNUSED.get(name, {}))
-        assert outcome.steps == 20
+        result, replica, _ = run(comm, exchange={"name": name} | UNUSED.get(name, {}))
+        assert result.steps == 20
         assert len({weights.tobytes() for weights in comm.allgather(replica.weights.numpy())}) == 1
 
 
@@ -272,7 +273,7 @@ def test_one_rank_with_exchange_none_makes_no_mpi_call_in_the_step(comm):
         counting = Counting(MPI.COMM_SELF)
         given = spec.load(BASE | {"world_size": 1, "exchange": "none", "budget": {"steps": steps}})
         place = placement.survey(given, MPI.COMM_SELF)
-        trainer.train(given, counting, place, Path("unused"), trainer.TrainResult())
+        trainer.Trainer(given, counting, place, Path("unused")).run()
         calls.append(counting.calls)
     assert calls[0] == calls[1]
     assert calls[0]  # the counter works: the start makes some

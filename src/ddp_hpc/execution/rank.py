@@ -88,8 +88,7 @@ def _work(folder: Path, known: dict[str, Any], asked: list[int]) -> None:
         from ddp_hpc.execution import node_meter
         from ddp_hpc.execution.clock_sync import reading
         from ddp_hpc.training.checkpoint import Checkpoints
-        from ddp_hpc.training.trainer import train
-        from ddp_hpc.training.result import TrainResult
+        from ddp_hpc.training.trainer import Trainer
 
     tracer = None
     if launch.get("trace"):
@@ -97,19 +96,26 @@ def _work(folder: Path, known: dict[str, Any], asked: list[int]) -> None:
 
         tracer = Tracer(launch["trace"], spec, comm)
     clock = None if place.on_one_host else reading(comm)
-    outcome, meter = TrainResult(), node_meter.NodeMeter(comm)
-    known["outcome"] = outcome
-    checkpoints = Checkpoints.of(launch, place.on_one_host, startup, asked)
-    data_dir = Path(launch["data_dir"])
+    meter, progress = node_meter.NodeMeter(comm), None
     if comm.rank == 0:
         from ddp_hpc.execution.progress_file import ProgressFile, ProgressLine, heading
 
         file = ProgressFile(folder / "progress.json", spec)
         progress = ProgressLine(spec, file, heading=lambda: heading(place, outcome.device))
-        replica = train(spec, comm, place, data_dir, outcome, progress, meter.start, tracer, checkpoints)
+    trainer = Trainer(
+        spec,
+        comm,
+        place,
+        Path(launch["data_dir"]),
+        checkpoints=Checkpoints.of(launch, place.on_one_host, startup, asked),
+        report=progress,
+        meter=meter.start,
+        tracer=tracer,
+    )
+    known["outcome"] = outcome = trainer.result
+    trainer.run()
+    if progress:
         progress.close()
-    else:
-        train(spec, comm, place, data_dir, outcome, meter=meter.start, tracer=tracer, checkpoints=checkpoints)
     metered = meter.stop()
 
     if outcome.interrupted:
@@ -127,7 +133,7 @@ def _work(folder: Path, known: dict[str, Any], asked: list[int]) -> None:
     parts = run_record.gather(outcome, place, startup, comm, metered, clock)
     if comm.rank == 0:
         # only now: it takes memory, whose peak is in the parts
-        worked = node_meter.with_work(metered, replica, outcome.example)
+        worked = node_meter.with_work(metered, trainer.components.replica, outcome.example)
         parts[0] = replace(parts[0], metered=worked)
         nulls = run_record.write(folder, launch, spec, outcome, parts, MPI.Get_library_version())
         if outcome.device == "cuda" and "energy_j" in nulls:
@@ -210,7 +216,7 @@ def _kind_of(error: BaseException) -> str:
 
 def _curve_of(outcome: "TrainResult | None") -> dict[str, Any]:
     """Return the steps of this rank that are known, and their losses up to the first that is not finite."""
-    if outcome is None or outcome.timers is None:
+    if outcome is None or outcome.clock is None:
         return {"steps": 0, "curve": None}
     from ddp_hpc.execution.rank_series import finite_curve
 
