@@ -51,7 +51,7 @@ def fingerprints(spec: RunSpec) -> dict[str, str]:
 @cache
 def _fingerprints(model: str, dataset: str, exchange: str) -> Mapping[str, str]:
     roots = [
-        catalog.PACKAGE / "training" / "loop.py",
+        catalog.PACKAGE / "training" / "trainer.py",
         catalog.path("model", model),
         catalog.path("dataset", dataset),
         catalog.path("exchange", exchange),

@@ -154,7 +154,7 @@ class Trainer:
         if self.exit and not resumable:
             self.synchronize()
         clock.end_step()
-        evaluating = bool(every) and self.steps % every == 0 and self.exit in (None, "interrupted")
+        evaluating = every is not None and self.steps % every == 0 and self.exit in (None, "interrupted")
         saving, self._save = self._save and not self.exit, False
         if evaluating:
             self.evaluate()
@@ -264,4 +264,4 @@ def on_any_rank(comm: MPI.Intracomm, *facts: bool) -> list[bool]:
     flags = np.array(facts, dtype=np.int8)
     if comm.size > 1:
         comm.Allreduce(MPI.IN_PLACE, flags, MPI.MAX)
-    return flags.astype(bool).tolist()
+    return [bool(flag) for flag in flags]
