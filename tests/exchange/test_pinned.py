@@ -7,7 +7,7 @@ import torch
 from fake_cuda import Stream, current
 
 from ddp_hpc.exchange import _pinned
-from ddp_hpc.exchange._pinned import HostGradients
+from ddp_hpc.exchange._pinned import PinnedPieces
 
 
 class Said:
@@ -33,7 +33,7 @@ def gradients(monkeypatch):
 
 def test_pieces_arrive_when_they_are_waited_for_and_go_back_when_they_are_done(gradients):
     values, clock = torch.arange(35.0), Said()
-    staged = HostGradients(gradients)
+    staged = PinnedPieces(gradients)
     assert [len(piece) for piece in staged.pieces] == [10, 10, 10, 5]
     for step in (1, 2, 3):
         computed(gradients, values)  # on top of what the last step left
@@ -55,7 +55,7 @@ def test_pieces_arrive_when_they_are_waited_for_and_go_back_when_they_are_done(g
 
 def test_one_piece_after_another(gradients):
     values, clock = torch.arange(35.0), Said()
-    staged = HostGradients(gradients)
+    staged = PinnedPieces(gradients)
     computed(gradients, values)
     for piece in staged.in_pieces(clock):
         assert clock.times == 1
@@ -66,16 +66,31 @@ def test_one_piece_after_another(gradients):
 
 
 def test_the_caller_says_which_piece_is_needed_first(gradients):
-    staged = HostGradients(gradients, [slice(20, 35), slice(0, 20)])
+    staged = PinnedPieces(gradients, [slice(20, 35), slice(0, 20)])
     computed(gradients, torch.arange(35.0))
     staged.begin(Said())
     assert np.array_equal(staged.ready(0), np.arange(20, 35))
     assert not staged.array[:20].any()
 
 
+def test_a_piece_that_is_complete_goes_round_while_the_others_are_computed(gradients):
+    staged = PinnedPieces(gradients, [slice(20, 35), slice(0, 20)], one_stream=True)
+    for number, part in enumerate([slice(20, 35), slice(0, 20)]):  # as a backward pass does
+        current[-1].add(lambda part=part: gradients.as_subclass(torch.Tensor)[part].add_(1))
+        staged.fetch([number])
+        piece = staged.ready(number)
+        assert (piece == 1).all()
+        assert number == 1 or not gradients.as_subclass(torch.Tensor)[:20].any()
+        piece += 1
+        staged.give_back(number)
+    staged.join()
+    current[-1].synchronize()
+    assert torch.equal(gradients.as_subclass(torch.Tensor), torch.full((35,), 2.0))
+
+
 def test_the_fake_shows_a_wait_that_is_missing(gradients, monkeypatch):
     monkeypatch.setattr(Stream, "wait_stream", lambda self, other: None)
-    staged = HostGradients(gradients)
+    staged = PinnedPieces(gradients)
     computed(gradients, torch.ones(35))
     current[-1].done += 1  # not done when the copy starts
     staged.begin(Said())
@@ -85,7 +100,7 @@ def test_the_fake_shows_a_wait_that_is_missing(gradients, monkeypatch):
 def test_on_a_cpu_they_are_the_tensors_own_memory():
     for length in (0, 1, 1000):
         gradients, clock = torch.ones(length), Said()
-        staged = HostGradients(gradients)
+        staged = PinnedPieces(gradients)
         staged.begin(clock)
         for number in range(len(staged.pieces)):
             piece = staged.ready(number)
@@ -100,7 +115,7 @@ def test_on_a_cpu_they_are_the_tensors_own_memory():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_gpus_gradients_come_and_go_whatever_is_queued():
     gradients = torch.zeros(5 * _pinned.PIECE_BYTES // 4 + 3, device="cuda")
-    staged, work = HostGradients(gradients), torch.randn(4096, 4096, device="cuda")
+    staged, work = PinnedPieces(gradients), torch.randn(4096, 4096, device="cuda")
     for step in range(1, 6):
         for _ in range(5):
             work @ work

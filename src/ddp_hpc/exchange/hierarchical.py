@@ -8,7 +8,7 @@ from mpi4py import MPI
 from ddp_hpc.config.catalog import PositiveInt
 from ddp_hpc.config.errors import LaunchError
 from ddp_hpc.exchange import _torch_distributed
-from ddp_hpc.exchange._pinned import HostGradients
+from ddp_hpc.exchange._pinned import PinnedPieces
 from ddp_hpc.exchange._protocol import MakeOptimizer
 from ddp_hpc.exchange._shared_window import NoRoomError, SharedModel, mean_of, share
 from ddp_hpc.exchange.ring import make_inbox, ring_allreduce
@@ -124,7 +124,7 @@ class ThroughLibrary:
         self._gradients = replica.gradients
         self._optimizer = make_optimizer(replica.weights, replica.gradients)
         if group.rank == 0:
-            self._staged = HostGradients(replica.gradients)
+            self._staged = PinnedPieces(replica.gradients)
             self._inbox = make_inbox(self._staged.array, leaders.size)
 
     def update(self) -> None:

@@ -9,7 +9,7 @@ from mpi4py import MPI
 from ddp_hpc.config.catalog import Megabytes, Share
 from ddp_hpc.exchange._compression import Wire, make_wire
 from ddp_hpc.exchange._cuda_aware import Direct
-from ddp_hpc.exchange._pinned import HostGradients, when_ready
+from ddp_hpc.exchange._pinned import PinnedPieces, when_ready
 from ddp_hpc.exchange._protocol import Exchange, MakeOptimizer
 from ddp_hpc.models._replica import Replica
 from ddp_hpc.profiling.timers import Timers
@@ -42,7 +42,7 @@ class MpiAllreduce:
     """One Allreduce per step, or one per piece of what is staged from a GPU, then the optimiser."""
 
     def __init__(self, replica: Replica, comm: MPI.Intracomm, timers: Timers, make_optimizer: MakeOptimizer) -> None:
-        self._gradients = HostGradients(replica.gradients)
+        self._gradients = PinnedPieces(replica.gradients)
         self._comm, self._timers = comm, timers
         self._optimizer = make_optimizer(replica.weights, replica.gradients)
 
@@ -72,7 +72,7 @@ class InBuckets:
     ) -> None:
         whole, length = len(replica.gradients), max(1, int(bucket_bytes / replica.gradients.element_size()))
         bounds = [slice(start, min(start + length, whole)) for start in range(0, whole, length)]
-        self._gradients = HostGradients(replica.gradients, bounds)
+        self._gradients = PinnedPieces(replica.gradients, bounds)
         self._comm, self._timers = comm, timers
         self._optimizer = make_optimizer(replica.weights, replica.gradients)
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ddp_hpc.config.catalog import Share
 from ddp_hpc.exchange._compression import Compression, make_wire
-from ddp_hpc.exchange._pinned import Hosted, when_ready
+from ddp_hpc.exchange._pinned import Pinned, when_ready
 from ddp_hpc.exchange._protocol import MakeOptimizer
 from ddp_hpc.exchange._server import GRADIENTS, Collector, send
 from ddp_hpc.models._replica import Replica
@@ -31,7 +31,7 @@ class Whole:
     """Gradients go to rank 0 as they are, in pieces."""
 
     def __init__(self, gradients: Tensor, comm: MPI.Intracomm) -> None:
-        self._gradients, self._comm = Hosted(gradients), comm
+        self._gradients, self._comm = Pinned(gradients), comm
         self._collector = Collector(self._gradients.array, comm) if comm.rank == 0 else None
 
     def send(self) -> None:
@@ -97,7 +97,7 @@ class ParameterServer:
         gradients: Whole | Compressed,
     ) -> None:
         self._replica, self._comm, self._timers = replica, comm, timers
-        self._weights, self._gradients = Hosted(replica.weights), gradients
+        self._weights, self._gradients = Pinned(replica.weights), gradients
         if comm.rank == 0:
             self._optimizer = make_optimizer(replica.weights, replica.gradients)
 

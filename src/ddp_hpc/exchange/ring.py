@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ddp_hpc.exchange._cuda_aware import Direct
-from ddp_hpc.exchange._pinned import HostGradients, when_ready
+from ddp_hpc.exchange._pinned import PinnedPieces, when_ready
 from ddp_hpc.exchange._protocol import Exchange, MakeOptimizer
 from ddp_hpc.models._replica import Replica
 from ddp_hpc.profiling.timers import Timers
@@ -126,7 +126,7 @@ class Ring:
     """One ring allreduce per step, or one per piece of what is staged from a GPU, then the optimiser."""
 
     def __init__(self, replica: Replica, comm: MPI.Intracomm, timers: Timers, make_optimizer: MakeOptimizer) -> None:
-        self._gradients = HostGradients(replica.gradients)
+        self._gradients = PinnedPieces(replica.gradients)
         self._inbox = make_inbox(self._gradients.array, comm.size)
         self._comm, self._timers = comm, timers
         self._optimizer = make_optimizer(replica.weights, replica.gradients)

@@ -4,13 +4,11 @@ from collections.abc import Iterator
 from time import perf_counter
 from typing import Any
 
-import torch
 from mpi4py import MPI
-from numpy.typing import NDArray
 from torch import Tensor
 
 from ddp_hpc.config.catalog import Megabytes
-from ddp_hpc.exchange._pinned import when_ready
+from ddp_hpc.exchange._pinned import PinnedPieces, when_ready
 from ddp_hpc.exchange._protocol import MakeOptimizer
 from ddp_hpc.exchange.ring import Step, make_inbox, ring_in_pieces
 from ddp_hpc.models._replica import Replica, Span
@@ -28,43 +26,13 @@ OVERLAPS = True
 CAPTURABLE = False
 
 
-class Staged:
-    """A part of the gradients as memory that MPI can read; of a GPU's, a pinned copy, made on a stream beside."""
-
-    def __init__(self, gradients: Tensor, beside: torch.cuda.Stream | None) -> None:
-        self._device, self._beside = gradients, beside
-        self._host = gradients if beside is None else torch.empty_like(gradients, device="cpu", pin_memory=True)
-        self._here = None if beside is None else torch.cuda.Event()  # type: ignore[no-untyped-call]
-        self.array: NDArray[Any] = self._host.numpy()
-
-    def fetch(self) -> None:
-        """Queue the copy to the host, behind all that is queued now on the current stream."""
-        if self._beside is not None and self._here is not None:
-            self._beside.wait_stream(torch.cuda.current_stream(self._device.device))
-            with torch.cuda.stream(self._beside):
-                self._host.copy_(self._device, non_blocking=True)
-                self._here.record()
-
-    def here(self, wait: bool) -> bool:
-        """Return whether the copy is there; if it shall `wait`, it is."""
-        if self._here is not None and wait:
-            self._here.synchronize()
-        return self._here is None or bool(self._here.query())  # type: ignore[no-untyped-call]
-
-    def put_back(self) -> None:
-        """Bring the array back to the device, where work of the stream beside goes on."""
-        if self._beside is not None:
-            with torch.cuda.stream(self._beside):
-                self._device.copy_(self._host, non_blocking=True)
-
-
 class Bucket:
     """Adjoining parameters, the ring that averages them, and how far it is."""
 
-    def __init__(self, spans: list[Span], staged: Staged, comm: MPI.Intracomm, tag: int) -> None:
+    def __init__(self, spans: list[Span], gradients: PinnedPieces, number: int, comm: MPI.Intracomm) -> None:
         self.parameters = [span.parameter for span in spans]
-        self._staged, self._comm, self._tag = staged, comm, tag
-        self._inbox = make_inbox(staged.array, comm.size)
+        self._gradients, self._number, self._comm = gradients, number, comm
+        self._inbox = make_inbox(gradients.pieces[number], comm.size)
         self._ring: Iterator[Step] = iter(())
         self._requests: list[MPI.Request] = []
         self.missing = len(spans)  # so many parameters have no gradient yet
@@ -77,20 +45,22 @@ class Bucket:
     def start(self) -> None:
         """Let the gradients of this bucket go round; no rank writes them from now on."""
         self.started = True
-        self._staged.fetch()
-        n = self._comm.size
-        self._ring = ring_in_pieces(self._staged.array, self._comm.rank, n, self._inbox, divisor=n)
+        self._gradients.fetch([self._number])
+        piece, n = self._gradients.pieces[self._number], self._comm.size
+        self._ring = ring_in_pieces(piece, self._comm.rank, n, self._inbox, divisor=n)
         self._requests = []
 
     def advance(self, wait: bool = False) -> None:
         """Go on as far as messages have arrived, or, if it shall `wait`, one step at least."""
-        if not self._staged.here(wait):
+        if wait:
+            self._gradients.ready(self._number)
+        elif not self._gradients.is_ready(self._number):
             return
         while not self.done and self._complete(wait):
             self._requests, wait = self._next_step(), False
             self.done = not self._requests
         if self.done:
-            self._staged.put_back()
+            self._gradients.give_back(self._number)
 
     def _next_step(self) -> list[MPI.Request]:
         """Start the messages of the ring's next step and return them; none, if it is through."""
@@ -99,7 +69,7 @@ class Bucket:
             return []
         outgoing, incoming = step
         right, left = (self._comm.rank + 1) % self._comm.size, (self._comm.rank - 1) % self._comm.size
-        return [self._comm.Irecv(incoming, left, self._tag), self._comm.Isend(outgoing, right, self._tag)]
+        return [self._comm.Irecv(incoming, left, self._number), self._comm.Isend(outgoing, right, self._number)]
 
     def _complete(self, wait: bool) -> bool:
         if wait:
@@ -122,16 +92,12 @@ class RingOverlapped:
         make_optimizer: MakeOptimizer,
         bucket_bytes: float,
     ) -> None:
-        self._timers = timers
-        gradients = self._gradients = replica.gradients
-        self._beside = torch.cuda.Stream(gradients.device) if gradients.is_cuda else None  # type: ignore[no-untyped-call]
-        self._buckets = []
-        end = len(gradients)
-        for number, spans in enumerate(in_buckets(replica.spans, bucket_bytes, gradients.element_size())):
-            start = spans[-1].start
-            staged = Staged(gradients[start:end], self._beside)
-            self._buckets.append(Bucket(spans, staged, comm, tag=number))
-            end = start
+        self._replica, self._timers, gradients = replica, timers, replica.gradients
+        filled = in_buckets(replica.spans, bucket_bytes, gradients.element_size())
+        starts = [spans[-1].start for spans in filled]
+        bounds = [slice(start, end) for start, end in zip(starts, [len(gradients), *starts], strict=False)]
+        self._gradients = PinnedPieces(gradients, bounds, one_stream=True)
+        self._buckets = [Bucket(spans, self._gradients, number, comm) for number, spans in enumerate(filled)]
         self._flying: list[Bucket] = []
         self._took_off = 0.0
         # autograd runs the hooks of a GPU's parameters in a thread of its own, which not every MPI lets call it
@@ -181,7 +147,7 @@ class RingOverlapped:
         """Go from fresh gradients to the next weights."""
         if self._flying and self._hooks_call_mpi:
             self._timers.overlapped(perf_counter() - self._took_off)
-        when_ready(self._gradients)
+        when_ready(self._replica.gradients)
         self._timers.arrived()
         for bucket in self._buckets:  # those with a parameter that took no part in this step on this rank
             if not bucket.started:
@@ -192,8 +158,7 @@ class RingOverlapped:
         for bucket in self._buckets:
             bucket.reset()
         self._flying = []
-        if self._beside is not None:
-            torch.cuda.current_stream(self._gradients.device).wait_stream(self._beside)
+        self._gradients.join()
         self._timers.mark("exchange_exposed_s")
         self._optimizer.step()
         self._timers.mark("update_s")

@@ -3,7 +3,7 @@
 from mpi4py import MPI
 
 from ddp_hpc.config.catalog import PositiveInt
-from ddp_hpc.exchange._pinned import Hosted, when_ready
+from ddp_hpc.exchange._pinned import Pinned, when_ready
 from ddp_hpc.exchange._protocol import MakeOptimizer
 from ddp_hpc.exchange._server import WEIGHTS, Collector, parts, send, serving_ranks
 from ddp_hpc.models._replica import Replica
@@ -33,7 +33,7 @@ class ShardedServer:
         self, replica: Replica, comm: MPI.Intracomm, timers: Timers, make_optimizer: MakeOptimizer, servers: int
     ) -> None:
         self._replica, self._comm, self._timers = replica, comm, timers
-        self._weights, self._gradients = Hosted(replica.weights), Hosted(replica.gradients)
+        self._weights, self._gradients = Pinned(replica.weights), Pinned(replica.gradients)
         shards = zip(serving_ranks(comm.size, servers), parts(len(replica.weights), servers), strict=True)
         self._shards = {rank: part for rank, part in shards if part.start < part.stop}  # an empty one needs no server
         self._own = self._shards.pop(comm.rank, None)

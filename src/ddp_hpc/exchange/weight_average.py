@@ -5,7 +5,7 @@ from mpi4py import MPI
 from torch import Tensor
 
 from ddp_hpc.config.catalog import PositiveInt
-from ddp_hpc.exchange._pinned import Hosted, when_ready
+from ddp_hpc.exchange._pinned import Pinned, when_ready
 from ddp_hpc.exchange._protocol import MakeOptimizer
 from ddp_hpc.models._replica import Replica
 from ddp_hpc.profiling.timers import Timers
@@ -32,7 +32,7 @@ class WeightAverage:
         self, replica: Replica, comm: MPI.Intracomm, timers: Timers, make_optimizer: MakeOptimizer, period: int
     ) -> None:
         self._replica, self._comm, self._timers, self._period = replica, comm, timers, period
-        self._weights = Hosted(replica.weights)
+        self._weights = Pinned(replica.weights)
         self._optimizer = make_optimizer(replica.weights, replica.gradients)
         self._steps = torch.zeros((), dtype=torch.int64)
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ddp_hpc.data._tasks import Samples
+from ddp_hpc.exchange._pinned import Pinned
 from ddp_hpc.profiling.timers import Timers
 
 Numbers = Callable[[int], Tensor]  # of the step, counted from 0: the numbers of this rank's samples, int64
@@ -71,13 +72,16 @@ class Resident:
 
 @dataclass
 class _Slot:
-    """One batch on its way: where it is gathered, where it is copied to, and what has to be waited for."""
+    """One batch on its way: where it is gathered and copied to, and what has to be waited for."""
 
-    host: Samples  # pinned, so that it is copied while the host goes on
-    device: Samples
+    inputs: Pinned
+    targets: Pinned
     copied: torch.cuda.Event = field(default_factory=lambda: torch.cuda.Event())  # type: ignore[no-untyped-call]
     used: torch.cuda.Event = field(default_factory=lambda: torch.cuda.Event())  # type: ignore[no-untyped-call]
     step: int = -1
+
+    def __post_init__(self) -> None:
+        self.batch = Samples(self.inputs.tensor, self.targets.tensor)
 
 
 class Staged:
@@ -97,16 +101,11 @@ class Staged:
     def __init__(
         self, samples: Samples, numbers: Numbers, batch_size: int, device: torch.device, timers: Timers
     ) -> None:
-        def room(**where: object) -> Samples:
-            return Samples(
-                *(
-                    torch.empty((batch_size, *part.shape[1:]), dtype=part.dtype, **where)  # type: ignore[call-overload]
-                    for part in (samples.inputs, samples.targets)
-                )
-            )
+        def room(part: Tensor) -> Pinned:
+            return Pinned(torch.empty((batch_size, *part.shape[1:]), dtype=part.dtype, device=device))
 
         self._samples, self._numbers, self._timers, self._device = samples, numbers, timers, device
-        self._slots = [_Slot(room(pin_memory=True), room(device=device)) for _ in range(2)]
+        self._slots = [_Slot(room(samples.inputs), room(samples.targets)) for _ in range(2)]
         self._copying = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._now = self._slots[0]
         self._fixed: Samples | None = None
@@ -118,14 +117,14 @@ class Staged:
             self._fill(step)
         torch.cuda.current_stream(self._device).wait_event(self._now.copied)
         if self._fixed:
-            self._fixed.inputs.copy_(self._now.device.inputs)
-            self._fixed.targets.copy_(self._now.device.targets)
+            self._fixed.inputs.copy_(self._now.batch.inputs)
+            self._fixed.targets.copy_(self._now.batch.targets)
         self._timers.mark("h2d_s")
 
     def batch(self) -> Samples:
         """Return the batch that was loaded."""
         self._timers.mark("data_s")
-        return self._fixed or self._now.device
+        return self._fixed or self._now.batch
 
     def prefetch(self, step: int) -> None:
         """Gather the batch of the step after this one and queue its copy; call it when this step has been queued."""
@@ -134,18 +133,18 @@ class Staged:
 
     def fix(self) -> None:
         """Let batches be copied once more, to one place on the device."""
-        self._fixed = Samples(self._now.device.inputs.clone(), self._now.device.targets.clone())
+        self._fixed = Samples(self._now.batch.inputs.clone(), self._now.batch.targets.clone())
 
     def _fill(self, step: int) -> None:
         slot, chosen = self._slots[step % 2], self._numbers(step)
-        _check_shape(step, chosen, slot.host.targets)
+        _check_shape(step, chosen, slot.targets.host)
         slot.copied.synchronize()  # the copy before this one has read the pinned memory
-        torch.index_select(self._samples.inputs, 0, chosen, out=slot.host.inputs)
-        torch.index_select(self._samples.targets, 0, chosen, out=slot.host.targets)
+        torch.index_select(self._samples.inputs, 0, chosen, out=slot.inputs.host)
+        torch.index_select(self._samples.targets, 0, chosen, out=slot.targets.host)
         self._copying.wait_event(slot.used)  # the step that had this buffer is through
         with torch.cuda.stream(self._copying):
-            slot.device.inputs.copy_(slot.host.inputs, non_blocking=True)
-            slot.device.targets.copy_(slot.host.targets, non_blocking=True)
+            slot.inputs.push()
+            slot.targets.push()
             slot.copied.record()
         slot.step = step
 

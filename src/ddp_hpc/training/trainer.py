@@ -102,8 +102,7 @@ class Trainer:
 
     def start(self) -> None:
         """Resume, compile and warm up; time zero is when all ranks are through with it."""
-        components = self.components
-        self.steps = self.checkpoints.resume(components, self.result, self.comm)
+        self.steps = self.checkpoints.resume(self.components, self.result, self.comm)
         if self.spec.compile:
             self.compile()
         self.warm_up()
@@ -116,7 +115,7 @@ class Trainer:
             self.exit = "complete"
 
     def step(self) -> None:
-        """Go from one state of the weights to the next, off the clock first if the tracer begins here."""
+        """Go from one state of the weights to the next; but trace the steps to come, if the tracer begins here."""
         if self.tracer is not None and self.steps + 1 == self.tracer.first:
             self.result.traced_s = self.tracer.trace(self.components, self.take_step)
             self.components.clock.start()
