@@ -5,7 +5,7 @@ import pytest
 
 from ddp_hpc.config import spec
 from ddp_hpc.execution import rank_series as measured
-from ddp_hpc.execution import run_record
+from ddp_hpc.execution import record_columns, run_record
 from ddp_hpc.profiling.phases import PARTS, PHASES
 from ddp_hpc.runs import records
 from ddp_hpc.system.process import boot_id
@@ -65,7 +65,7 @@ def test_a_step_ends_when_the_slowest_rank_ends_it():
 def test_waiting_lasts_until_the_last_rank_arrives_and_never_longer_than_the_exchange():
     curve = measured.curves(two_ranks())
     assert curve.wait_s[curve.counted] == pytest.approx(np.array([[2.0, 0.0], [0.5, 0.0]]))
-    columns = run_record.step_columns(curve)
+    columns = record_columns.step_columns(curve)
     assert columns["move_s"][-4:] == pytest.approx([1.0, 1.0, 0.5, 0.2])
     late = [part(0, [1.0], [1.0], [0.3], [0]), part(1, [1.0], [1.0], [0.3], [900_000_000])]
     assert measured.curves(late).wait_s[-1] == pytest.approx([0.3, 0.0])
@@ -73,7 +73,7 @@ def test_waiting_lasts_until_the_last_rank_arrives_and_never_longer_than_the_exc
 
 def test_waiting_is_null_where_clocks_cannot_be_compared():
     curve = measured.curves(two_ranks(hosts=2))
-    columns = run_record.step_columns(curve)
+    columns = record_columns.step_columns(curve)
     assert np.isnan(columns["wait_s"]).all()
     assert np.isnan(columns["move_s"]).all()
     assert columns["exchange_exposed_s"][-4:] == pytest.approx([3.0, 1.0, 1.0, 0.2])
@@ -110,7 +110,7 @@ def ended(**fields):
 
 def make_row(parts, **result):
     filled = ended(**result)
-    return run_record.run_columns(LAUNCH, TWO_RANKS, filled, parts, measured.curves(parts))
+    return record_columns.run_columns(LAUNCH, TWO_RANKS, filled, parts, measured.curves(parts))
 
 
 def test_the_row_of_a_run_by_hand():
@@ -131,7 +131,7 @@ def test_phases_of_steps_in_one_graph_are_null_and_medians_are_those_of_the_samp
         one.fused[WARM_UP_STEPS + 1] = True
         one.phases_s[WARM_UP_STEPS + 1] = 0
         one.phases_s[WARM_UP_STEPS + 1, PHASES.index("rest_s")] = 0.5
-    columns = run_record.step_columns(measured.curves(parts))
+    columns = record_columns.step_columns(measured.curves(parts))
     assert columns["sampled"].tolist() == [False] * 2 * WARM_UP_STEPS + [True] * 2 + [False] * 2
     for name in (*PHASES, "exchange_busy_s"):
         assert np.isnan(columns[name][-2:]).all()
@@ -159,7 +159,7 @@ def test_what_a_failed_rank_leaves_ends_before_the_first_broken_loss():
             mine = part(0, [1.0, 2.0, 3.0, 4.0], [1.0] * 4, [0.5] * 4, [0] * 4)
             return mine
 
-    result = TrainResult(timers=Clock())
+    result = TrainResult(clock=Clock())
     result.losses.extend([9.0] * WARM_UP_STEPS + [1.0, 2.0, float("nan")])
     assert measured.finite_curve(result) == ([1.5, 3.0], [1.0, 2.0])
 
@@ -172,5 +172,7 @@ def test_meters_that_fail_do_not_hurt_the_result(tmp_path, monkeypatch):
     nulls = run_record.write(tmp_path, LAUNCH, TWO_RANKS, ended(), two_ranks(), "an MPI")
     row = records.read("run", tmp_path / "run.parquet").to_pylist()[0]
     assert (row["status"], row["energy_j"]) == ("ok", None)
-    assert set(nulls.values()) == {"ArithmeticError: joules are gone"}
+    assert all("a bug in ddp-hpc: ArithmeticError: joules are gone" in reason for reason in nulls.values())
+    (traceback,) = records.read_metadata(tmp_path / "run.parquet")["provenance"]["bugs"]
+    assert "in broken" in traceback
     assert {"energy_j", "mfu", "cpu_energy_j"} <= nulls.keys()

@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 from ddp_hpc.config import spec
 from ddp_hpc.execution import run_record
-from ddp_hpc.execution.clock_sync import Reading, clock_offset, on_first_clock, reading
+from ddp_hpc.execution.clock_sync import ClockReading, clock_offset, on_first_clock, reading
 from ddp_hpc.execution.rank_series import curves
 from ddp_hpc.profiling import timers
 from ddp_hpc.training import components, placement, trainer
@@ -28,7 +28,7 @@ def test_the_offset_of_two_clocks_is_found_within_the_error_that_is_given(comm):
 
 
 def test_times_between_two_readings_are_put_on_the_first_clock():
-    before, after = Reading(1_000, 500.0, 10.0), Reading(3_000, 700.0, 10.0)
+    before, after = ClockReading(1_000, 500.0, 10.0), ClockReading(3_000, 700.0, 10.0)
 
     found = on_first_clock(np.array([999, 1_000, 2_000, 3_000, 3_001, -1]), before, after)
 

@@ -16,7 +16,7 @@ from torch import nn
 
 from ddp_hpc.config import spec
 from ddp_hpc.execution import rank_series as measured
-from ddp_hpc.execution import run_record
+from ddp_hpc.execution import record_columns, run_record
 from ddp_hpc.models import mlp
 from ddp_hpc.training import cuda_graphs, placement
 from ddp_hpc.training.result import WARM_UP_STEPS
@@ -133,7 +133,7 @@ def test_steps_are_counted_once_and_what_lies_between_is_lost_not_trained(comm, 
     if comm.rank == 0:
         assert 0 < wall_s < (result.ended_ns - began_ns) / 1e9
         curve = measured.curves(parts)
-        columns = run_record.step_columns(curve)
+        columns = record_columns.step_columns(curve)
         pairs = list(zip(columns["step"].tolist(), columns["rank"].tolist(), strict=True))
         assert len(set(pairs)) == len(pairs) == comm.size * (WARM_UP_STEPS + 54)
         assert (np.diff(curve.t_s) > 0).all()

@@ -14,7 +14,7 @@ from torch import nn
 
 from ddp_hpc.config import catalog, spec
 from ddp_hpc.execution import rank_series as measured
-from ddp_hpc.execution import run_record
+from ddp_hpc.execution import record_columns, run_record
 from ddp_hpc.profiling.phases import PHASES
 from ddp_hpc.training import components, placement, sampler, trainer
 
@@ -202,7 +202,7 @@ def test_phases_sum_to_the_step_and_steps_to_the_time(comm):
     result, _, curves = run(comm, evaluate_every_steps=5)
     took_s = time.perf_counter() - began
     if comm.rank == 0:
-        columns = run_record.step_columns(curves)
+        columns = record_columns.step_columns(curves)
         assert np.array_equal(sum(columns[phase] for phase in PHASES), columns["step_s"])
         counted = ~columns["warm_up"]
         assert columns["step"][~counted].tolist() == [-2] * comm.size + [-1] * comm.size + [0] * comm.size

@@ -103,7 +103,7 @@ class PinnedPieces:
 
     def is_ready(self, piece: int) -> bool:
         """Return whether a piece that was fetched is in the array."""
-        return not self._on_gpu or self._here[piece].query()  # type: ignore[no-any-return, no-untyped-call]
+        return not self._on_gpu or self._here[piece].query()  # type: ignore[no-untyped-call]
 
     def ready(self, piece: int) -> NDArray[Any]:
         """Wait until a piece that was fetched is in the array; return it."""

@@ -94,7 +94,7 @@ class InBuckets:
         """Nothing is held."""
 
 
-class Compressed:
+class CompressedAllgather:
     """All ranks gather all messages, and each sums them by rank: every rank gets the same bits."""
 
     def __init__(
@@ -153,4 +153,4 @@ def make(
         if bucket_mb is None:
             return MpiAllreduce(replica, comm, timers, make_optimizer)
         return InBuckets(replica, comm, timers, make_optimizer, 1e6 * bucket_mb)
-    return Compressed(replica, comm, timers, make_optimizer, make_wire(compression, replica.gradients, kept))
+    return CompressedAllgather(replica, comm, timers, make_optimizer, make_wire(compression, replica.gradients, kept))

@@ -27,7 +27,7 @@ CAPTURABLE = False
 ONLY_WITH = {"kept": {"compression": ("top_k",)}}
 
 
-class Whole:
+class Gather:
     """Gradients go to rank 0 as they are, in pieces."""
 
     def __init__(self, gradients: Tensor, comm: MPI.Intracomm) -> None:
@@ -52,7 +52,7 @@ class Whole:
         return []
 
 
-class Compressed:
+class CompressedGather:
     """Gradients go to rank 0 in fewer bytes, except its own, which go nowhere."""
 
     def __init__(self, gradients: Tensor, comm: MPI.Intracomm, compression: Compression, kept: float) -> None:
@@ -94,7 +94,7 @@ class ParameterServer:
         comm: MPI.Intracomm,
         timers: Timers,
         make_optimizer: MakeOptimizer,
-        gradients: Whole | Compressed,
+        gradients: Gather | CompressedGather,
     ) -> None:
         self._replica, self._comm, self._timers = replica, comm, timers
         self._weights, self._gradients = Pinned(replica.weights), gradients
@@ -146,5 +146,5 @@ def make(
         ValueError: gradients that have two bytes each already.
     """
     gradients = replica.gradients
-    how = Whole(gradients, comm) if compression == "none" else Compressed(gradients, comm, compression, kept)
+    how = Gather(gradients, comm) if compression == "none" else CompressedGather(gradients, comm, compression, kept)
     return ParameterServer(replica, comm, timers, make_optimizer, how)

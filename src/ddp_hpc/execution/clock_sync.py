@@ -12,7 +12,7 @@ ROUND_TRIPS = 50
 
 
 @dataclass(frozen=True)
-class Reading:
+class ClockReading:
     """When, on this rank's clock, by how many ns it was ahead of rank 0's, and how wrong that may be."""
 
     at_ns: int
@@ -20,13 +20,13 @@ class Reading:
     error_ns: float
 
 
-def reading(comm: MPI.Intracomm, clock: Callable[[], int] = time.perf_counter_ns) -> Reading:
+def reading(comm: MPI.Intracomm, clock: Callable[[], int] = time.perf_counter_ns) -> ClockReading:
     """Return how far this rank's clock is ahead now. All ranks must call."""
     offset_ns, error_ns = clock_offset(comm, clock)
-    return Reading(clock(), offset_ns, error_ns)
+    return ClockReading(clock(), offset_ns, error_ns)
 
 
-def on_first_clock(times_ns: NDArray[np.int64], before: Reading, after: Reading) -> NDArray[np.int64]:
+def on_first_clock(times_ns: NDArray[np.int64], before: ClockReading, after: ClockReading) -> NDArray[np.int64]:
     """Return times of this rank's clock on rank 0's, -1 for those that are not between the two readings.
 
     Clocks of two hosts differ in rate, by some 1e-5: the offset is taken to change evenly.

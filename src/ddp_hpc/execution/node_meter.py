@@ -1,5 +1,6 @@
 """The meters of a run while it trains: one sampler per node, started by the node's first rank."""
 
+import traceback
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ class Metered:
     ranks: tuple[int, ...] = ()  # of the node
     flop_per_sample: float | None = None
     no_flop: str = "counted on rank 0"
+    bug: str = ""  # the traceback of an error of ours
 
 
 class NodeMeter:
@@ -67,9 +69,16 @@ def with_work(metered: Metered, replica: "Replica", example: "torch.Tensor | Non
     from ddp_hpc.profiling import flops
 
     try:
-        assert example is not None, "train() leaves one"
+        assert example is not None, "the trainer leaves one"
         inputs = torch.stack([example.to(replica.weights.device)] * flops.FEW)
         trained = [span.parameter for span in replica.spans]
         return replace(metered, flop_per_sample=flops.per_sample(replica.model, trained, inputs))
-    except Exception as error:  # a result must not fail for a number beside it
+    except RuntimeError as error:  # of the model, which need not take so few samples
         return replace(metered, no_flop=f"{type(error).__name__}: {error}")
+    except Exception as error:  # a result must not fail for a number beside it
+        return replace(metered, no_flop=bug_of(error), bug=traceback.format_exc())
+
+
+def bug_of(error: Exception) -> str:
+    """Return the reason of columns that are null because of an error that should not be."""
+    return f"a bug in ddp-hpc: {type(error).__name__}: {error}; provenance.bugs of the run's record has the traceback"

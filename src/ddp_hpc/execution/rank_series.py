@@ -45,7 +45,7 @@ class RankPart:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Curves:
+class RankCurves:
     """All ranks' steps; arrays are steps x ranks, the warm-up first."""
 
     rank_losses: Floats
@@ -86,7 +86,7 @@ class Curves:
         return weighted_mean(self.rank_losses[self.counted].T, np.ones(self.rank_losses.shape[1]))
 
 
-def curves(parts: Sequence[RankPart], synchronous: bool = True, overlaps: bool = False) -> Curves:
+def curves(parts: Sequence[RankPart], synchronous: bool = True, overlaps: bool = False) -> RankCurves:
     """Return the ranks' steps side by side, up to the first one (included) in which some loss is not finite.
 
     Asynchronous ranks may have taken different numbers of steps: the curves end with the shortest, and waiting is not
@@ -114,7 +114,7 @@ def curves(parts: Sequence[RankPart], synchronous: bool = True, overlaps: bool =
     busy_s = phases_s[:, :, EXCHANGE] + overlapped_s
     if overlaps and len(parts) > 1 and not overlapped_s.any():
         busy_s = np.full(busy_s.shape, np.nan)
-    return Curves(
+    return RankCurves(
         rank_losses=losses[:last],
         phases_s=phases_s,
         parts_s=parts_s,
@@ -124,9 +124,9 @@ def curves(parts: Sequence[RankPart], synchronous: bool = True, overlaps: bool =
     )
 
 
-def finite_curve(outcome: TrainResult) -> tuple[list[float], list[float]]:
+def finite_curve(result: TrainResult) -> tuple[list[float], list[float]]:
     """Return times (s since time zero) and losses of this rank's steps, as far as both are known and finite."""
-    history = outcome.history()
+    history = result.history()
     losses = history.losses[WARM_UP_STEPS:]
     t_s = np.cumsum(history.timings.phases_s[WARM_UP_STEPS:].sum(axis=1))
     known = min(len(losses), len(t_s))
@@ -135,7 +135,7 @@ def finite_curve(outcome: TrainResult) -> tuple[list[float], list[float]]:
     return t_s[:end].tolist(), losses[:end].tolist()
 
 
-def reason_of(curve: Curves) -> str:
+def reason_of(curve: RankCurves) -> str:
     """Return where a diverged run broke, e.g. `loss is nan at step 37 (rank 1)`."""
     broken = np.flatnonzero(~np.isfinite(curve.rank_losses[-1]))
     if not len(broken):

@@ -39,7 +39,7 @@ class Components:
     clock: Clock
     timers: TimerProxy  # what a step tells: the clock, but while it is traced, captured or compiled
     exchange: Exchange
-    optimizers: list[optimizers.Optimizer]
+    optimizers: list[optimizers.StatefulOptimizer]
     synchronous: bool  # all ranks take their steps together
     last_of_backward: str  # the phase in which the backward pass ends
     compiled: Compute | None = None  # what `compute` does, in fused kernels

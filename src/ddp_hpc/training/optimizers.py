@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ddp_hpc.config.spec import RunSpec
+from ddp_hpc.exchange._protocol import Optimizer
 from ddp_hpc.training.lr_schedule import learning_rate_rule
 
 LearningRate = Callable[[int], float]  # of the step, counted from 1
@@ -53,11 +54,8 @@ class Rate:
             self._filled = rate
 
 
-class Optimizer(Protocol):
-    """Takes weights one step along their gradients, in place."""
-
-    def step(self) -> None:
-        """Update the weights from the gradients as they are now."""
+class StatefulOptimizer(Optimizer, Protocol):
+    """An optimizer whose state can be saved and restored."""
 
     def state(self) -> list[Tensor]:
         """Return all that changes from step to step beside the weights, to save and restore."""
@@ -208,7 +206,7 @@ class Maker:
     learning_rate: LearningRate
     momentum: float = 0.0
     weight_decay: float = 0.0
-    made: list[Optimizer] = field(default_factory=list)
+    made: list[StatefulOptimizer] = field(default_factory=list)
 
     def __call__(self, weights: Tensor, gradients: Tensor) -> Optimizer:
         """Return an optimiser of these weights: all of them, or a slice, with the same slice of the gradients."""

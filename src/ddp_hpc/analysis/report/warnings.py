@@ -22,7 +22,7 @@ from ddp_hpc.analysis.columns import (
 from ddp_hpc.runs import records
 from ddp_hpc.runs.study_runs import StudyRuns
 
-_PER_RUN = ("command", "startup", "null_columns")  # differ by nature, or are told elsewhere
+_PER_RUN = ("command", "startup", "null_columns", "bugs")  # differ by nature, or are told elsewhere
 _PER_RANK = {
     "host": "hosts",
     "cpu": "processors",

@@ -1,0 +1,145 @@
+"""The columns of a run's records, from what its ranks measured."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+
+from ddp_hpc.config import catalog
+from ddp_hpc.config.spec import RunSpec
+from ddp_hpc.execution.rank_series import EXCHANGE, RankCurves, RankPart, reason_of
+from ddp_hpc.profiling import contention
+from ddp_hpc.profiling.phases import PARTS, PHASES
+from ddp_hpc.training.lr_schedule import scaled_learning_rate
+from ddp_hpc.training.result import WARM_UP_STEPS, TrainResult, since_launch_s
+
+EXCHANGE_METRICS = ("staleness", "staleness_max")  # columns of the run record that an exchange may fill
+
+
+def step_columns(curve: RankCurves) -> dict[str, Any]:
+    """Return the columns of the steps record: a row per step and rank."""
+    steps, ranks = curve.rank_losses.shape
+    number = np.arange(1 - WARM_UP_STEPS, steps - WARM_UP_STEPS + 1)
+    before = np.full(WARM_UP_STEPS, np.nan)
+    exposed = curve.phases_s[:, :, EXCHANGE]
+    by_step = {
+        "step": number,
+        "t_s": np.concatenate([before, curve.t_s]),
+        "loss": np.concatenate([before, curve.losses]),
+        "warm_up": number < 1,
+        "sampled": curve.told_apart & curve.fused.any(),
+    }
+    by_rank = {
+        "rank_loss": curve.rank_losses,
+        "rank_t_s": np.concatenate([np.full((WARM_UP_STEPS, ranks), np.nan), curve.rank_t_s]),
+        "step_s": curve.step_s,
+        **{phase: curve.phases_s[:, :, column] for column, phase in enumerate(PHASES)},
+        "wait_s": curve.wait_s,
+        "move_s": exposed - curve.wait_s,
+        "exchange_busy_s": curve.busy_s,
+        **({part: curve.parts_s[:, :, column] for column, part in enumerate(PARTS)} if curve.parts_s.any() else {}),
+    }
+    for name in by_rank.keys() - {"rank_loss", "rank_t_s", "step_s"}:
+        by_rank[name] = np.where(curve.fused[:, None], np.nan, by_rank[name])
+    return (
+        {name: np.repeat(values, ranks) for name, values in by_step.items()}
+        | {"rank": np.tile(np.arange(ranks), steps)}
+        | {name: values.ravel() for name, values in by_rank.items()}
+    )
+
+
+def evaluation_columns(spec: RunSpec, result: TrainResult, curve: RankCurves) -> dict[str, Any]:
+    """Return the columns of the evaluations record, those after the first broken step left out."""
+    t_s = curve.t_s
+    kept = [evaluation for evaluation in result.evaluations if evaluation[0] <= len(t_s)]
+    return {
+        "step": [step for step, _, _ in kept],
+        "t_s": [t_s[step - 1] for step, _, _ in kept],
+        "samples_seen": [step * spec.global_batch_size for step, _, _ in kept],
+        "metric": [metric for _, metric, _ in kept],
+        "loss": [loss for _, _, loss in kept],
+    }
+
+
+def run_columns(
+    launch: dict[str, Any],
+    spec: RunSpec,
+    result: TrainResult,
+    parts: Sequence[RankPart],
+    curve: RankCurves,
+) -> dict[str, Any]:
+    """Return the one row of the run record."""
+    losses, t_s, told_apart = curve.losses, curve.t_s, curve.told_apart
+    phases_s, wait_s = curve.phases_s[told_apart], curve.wait_s[told_apart]
+    steps, place = len(losses), parts[0].placement
+    synchronous = catalog.constants("exchange", spec.exchange.name)["SYNCHRONOUS"]
+    samples_seen = steps * spec.global_batch_size
+    if not synchronous and not result.diverged:  # a budget in seconds: the ranks took different numbers of steps
+        samples_seen = spec.batch_size * sum(len(part.losses) - WARM_UP_STEPS for part in parts)
+    finite = losses[np.isfinite(losses)]
+    return {
+        "run": launch["run"],
+        "spec_hash": launch["spec_hash"],
+        "code_hash": launch["code_hash"],
+        **spec.columns(),
+        "status": "diverged" if result.diverged else "ok",
+        "reason": reason_of(curve) if result.diverged else None,
+        "parameters": result.parameters,
+        "learning_rate_scaled": scaled_learning_rate(spec),
+        "samples_asked": spec.samples_asked,
+        "samples_seen": samples_seen,
+        "steps": steps,
+        "warm_up_steps": WARM_UP_STEPS,
+        "wall_s": result.passed_s(launch, result.ended_ns),
+        "startup_s": since_launch_s(launch, result.time_zero_ns) if result.startup_s is None else result.startup_s,
+        "import_s": max(part.startup["import_s"] for part in parts),
+        "compile_s": result.compile_s,
+        "warm_up_s": result.warm_up_s,
+        "evaluation_s": result.evaluation_s,
+        "checkpoint_s": result.checkpoint_s,
+        "resumes": result.resumes,
+        "lost_s": result.lost_s,
+        "train_s": float(t_s[-1]),
+        "samples_per_s": samples_seen / t_s[-1],
+        "step_s": np.median(np.diff(t_s, prepend=0)) if synchronous else None,
+        **dict(zip(PHASES, np.median(phases_s.mean(axis=1), axis=0), strict=True)),
+        "wait_s": float(np.median(wait_s.mean(axis=1))),
+        "move_s": float(np.median((phases_s[:, :, EXCHANGE] - wait_s).mean(axis=1))),
+        "exchange_busy_s": np.median(curve.busy_s[told_apart].mean(axis=1)),
+        **(
+            dict(zip(PARTS, np.median(curve.parts_s[told_apart, 0], axis=0), strict=True))
+            if curve.parts_s.any()
+            else {}
+        ),
+        **exchange_metrics(parts),
+        "first_loss": losses[0],
+        "min_loss": finite.min() if len(finite) else None,
+        "final_loss": losses[-1],
+        # one point encloses no area; a zero would win every comparison
+        "loss_area_loss_s": None if result.diverged or steps < 2 else np.trapezoid(losses, t_s),
+        "test_metric": None if result.diverged else result.evaluations[-1][1],
+        "test_metric_name": result.metric_name,
+        "peak_memory_bytes": max(part.peak_memory_bytes for part in parts),
+        "device_used": result.device,
+        "threads_used": place.threads,
+        "cores": place.cores,
+        "hosts": place.hosts,
+        "core_wait_share": contention.wait_share(part.crowding for part in parts),
+        "others_core_share": contention.others_share(
+            (part.placement.host, part.placement.core_set, part.crowding) for part in parts
+        ),
+        "oversubscribed": place.oversubscribed,
+        "placement_verified": place.verified,
+        "ended_at": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def exchange_metrics(parts: Sequence[RankPart]) -> dict[str, float | None]:
+    """Return the metrics of the ranks' exchanges: the mean over the ranks; of a maximum, the largest."""
+    row: dict[str, float | None] = dict.fromkeys(EXCHANGE_METRICS)
+    for name in row:
+        values = [value for part in parts if (value := part.metrics.get(name)) is not None]
+        if values:
+            row[name] = max(values) if name.endswith("_max") else sum(values) / len(values)
+    return row
