@@ -12,6 +12,7 @@ from mpi4py import MPI
 from torch._C._distributed_c10d import TCPStore
 
 from ddp_hpc.config.errors import LaunchError
+from ddp_hpc.exchange._average import AverageThenStep
 from ddp_hpc.exchange._protocol import MakeOptimizer
 from ddp_hpc.models._replica import Replica
 from ddp_hpc.profiling.timers import Timers
@@ -74,43 +75,26 @@ def stop(comm: MPI.Intracomm) -> None:
     dist.destroy_process_group()
 
 
-class AllReduce:
-    """One all_reduce of all gradients per step, by a backend of torch.distributed, then the optimiser.
+def all_reduce(
+    replica: Replica, comm: MPI.Intracomm, timers: Timers, make_optimizer: MakeOptimizer, backend: str, wire: str
+) -> AverageThenStep:
+    """Return the exchange by one all_reduce of all gradients per step, by a backend of torch.distributed.
 
     Nothing here makes the host wait for a GPU, so on one it can be part of a CUDA graph; when a rank arrived is not
     known there.
     """
+    start(backend, comm)
+    gradients, kind = replica.gradients, WIRES[wire]
+    sent = gradients if kind is None else torch.empty_like(gradients, dtype=kind)
 
-    def __init__(
-        self,
-        replica: Replica,
-        comm: MPI.Intracomm,
-        timers: Timers,
-        make_optimizer: MakeOptimizer,
-        backend: str,
-        wire: str,
-    ) -> None:
-        start(backend, comm)
-        self._gradients, self._comm, self._timers = replica.gradients, comm, timers
-        kind = WIRES[wire]
-        self._sent = replica.gradients if kind is None else torch.empty_like(replica.gradients, dtype=kind)
-        self._optimizer = make_optimizer(replica.weights, replica.gradients)
-
-    def update(self) -> None:
-        """Go from fresh gradients to the next weights."""
-        gradients, sent = self._gradients, self._sent
+    def average() -> None:
         if not gradients.is_cuda:
-            self._timers.arrived()
+            timers.arrived()
         if sent is gradients:
             dist.all_reduce(sent, op=dist.ReduceOp.AVG)
         else:  # divided first: a sum of halves may be infinite where their mean is not
-            torch.mul(gradients, 1 / self._comm.size, out=sent)
+            torch.mul(gradients, 1 / comm.size, out=sent)
             dist.all_reduce(sent)
             gradients.copy_(sent)
-        self._timers.mark("exchange_exposed_s")
-        self._optimizer.step()
-        self._timers.mark("update_s")
 
-    def close(self) -> None:
-        """Leave the group."""
-        stop(self._comm)
+    return AverageThenStep(replica, timers, make_optimizer, average, close=lambda: stop(comm))

@@ -4,8 +4,9 @@ from typing import Literal
 
 from mpi4py import MPI
 
+from ddp_hpc.exchange._average import AverageThenStep
 from ddp_hpc.exchange._protocol import MakeOptimizer
-from ddp_hpc.exchange._torch_distributed import AllReduce
+from ddp_hpc.exchange._torch_distributed import all_reduce
 from ddp_hpc.models._replica import Replica
 from ddp_hpc.profiling.timers import Timers
 
@@ -28,11 +29,11 @@ def make(
     make_optimizer: MakeOptimizer,
     *,
     wire: Literal["full", "float16", "bfloat16"] = "full",
-) -> AllReduce:
+) -> AverageThenStep:
     """Return the exchange; all ranks of `comm` must call.
 
     Args:
         wire: how gradients travel, and are added: as they are, or divided by the ranks and rounded to 16 bits; float16
             has none beyond 65504.
     """
-    return AllReduce(replica, comm, timers, make_optimizer, "gloo", wire)
+    return all_reduce(replica, comm, timers, make_optimizer, "gloo", wire)

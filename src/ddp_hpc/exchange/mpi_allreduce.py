@@ -7,10 +7,10 @@ import torch
 from mpi4py import MPI
 
 from ddp_hpc.config.catalog import Megabytes, Share
+from ddp_hpc.exchange._average import Average, AverageThenStep, where_they_lie
 from ddp_hpc.exchange._compression import Wire, make_wire
-from ddp_hpc.exchange._cuda_aware import Direct
 from ddp_hpc.exchange._pinned import PinnedPieces, when_ready
-from ddp_hpc.exchange._protocol import Exchange, MakeOptimizer
+from ddp_hpc.exchange._protocol import MakeOptimizer
 from ddp_hpc.models._replica import Replica
 from ddp_hpc.profiling.timers import Timers
 
@@ -38,92 +38,51 @@ def mpi_average(buffer: torch.Tensor, comm: MPI.Intracomm) -> None:
     buffer /= comm.size
 
 
-class MpiAllreduce:
-    """One Allreduce per step, or one per piece of what is staged from a GPU, then the optimiser."""
+def in_host_memory(replica: Replica, comm: MPI.Intracomm, timers: Timers) -> Average:
+    """Return the average by one Allreduce, or one per piece of what is staged from a GPU."""
+    gradients = PinnedPieces(replica.gradients)
 
-    def __init__(self, replica: Replica, comm: MPI.Intracomm, timers: Timers, make_optimizer: MakeOptimizer) -> None:
-        self._gradients = PinnedPieces(replica.gradients)
-        self._comm, self._timers = comm, timers
-        self._optimizer = make_optimizer(replica.weights, replica.gradients)
+    def average() -> None:
+        for piece in gradients.in_pieces(timers):
+            comm.Allreduce(MPI.IN_PLACE, piece)
+            piece /= comm.size
 
-    def update(self) -> None:
-        """Go from fresh gradients to the next weights."""
-        for piece in self._gradients.in_pieces(self._timers):
-            self._comm.Allreduce(MPI.IN_PLACE, piece)
-            piece /= self._comm.size
-        self._timers.mark("exchange_exposed_s")
-        self._optimizer.step()
-        self._timers.mark("update_s")
-
-    def close(self) -> None:
-        """Nothing is held."""
+    return average
 
 
-class InBuckets:
-    """One Iallreduce per bucket, all in flight together: one is divided while others are still on their way."""
+def in_buckets(replica: Replica, comm: MPI.Intracomm, timers: Timers, bucket_bytes: float) -> Average:
+    """Return the average by one Iallreduce per bucket, all in flight together: one is divided while others travel."""
+    whole, length = len(replica.gradients), max(1, int(bucket_bytes / replica.gradients.element_size()))
+    bounds = [slice(start, min(start + length, whole)) for start in range(0, whole, length)]
+    gradients = PinnedPieces(replica.gradients, bounds)
 
-    def __init__(
-        self,
-        replica: Replica,
-        comm: MPI.Intracomm,
-        timers: Timers,
-        make_optimizer: MakeOptimizer,
-        bucket_bytes: float,
-    ) -> None:
-        whole, length = len(replica.gradients), max(1, int(bucket_bytes / replica.gradients.element_size()))
-        bounds = [slice(start, min(start + length, whole)) for start in range(0, whole, length)]
-        self._gradients = PinnedPieces(replica.gradients, bounds)
-        self._comm, self._timers = comm, timers
-        self._optimizer = make_optimizer(replica.weights, replica.gradients)
-
-    def update(self) -> None:
-        """Go from fresh gradients to the next weights."""
-        gradients, buckets = self._gradients, range(len(self._gradients.pieces))
-        gradients.begin(self._timers)
-        requests = [self._comm.Iallreduce(MPI.IN_PLACE, gradients.ready(number)) for number in buckets]
+    def average() -> None:
+        gradients.begin(timers)
+        buckets = range(len(gradients.pieces))
+        requests = [comm.Iallreduce(MPI.IN_PLACE, gradients.ready(number)) for number in buckets]
         for number, request in zip(buckets, requests, strict=True):
             request.Wait()
-            gradients.pieces[number] /= self._comm.size
+            gradients.pieces[number] /= comm.size
             gradients.give_back(number)
         gradients.join()
-        self._timers.mark("exchange_exposed_s")
-        self._optimizer.step()
-        self._timers.mark("update_s")
 
-    def close(self) -> None:
-        """Nothing is held."""
+    return average
 
 
-class CompressedAllgather:
-    """All ranks gather all messages, and each sums them by rank: every rank gets the same bits."""
+def compressed(replica: Replica, comm: MPI.Intracomm, timers: Timers, wire: Wire) -> Average:
+    """Return the average of compressed gradients: all ranks gather all, and sum them by rank to the same bits."""
+    gradients, inbox = replica.gradients, np.empty((comm.size, wire.bytes_per_message), dtype=np.uint8)
 
-    def __init__(
-        self, replica: Replica, comm: MPI.Intracomm, timers: Timers, make_optimizer: MakeOptimizer, wire: Wire
-    ) -> None:
-        self._gradients, self._wire = replica.gradients, wire
-        self._inbox = np.empty((comm.size, wire.bytes_per_message), dtype=np.uint8)
-        self._comm, self._timers = comm, timers
-        self._optimizer = make_optimizer(replica.weights, replica.gradients)
+    def average() -> None:
+        when_ready(gradients)
+        timers.arrived()
+        comm.Allgather(wire.encode(gradients), inbox)
+        gradients.zero_()
+        for message in inbox:
+            wire.add_to(gradients, message)
+        gradients.div_(comm.size)
 
-    def update(self) -> None:
-        """Go from fresh gradients to the next weights."""
-        when_ready(self._gradients)
-        self._timers.arrived()
-        self._comm.Allgather(self._wire.encode(self._gradients), self._inbox)
-        self._gradients.zero_()
-        for message in self._inbox:
-            self._wire.add_to(self._gradients, message)
-        self._gradients /= self._comm.size
-        self._timers.mark("exchange_exposed_s")
-        self._optimizer.step()
-        self._timers.mark("update_s")
-
-    def state(self) -> list[torch.Tensor]:
-        """Return what compression keeps from step to step."""
-        return self._wire.state()
-
-    def close(self) -> None:
-        """Nothing is held."""
+    return average
 
 
 def make(
@@ -136,7 +95,7 @@ def make(
     compression: Literal["none", "float16", "bfloat16", "top_k"] = "none",
     kept: Share = 0.01,
     gpu_path: Literal["host", "direct"] = "host",
-) -> Exchange:
+) -> AverageThenStep:
     """Return the exchange; all ranks of `comm` must call.
 
     Args:
@@ -147,10 +106,14 @@ def make(
         gpu_path: of the gradients of a GPU: through pinned host memory, or given to MPI as they lie, which must be
             CUDA-aware; that is tried before the training starts.
     """
+    if compression != "none":
+        wire = make_wire(compression, replica.gradients, kept)
+        average = compressed(replica, comm, timers, wire)
+        return AverageThenStep(replica, timers, make_optimizer, average, state=wire.state)
     if gpu_path == "direct":
-        return Direct(replica, comm, timers, make_optimizer, mpi_average)
-    if compression == "none":
-        if bucket_mb is None:
-            return MpiAllreduce(replica, comm, timers, make_optimizer)
-        return InBuckets(replica, comm, timers, make_optimizer, 1e6 * bucket_mb)
-    return CompressedAllgather(replica, comm, timers, make_optimizer, make_wire(compression, replica.gradients, kept))
+        average = where_they_lie(replica, comm, timers, mpi_average)
+    elif bucket_mb is not None:
+        average = in_buckets(replica, comm, timers, 1e6 * bucket_mb)
+    else:
+        average = in_host_memory(replica, comm, timers)
+    return AverageThenStep(replica, timers, make_optimizer, average)

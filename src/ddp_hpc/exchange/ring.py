@@ -9,9 +9,9 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ddp_hpc.exchange._cuda_aware import Direct
+from ddp_hpc.exchange._average import Average, AverageThenStep, where_they_lie
 from ddp_hpc.exchange._pinned import PinnedPieces, when_ready
-from ddp_hpc.exchange._protocol import Exchange, MakeOptimizer
+from ddp_hpc.exchange._protocol import MakeOptimizer
 from ddp_hpc.models._replica import Replica
 from ddp_hpc.profiling.timers import Timers
 
@@ -122,25 +122,16 @@ def make_device_inbox(buffer: Tensor, n: int) -> Tensor:
     return buffer.new_empty(-(-len(buffer) // n))
 
 
-class Ring:
-    """One ring allreduce per step, or one per piece of what is staged from a GPU, then the optimiser."""
+def in_host_memory(replica: Replica, comm: MPI.Intracomm, timers: Timers) -> Average:
+    """Return the average by one ring allreduce, or one per piece of what is staged from a GPU."""
+    gradients = PinnedPieces(replica.gradients)
+    inbox = make_inbox(gradients.array, comm.size)
 
-    def __init__(self, replica: Replica, comm: MPI.Intracomm, timers: Timers, make_optimizer: MakeOptimizer) -> None:
-        self._gradients = PinnedPieces(replica.gradients)
-        self._inbox = make_inbox(self._gradients.array, comm.size)
-        self._comm, self._timers = comm, timers
-        self._optimizer = make_optimizer(replica.weights, replica.gradients)
+    def average() -> None:
+        for piece in gradients.in_pieces(timers):
+            ring_allreduce(piece, comm, divisor=comm.size, inbox=inbox)
 
-    def update(self) -> None:
-        """Go from fresh gradients to the next weights."""
-        for piece in self._gradients.in_pieces(self._timers):
-            ring_allreduce(piece, self._comm, divisor=self._comm.size, inbox=self._inbox)
-        self._timers.mark("exchange_exposed_s")
-        self._optimizer.step()
-        self._timers.mark("update_s")
-
-    def close(self) -> None:
-        """Nothing is held."""
+    return average
 
 
 def make(
@@ -150,7 +141,7 @@ def make(
     make_optimizer: MakeOptimizer,
     *,
     gpu_path: Literal["host", "direct"] = "host",
-) -> Exchange:
+) -> AverageThenStep:
     """Return the exchange; all ranks of `comm` must call.
 
     Args:
@@ -158,6 +149,8 @@ def make(
             CUDA-aware; that is tried before the training starts.
     """
     if gpu_path == "direct":
-        average = partial(ring_average, inbox=make_device_inbox(replica.gradients, comm.size))
-        return Direct(replica, comm, timers, make_optimizer, average)
-    return Ring(replica, comm, timers, make_optimizer)
+        one_ring = partial(ring_average, inbox=make_device_inbox(replica.gradients, comm.size))
+        average = where_they_lie(replica, comm, timers, one_ring)
+    else:
+        average = in_host_memory(replica, comm, timers)
+    return AverageThenStep(replica, timers, make_optimizer, average)
