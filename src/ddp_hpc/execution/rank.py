@@ -21,7 +21,16 @@ from ddp_hpc.system.files import read_json, write_json
 from ddp_hpc.system.process import DONE_FD, INTERRUPTED, rank_from_environment, remember
 
 if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from ddp_hpc.config.spec import RunSpec
+    from ddp_hpc.execution.clock_sync import ClockReading
+    from ddp_hpc.execution.node_meter import Metered, NodeMeter
+    from ddp_hpc.execution.progress_file import ProgressLine
+    from ddp_hpc.execution.trace_steps import Tracer
+    from ddp_hpc.training.placement import Placement
     from ddp_hpc.training.result import TrainResult
+    from ddp_hpc.training.trainer import Trainer
 
 EXIT_ERROR, EXIT_LAUNCH = 1, 3
 LOST = ("Connection closed by peer", "Connection reset by peer", "remote process exited")  # Gloo's words, and NCCL's
@@ -36,110 +45,170 @@ def main(arguments: list[str], asked: list[int] | None = None) -> NoReturn:
         asked: gets an entry when a signal asks the training to end; None: SIGUSR1 is such a signal.
     """
     folder = Path(arguments[0])
-    known: dict[str, Any] = {}
-    asked = remember(signal.SIGUSR1) if asked is None else asked
+    rank = Rank(folder, remember(signal.SIGUSR1) if asked is None else asked)
     try:
-        _work(folder, known, asked)
+        rank.run()
     except BaseException as error:  # whatever it is, the other ranks must not wait for this one
-        _fail(folder, error, known.get("outcome"))
+        _fail(folder, error, rank.result)
     _leave()
 
 
-def _work(folder: Path, known: dict[str, Any], asked: list[int]) -> None:
-    """Train, and write the records, or say that the training was `asked` to end; `known` gets the outcome early."""
-    launch = read_json(folder / "launch.json")
-    if not launch:
-        raise FileNotFoundError(f"{folder}/launch.json is missing or no JSON: a rank is started by `ddp-hpc train`")
-    startup: dict[str, float] = {}
+class Rank:
+    """One rank, stage by stage. A stage imports what it needs: torch must not be there before the threads are set.
 
-    with _timed(startup, "import_s"):
-        import mpi4py
+    Args:
+        folder: of the attempt; holds `launch.json`.
+        asked: gets an entry when somebody asks the training to end.
 
-        mpi4py.rc.initialize = mpi4py.rc.finalize = False  # done below, so that it can be timed
-        from mpi4py import MPI
+    Attributes:
+        startup: seconds by part of the start.
+        result: what the training has left so far; None: it has not begun.
+    """
 
-        from ddp_hpc.config import catalog
-        from ddp_hpc.config import spec as specs
+    launch: dict[str, Any]
+    spec: "RunSpec"
+    comm: "MPI.Intracomm"
+    place: "Placement"
+    clock: "ClockReading | None"  # before the training, where the ranks sit on several hosts
+    meter: "NodeMeter"
+    tracer: "Tracer | None"
+    progress: "ProgressLine | None"
+    trainer: "Trainer"
+
+    def __init__(self, folder: Path, asked: list[int]) -> None:
+        self.folder, self.asked = folder, asked
+        self.startup: dict[str, float] = {}
+        self.result: TrainResult | None = None
+
+    def run(self) -> None:
+        """Train, and leave the records, or that the training was asked to end."""
+        self.join()
+        self.check_plan()
+        self.set_threads()
+        self.assemble()
+        result = self.trainer.run()
+        if self.progress:
+            self.progress.close()
+        metered = self.meter.stop()
+        if result.interrupted:
+            self.say_interrupted(result)
+        else:
+            self.record(result, metered)
+        self.leave()
+
+    def join(self) -> None:
+        """Read what was launched, and join the other ranks."""
+        self.launch = read_json(self.folder / "launch.json")
+        if not self.launch:
+            raise FileNotFoundError(
+                f"{self.folder}/launch.json is missing or no JSON: a rank is started by `ddp-hpc train`"
+            )
+        with self._timed("import_s"):
+            import mpi4py
+
+            mpi4py.rc.initialize = mpi4py.rc.finalize = False  # done here, so that it can be timed
+            from mpi4py import MPI
+
+            from ddp_hpc.config import catalog
+            from ddp_hpc.config import spec as specs
+            from ddp_hpc.training import placement
+        self.spec = specs.load(self.launch["spec"])
+        level = catalog.constants("exchange", self.spec.exchange.name).get("THREADS", "funneled")
+        with self._timed("mpi_init_s"):
+            MPI.Init_thread({"funneled": MPI.THREAD_FUNNELED, "multiple": MPI.THREAD_MULTIPLE}[level])
+            self.comm = MPI.COMM_WORLD
+        self.place = placement.survey(self.spec, self.comm, self.launch.get("request"))
+
+    def check_plan(self) -> None:
+        """Be the only process of this rank, with the spec and the code of the plan."""
         from ddp_hpc.config.errors import LaunchError
         from ddp_hpc.runs import identity
-        from ddp_hpc.training import placement
-    spec = specs.load(launch["spec"])
-    level = catalog.constants("exchange", spec.exchange.name).get("THREADS", "funneled")
-    with _timed(startup, "mpi_init_s"):
-        MPI.Init_thread({"funneled": MPI.THREAD_FUNNELED, "multiple": MPI.THREAD_MULTIPLE}[level])
-        comm = MPI.COMM_WORLD
-    place = placement.survey(spec, comm, launch.get("request"))
-    _claim(folder / f"rank-{place.rank}.pid", LaunchError)
-    if spec.hash != launch["spec_hash"]:
-        raise LaunchError(
-            f"spec.json holds another spec (hash {spec.hash}) than its run was planned with ({launch['spec_hash']}): "
-            "delete that file and plan again"
-        )
-    with _timed(startup, "code_hash_s"):
-        found = identity.code_hash(spec)
-    if found != launch["code_hash"]:
-        raise LaunchError(
-            f"code changed since planning: planned {launch['code_hash']}, on {place.host} it is {found}; plan again"
-        )
-    note = mpi_environment.set_threads(os.environ, place.threads, place.core_set)
-    if note and place.rank == 0:
-        print(note, file=sys.stderr)
-    with _timed(startup, "import_s"):
-        from ddp_hpc.execution import node_meter
-        from ddp_hpc.execution.clock_sync import reading
-        from ddp_hpc.training.checkpoint import Checkpoints
-        from ddp_hpc.training.trainer import Trainer
 
-    tracer = None
-    if launch.get("trace"):
-        from ddp_hpc.execution.trace_steps import Tracer
+        _claim(self.folder / f"rank-{self.place.rank}.pid", LaunchError)
+        if self.spec.hash != self.launch["spec_hash"]:
+            raise LaunchError(
+                f"spec.json holds another spec (hash {self.spec.hash}) than its run was planned with "
+                f"({self.launch['spec_hash']}): delete that file and plan again"
+            )
+        with self._timed("code_hash_s"):
+            found = identity.code_hash(self.spec)
+        if found != self.launch["code_hash"]:
+            raise LaunchError(
+                f"code changed since planning: planned {self.launch['code_hash']}, on {self.place.host} it is {found}; "
+                "plan again"
+            )
 
-        tracer = Tracer(launch["trace"], spec, comm)
-    clock = None if place.on_one_host else reading(comm)
-    meter, progress = node_meter.NodeMeter(comm), None
-    if comm.rank == 0:
-        from ddp_hpc.execution.progress_file import ProgressFile, ProgressLine, heading
+    def set_threads(self) -> None:
+        """Let libraries that are imported from now on use this rank's cores."""
+        note = mpi_environment.set_threads(os.environ, self.place.threads, self.place.core_set)
+        if note and self.place.rank == 0:
+            print(note, file=sys.stderr)
 
-        file = ProgressFile(folder / "progress.json", spec)
-        progress = ProgressLine(spec, file, heading=lambda: heading(place, outcome.device))
-    trainer = Trainer(
-        spec,
-        comm,
-        place,
-        Path(launch["data_dir"]),
-        checkpoints=Checkpoints.of(launch, place.on_one_host, startup, asked),
-        report=progress,
-        meter=meter.start,
-        tracer=tracer,
-    )
-    known["outcome"] = outcome = trainer.result
-    trainer.run()
-    if progress:
-        progress.close()
-    metered = meter.stop()
+    def assemble(self) -> None:
+        """Make the trainer, and the meters beside it."""
+        with self._timed("import_s"):
+            from ddp_hpc.execution.clock_sync import reading
+            from ddp_hpc.execution.node_meter import NodeMeter
+            from ddp_hpc.execution.progress_file import ProgressFile, ProgressLine, heading
+            from ddp_hpc.execution.trace_steps import Tracer
+            from ddp_hpc.training.checkpoint import Checkpoints
+            from ddp_hpc.training.trainer import Trainer
 
-    if outcome.interrupted:
+        spec, comm, place, launch = self.spec, self.comm, self.place, self.launch
+        self.tracer = Tracer(launch["trace"], spec, comm) if launch.get("trace") else None
+        self.clock = None if place.on_one_host else reading(comm)
+        self.meter, self.progress = NodeMeter(comm), None
         if comm.rank == 0:
-            content = {"steps": outcome.steps, "saved": outcome.saved, "signal": next(iter(asked), None)}
-            write_json(folder / INTERRUPTED, content)
-        comm.Barrier()
+            file = ProgressFile(self.folder / "progress.json", spec)
+            self.progress = ProgressLine(spec, file, heading=lambda: heading(place, self.trainer.result.device))
+        self.trainer = Trainer(
+            spec,
+            comm,
+            place,
+            Path(launch["data_dir"]),
+            checkpoints=Checkpoints.of(launch, place.on_one_host, self.startup, self.asked),
+            report=self.progress,
+            meter=self.meter.start,
+            tracer=self.tracer,
+        )
+        self.result = self.trainer.result
+
+    def say_interrupted(self, result: "TrainResult") -> None:
+        """Say that the ranks were asked to end, and have left."""
+        if self.comm.rank == 0:
+            left = {"steps": result.steps, "saved": result.saved, "signal": next(iter(self.asked), None)}
+            write_json(self.folder / INTERRUPTED, left)
+
+    def record(self, result: "TrainResult", metered: "Metered") -> None:
+        """Gather what the ranks have measured; rank 0 writes the records."""
+        from mpi4py import MPI
+
+        from ddp_hpc.execution import node_meter, run_record
+
+        if self.tracer is not None:
+            self.tracer.write(self.folder, self.place)
+        parts = run_record.gather(result, self.place, self.startup, self.comm, metered, self.clock)
+        if self.comm.rank == 0:
+            # only now: it takes memory, whose peak is in the parts
+            worked = node_meter.with_work(metered, self.trainer.components.replica, result.example)
+            parts[0] = replace(parts[0], metered=worked)
+            library = MPI.Get_library_version()
+            nulls = run_record.write(self.folder, self.launch, self.spec, result, parts, library)
+            if result.device == "cuda" and "energy_j" in nulls:
+                print(f"GPU metering: energy_j is null: {nulls['energy_j']}", flush=True)
+
+    def leave(self) -> None:
+        """Leave MPI, when all ranks are through and the records are written."""
+        from mpi4py import MPI
+
+        self.comm.Barrier()
         MPI.Finalize()
-        return
 
-    from ddp_hpc.execution import run_record
-
-    if tracer is not None:
-        tracer.write(folder, place)
-    parts = run_record.gather(outcome, place, startup, comm, metered, clock)
-    if comm.rank == 0:
-        # only now: it takes memory, whose peak is in the parts
-        worked = node_meter.with_work(metered, trainer.components.replica, outcome.example)
-        parts[0] = replace(parts[0], metered=worked)
-        nulls = run_record.write(folder, launch, spec, outcome, parts, MPI.Get_library_version())
-        if outcome.device == "cuda" and "energy_j" in nulls:
-            print(f"GPU metering: energy_j is null: {nulls['energy_j']}", flush=True)
-    comm.Barrier()  # nobody is through before the records are written
-    MPI.Finalize()
+    @contextmanager
+    def _timed(self, part: str) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        self.startup[part] = self.startup.get(part, 0.0) + time.perf_counter() - began
 
 
 def _claim(file: Path, error: type[Exception]) -> None:
@@ -154,13 +223,6 @@ def _claim(file: Path, error: type[Exception]) -> None:
         raise error(f"two processes claim to be {file.stem}: the launcher started the run more than once") from None
 
 
-@contextmanager
-def _timed(startup: dict[str, float], part: str) -> Iterator[None]:
-    began = time.perf_counter()
-    yield
-    startup[part] = startup.get(part, 0.0) + time.perf_counter() - began
-
-
 def _leave() -> NoReturn:
     """End the process as done, without waiting for threads that a model or library has left behind."""
     if os.environ.get(DONE_FD):
@@ -169,7 +231,7 @@ def _leave() -> NoReturn:
     os._exit(0)
 
 
-def _fail(folder: Path, error: BaseException, outcome: "TrainResult | None") -> NoReturn:
+def _fail(folder: Path, error: BaseException, result: "TrainResult | None") -> NoReturn:
     """Say what happened, and end all ranks."""
     mpi = sys.modules.get("mpi4py.MPI")
     comm = mpi.COMM_WORLD if mpi and mpi.Is_initialized() and not mpi.Is_finalized() else None
@@ -186,7 +248,7 @@ def _fail(folder: Path, error: BaseException, outcome: "TrainResult | None") -> 
         "kind": kind,
     }
     try:
-        write_json(folder / f"rank-{rank}.json", report | _curve_of(outcome))
+        write_json(folder / f"rank-{rank}.json", report | _curve_of(result))
     except Exception as problem:  # a full disk, a broken device: nothing must keep the other ranks waiting
         print(f"rank {rank} on {host}: cannot leave a report: {problem}", file=sys.stderr)
     print(f"{text}rank {rank} on {host}: {type(error).__name__}: {error}", file=sys.stderr)
@@ -214,13 +276,13 @@ def _kind_of(error: BaseException) -> str:
     return "lost" if any(words in text for words in LOST) else "error"
 
 
-def _curve_of(outcome: "TrainResult | None") -> dict[str, Any]:
+def _curve_of(result: "TrainResult | None") -> dict[str, Any]:
     """Return the steps of this rank that are known, and their losses up to the first that is not finite."""
-    if outcome is None or outcome.clock is None:
+    if result is None or result.clock is None:
         return {"steps": 0, "curve": None}
     from ddp_hpc.execution.rank_series import finite_curve
 
-    t_s, losses = finite_curve(outcome)
+    t_s, losses = finite_curve(result)
     return {"steps": len(losses), "curve": {"t_s": t_s, "rank_loss": losses}}
 
 
