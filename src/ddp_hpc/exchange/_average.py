@@ -6,9 +6,8 @@ from mpi4py import MPI
 from torch import Tensor
 
 from ddp_hpc.exchange._pinned import when_ready
-from ddp_hpc.exchange._protocol import MakeOptimizer
+from ddp_hpc.exchange._protocol import MakeOptimizer, Timers
 from ddp_hpc.models._replica import Replica
-from ddp_hpc.profiling.timers import Timers
 
 Average = Callable[[], None]  # says when this rank's gradients are complete, then overwrites them with the mean of all
 

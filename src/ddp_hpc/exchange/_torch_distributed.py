@@ -13,9 +13,8 @@ from torch._C._distributed_c10d import TCPStore
 
 from ddp_hpc.config.errors import LaunchError
 from ddp_hpc.exchange._average import AverageThenStep
-from ddp_hpc.exchange._protocol import MakeOptimizer
+from ddp_hpc.exchange._protocol import MakeOptimizer, Timers
 from ddp_hpc.models._replica import Replica
-from ddp_hpc.profiling.timers import Timers
 
 CONNECT_S = 60  # in which all ranks must have found rank 0
 WIRES = {"full": None, "float16": torch.float16, "bfloat16": torch.bfloat16}

@@ -8,9 +8,8 @@ from mpi4py import MPI
 from torch import Tensor
 
 from ddp_hpc.exchange._pinned import when_ready
-from ddp_hpc.exchange._protocol import MakeOptimizer
+from ddp_hpc.exchange._protocol import MakeOptimizer, Timers
 from ddp_hpc.models._replica import Replica
-from ddp_hpc.profiling.timers import Timers
 
 SCHEME = "asynchronous server"
 COMPUTES = "all ranks, each at its own pace; rank 0 serves too"

@@ -5,10 +5,9 @@ from typing import Literal
 from mpi4py import MPI
 
 from ddp_hpc.exchange._average import AverageThenStep
-from ddp_hpc.exchange._protocol import MakeOptimizer
+from ddp_hpc.exchange._protocol import MakeOptimizer, Timers
 from ddp_hpc.exchange._torch_distributed import all_reduce
 from ddp_hpc.models._replica import Replica
-from ddp_hpc.profiling.timers import Timers
 
 SCHEME = "all-reduce"
 COMPUTES = "all ranks"

@@ -5,10 +5,9 @@ import os
 import torch
 from mpi4py import MPI
 
-from ddp_hpc.exchange._protocol import MakeOptimizer
+from ddp_hpc.exchange._protocol import MakeOptimizer, Timers
 from ddp_hpc.exchange._shared_window import make_private, share
 from ddp_hpc.models._replica import Replica
-from ddp_hpc.profiling.timers import Timers
 
 SCHEME = "asynchronous in one memory"
 COMPUTES = "all ranks, each at its own pace"

@@ -7,9 +7,8 @@ import torch
 from mpi4py import MPI
 
 from ddp_hpc.config.errors import LaunchError
-from ddp_hpc.exchange._protocol import MakeOptimizer
+from ddp_hpc.exchange._protocol import MakeOptimizer, Timers
 from ddp_hpc.models._replica import Replica
-from ddp_hpc.profiling.timers import Timers
 
 SCHEME = "all-reduce"
 COMPUTES = "all ranks"

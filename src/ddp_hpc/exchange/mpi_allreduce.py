@@ -10,9 +10,8 @@ from ddp_hpc.config.catalog import Megabytes, Share
 from ddp_hpc.exchange._average import Average, AverageThenStep, where_they_lie
 from ddp_hpc.exchange._compression import Wire, make_wire
 from ddp_hpc.exchange._pinned import PinnedPieces, when_ready
-from ddp_hpc.exchange._protocol import MakeOptimizer
+from ddp_hpc.exchange._protocol import MakeOptimizer, Timers
 from ddp_hpc.models._replica import Replica
-from ddp_hpc.profiling.timers import Timers
 
 SCHEME = "all-reduce"
 COMPUTES = "all ranks"

@@ -2,9 +2,8 @@
 
 from mpi4py import MPI
 
-from ddp_hpc.exchange._protocol import MakeOptimizer
+from ddp_hpc.exchange._protocol import MakeOptimizer, Timers
 from ddp_hpc.models._replica import Replica
-from ddp_hpc.profiling.timers import Timers
 
 SCHEME = "one device"
 COMPUTES = "the one rank"

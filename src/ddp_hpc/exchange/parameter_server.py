@@ -9,10 +9,9 @@ from torch import Tensor
 from ddp_hpc.config.catalog import Share
 from ddp_hpc.exchange._compression import Compression, make_wire
 from ddp_hpc.exchange._pinned import Pinned, when_ready
-from ddp_hpc.exchange._protocol import MakeOptimizer
+from ddp_hpc.exchange._protocol import MakeOptimizer, Timers
 from ddp_hpc.exchange._server import GRADIENTS, Collector, send
 from ddp_hpc.models._replica import Replica
-from ddp_hpc.profiling.timers import Timers
 
 SCHEME = "parameter server"
 COMPUTES = "all ranks; rank 0 serves too"

@@ -11,9 +11,8 @@ from torch import Tensor
 
 from ddp_hpc.exchange._average import Average, AverageThenStep, where_they_lie
 from ddp_hpc.exchange._pinned import PinnedPieces, when_ready
-from ddp_hpc.exchange._protocol import MakeOptimizer
+from ddp_hpc.exchange._protocol import MakeOptimizer, Timers
 from ddp_hpc.models._replica import Replica
-from ddp_hpc.profiling.timers import Timers
 
 SCHEME = "ring all-reduce"
 COMPUTES = "all ranks"

@@ -9,10 +9,9 @@ from torch import Tensor
 
 from ddp_hpc.config.catalog import Megabytes
 from ddp_hpc.exchange._pinned import PinnedPieces, when_ready
-from ddp_hpc.exchange._protocol import MakeOptimizer
+from ddp_hpc.exchange._protocol import MakeOptimizer, Timers
 from ddp_hpc.exchange.ring import Step, make_inbox, ring_in_pieces
 from ddp_hpc.models._replica import Replica, Span
-from ddp_hpc.profiling.timers import Timers
 
 SCHEME = "ring all-reduce"
 COMPUTES = "all ranks"

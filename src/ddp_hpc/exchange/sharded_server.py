@@ -4,10 +4,9 @@ from mpi4py import MPI
 
 from ddp_hpc.config.catalog import PositiveInt
 from ddp_hpc.exchange._pinned import Pinned, when_ready
-from ddp_hpc.exchange._protocol import MakeOptimizer
+from ddp_hpc.exchange._protocol import MakeOptimizer, Timers
 from ddp_hpc.exchange._server import WEIGHTS, Collector, parts, send, serving_ranks
 from ddp_hpc.models._replica import Replica
-from ddp_hpc.profiling.timers import Timers
 
 SCHEME = "several parameter servers"
 COMPUTES = "all ranks; k of them serve too"

@@ -2,10 +2,9 @@
 
 from mpi4py import MPI
 
-from ddp_hpc.exchange._protocol import MakeOptimizer
+from ddp_hpc.exchange._protocol import MakeOptimizer, Timers
 from ddp_hpc.exchange._shared_window import SharedModel, mean_of
 from ddp_hpc.models._replica import Replica
-from ddp_hpc.profiling.timers import Timers
 
 SCHEME = "CPU parameter server"
 COMPUTES = "all ranks"

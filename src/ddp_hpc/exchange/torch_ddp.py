@@ -8,9 +8,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddp_hpc.config.catalog import Megabytes
 from ddp_hpc.exchange import _torch_distributed as group
-from ddp_hpc.exchange._protocol import MakeOptimizer
+from ddp_hpc.exchange._protocol import MakeOptimizer, Timers
 from ddp_hpc.models._replica import Replica
-from ddp_hpc.profiling.timers import Timers
 
 SCHEME = "all-reduce"
 COMPUTES = "all ranks"

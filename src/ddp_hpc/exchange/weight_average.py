@@ -6,9 +6,8 @@ from torch import Tensor
 
 from ddp_hpc.config.catalog import PositiveInt
 from ddp_hpc.exchange._pinned import Pinned, when_ready
-from ddp_hpc.exchange._protocol import MakeOptimizer
+from ddp_hpc.exchange._protocol import MakeOptimizer, Timers
 from ddp_hpc.models._replica import Replica
-from ddp_hpc.profiling.timers import Timers
 
 SCHEME = "weight averaging"
 COMPUTES = "all ranks, each for its own model"

@@ -94,15 +94,12 @@ class TimerProxy:
         self.target = target
 
     def mark(self, phase: str, part: str | None = None) -> None:
-        """Pass it on."""
         self.target.mark(phase, part)
 
     def arrived(self) -> None:
-        """Pass it on."""
         self.target.arrived()
 
     def overlapped(self, seconds: float) -> None:
-        """Pass it on."""
         self.target.overlapped(seconds)
 
     @contextmanager
@@ -115,25 +112,6 @@ class TimerProxy:
             self.target = before
 
 
-class Clock(Timers, Protocol):
-    """The clock of one rank."""
-
-    def start(self) -> None:
-        """Begin a step here; what went before belongs to none. Called at time zero and after every pause."""
-
-    def fused(self) -> None:
-        """The phases of this step cannot be told apart."""
-
-    def end_step(self) -> None:
-        """End the step, and begin the next: what was done since the last mark is its rest."""
-
-    def resolve(self) -> None:
-        """Read events that have passed; may wait for the device. Call it every few steps."""
-
-    def timings(self) -> Timings:
-        """Return all steps that have been resolved."""
-
-
 class HostClock:
     """Phases by the host's monotonic clock."""
 
@@ -144,7 +122,7 @@ class HostClock:
         self._arrived_ns, self._fused, self._last_ns = -1, False, perf_counter_ns()
 
     def start(self) -> None:
-        """Begin a step here."""
+        """Begin a step here; what went before belongs to none. Called at time zero and after every pause."""
         self._arrived_ns, self._fused, self._last_ns = -1, False, perf_counter_ns()
         self._starts.append((len(self._arrivals_ns), self._last_ns))
 
@@ -169,7 +147,7 @@ class HostClock:
         self._fused = True
 
     def end_step(self) -> None:
-        """End the step: what was done since the last mark is its rest."""
+        """End the step, and begin the next: what was done since the last mark is its rest."""
         self.mark("rest_s")
         self._durations_ns.extend(self._row)
         self._arrivals_ns.append(self._arrived_ns)
@@ -178,10 +156,10 @@ class HostClock:
         self._arrived_ns, self._fused = -1, False
 
     def resolve(self) -> None:
-        """Nothing waits."""
+        """Read events that have passed; may wait for the device. Call it every few steps. Here nothing waits."""
 
     def timings(self) -> Timings:
-        """Return all steps."""
+        """Return all steps that have been resolved."""
         durations_s = np.array(self._durations_ns, dtype=np.int64) / 1e9
         return _timings(durations_s, self._arrivals_ns, self._fused_steps, self._starts)
 
@@ -189,7 +167,8 @@ class HostClock:
 class CudaClock:
     """Phases by CUDA events: the time at which the device got there, not the host.
 
-    Recording an event does not wait; `resolve` reads those recorded so far and uses them again.
+    Recording an event does not wait; `resolve` reads those recorded so far and uses them again. Methods: as of
+    `HostClock`.
     """
 
     def __init__(self) -> None:
@@ -209,30 +188,24 @@ class CudaClock:
         return event
 
     def start(self) -> None:
-        """Begin a step here."""
         self._arrived_ns, self._overlapped_s, self._fused = -1, 0.0, False
         self._pending.append(((), self._event()))
         self._starts.append((len(self._arrivals_ns) + len(self._steps_pending), perf_counter_ns()))
 
     def mark(self, phase: str, part: str | None = None) -> None:
-        """What this rank's device did since the last mark was `phase`, and of that the `part`."""
         columns = (_COLUMN[phase], _PART[part]) if part else (_COLUMN[phase],)
         self._pending.append((columns, self._event()))
 
     def arrived(self) -> None:
-        """This rank is ready to exchange: its stream has been synchronised."""
         self._arrived_ns = perf_counter_ns()
 
     def overlapped(self, seconds: float) -> None:
-        """An exchange was in flight beside the backward pass of this step, for so long."""
         self._overlapped_s += seconds
 
     def fused(self) -> None:
-        """The phases of this step cannot be told apart."""
         self._fused = True
 
     def end_step(self) -> None:
-        """End the step: what was done since the last mark is its rest."""
         self.mark("rest_s")
         self._steps_pending.append((self._arrived_ns, self._overlapped_s, self._fused))
         self._arrived_ns, self._overlapped_s, self._fused = -1, 0.0, False
@@ -256,9 +229,11 @@ class CudaClock:
         self._pending.clear()
 
     def timings(self) -> Timings:
-        """Return all steps that have been resolved."""
         durations_s = np.array(self._durations_s, dtype=np.float64)
         return _timings(durations_s, self._arrivals_ns, self._fused_steps, self._starts)
+
+
+Clock = HostClock | CudaClock
 
 
 def make(device: torch.device) -> Clock:

@@ -12,7 +12,7 @@ Source: https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -39,21 +39,8 @@ def mode(spec: RunSpec, device: torch.device) -> Mode:
     return "off" if flags["OVERLAPS"] else "forward and backward"  # the backward pass calls what cannot be captured
 
 
-class Recorder(Protocol):
-    """Records what is queued on the device, in one stream."""
-
-    def begin(self) -> None:
-        """Record from here."""
-
-    def end(self) -> Replay | None:
-        """Record to here; return what queues it again, None if there was nothing."""
-
-    def separate(self) -> None:
-        """Let what is recorded from now on have working memory of its own."""
-
-
 class CudaGraphs:
-    """CUDA graphs.
+    """Records what is queued on the device, in one stream, as CUDA graphs.
 
     Graphs that share working memory must be replayed in the order in which they were recorded.
     """
@@ -92,7 +79,7 @@ class CudaGraphs:
 class _PhaseRecorder(NoTimers):
     """Timers that are told of a step while it is recorded: at each mark a graph ends, and the next begins."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: CudaGraphs) -> None:
         self._recorder = recorder
         self.pieces: list[tuple[Replay, str, str | None]] = []
 
@@ -119,7 +106,7 @@ class Captured:
         RuntimeError: something in the step cannot be captured.
     """
 
-    def __init__(self, components: Components, recorder: Recorder, work: Work, whole: bool) -> None:
+    def __init__(self, components: Components, recorder: CudaGraphs, work: Work, whole: bool) -> None:
         self._components, self._clock = components, components.clock
         self._whole: Replay | None = None
         components.batches.fix()
@@ -139,7 +126,7 @@ class Captured:
         self._pieces = [*phases.pieces, *([(rest, "rest_s", None)] if rest else [])]
         _check_buffers(components, places)
 
-    def _record(self, recorder: Recorder, work: Work, listener: Timers) -> tuple[Replay | None, Tensor]:
+    def _record(self, recorder: CudaGraphs, work: Work, listener: Timers) -> tuple[Replay | None, Tensor]:
         with self._components.timers.redirected(listener):
             recorder.begin()
             try:

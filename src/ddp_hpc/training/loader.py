@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -12,22 +11,6 @@ from ddp_hpc.exchange._pinned import Pinned
 from ddp_hpc.profiling.timers import Timers
 
 Numbers = Callable[[int], Tensor]  # of the step, counted from 0: the numbers of this rank's samples, int64
-
-
-class Batches(Protocol):
-    """Gives each step its samples."""
-
-    def load(self, step: int) -> None:
-        """Let `batch` be the one of this step, counted from 0."""
-
-    def batch(self) -> Samples:
-        """Return the samples of the step, on the device; valid until the next `load`."""
-
-    def prefetch(self, step: int) -> None:
-        """Begin to load the batch of a step to come, while the device works on what has been queued."""
-
-    def fix(self) -> None:
-        """Let batches be at one place from now on, for graphs that were captured to read there."""
 
 
 class Resident:
@@ -44,7 +27,7 @@ class Resident:
         self._chosen, self._fixed = numbers(0), False
 
     def load(self, step: int) -> None:
-        """Choose the samples of this step.
+        """Let `batch` be the one of this step, counted from 0.
 
         Raises:
             ValueError: the place of batches is fixed, and this one has another size.
@@ -57,16 +40,16 @@ class Resident:
             self._chosen = chosen
 
     def batch(self) -> Samples:
-        """Gather the samples."""
+        """Gather the samples of the step; they are valid until the next `load`."""
         inputs, targets = (part.index_select(0, self._chosen) for part in (self._samples.inputs, self._samples.targets))
         self._timers.mark("data_s")
         return Samples(inputs, targets)
 
     def prefetch(self, step: int) -> None:
-        """Nothing is far away."""
+        """Begin to load the batch of a step to come, while the device works on what is queued: nothing here."""
 
     def fix(self) -> None:
-        """Keep the numbers of the samples at one place."""
+        """Let batches be gathered from one place from now on, for graphs that were captured to read there."""
         self._chosen, self._fixed = self._chosen.clone(), True
 
 
@@ -147,6 +130,9 @@ class Staged:
             slot.targets.push()
             slot.copied.record()
         slot.step = step
+
+
+Batches = Resident | Staged
 
 
 def _check_shape(step: int, chosen: Tensor, room: Tensor) -> None:

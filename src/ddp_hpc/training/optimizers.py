@@ -7,7 +7,6 @@ tensor operations, SGD with momentum takes 1.5 times as long and Adam 2 to 3 tim
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -52,17 +51,6 @@ class Rate:
         if rate != self._filled:
             self._on_device.fill_(rate)
             self._filled = rate
-
-
-class StatefulOptimizer(Optimizer, Protocol):
-    """An optimizer whose state can be saved and restored."""
-
-    def state(self) -> list[Tensor]:
-        """Return all that changes from step to step beside the weights, to save and restore."""
-
-    @property
-    def rate(self) -> Rate:
-        """The learning rate, and the number of steps."""
 
 
 class Sgd:
@@ -190,6 +178,9 @@ class OfTorch:
     def state(self) -> list[Tensor]:
         """Return what torch keeps of each parameter, and the number of steps."""
         return [self.rate.steps, *self._tensors()]
+
+
+StatefulOptimizer = Sgd | Adam | OfTorch
 
 
 @dataclass
