@@ -7,6 +7,7 @@ from ddp_hpc.config import spec
 from ddp_hpc.execution import rank_series as measured
 from ddp_hpc.execution import record_columns, run_record
 from ddp_hpc.profiling.phases import PARTS, PHASES
+from ddp_hpc.profiling.timers import Timings
 from ddp_hpc.runs import records
 from ddp_hpc.system.process import boot_id
 from ddp_hpc.training.placement import Placement
@@ -36,11 +37,14 @@ def part(rank, losses, data_s, exchange_s, arrived_ns, hosts=1):
     )
     return measured.RankPart(
         losses=np.array([9.0] * WARM_UP_STEPS + losses),
-        phases_s=phases_s,
-        parts_s=np.zeros((steps, len(PARTS))),
-        overlapped_s=np.zeros(steps),
-        arrived_ns=np.array([-1] * WARM_UP_STEPS + arrived_ns),
-        fused=np.zeros(steps, dtype=bool),
+        timings=Timings(
+            phases_s=phases_s,
+            parts_s=np.zeros((steps, len(PARTS))),
+            overlapped_s=np.zeros(steps),
+            arrived_ns=np.array([-1] * WARM_UP_STEPS + arrived_ns),
+            fused=np.zeros(steps, dtype=bool),
+            starts=np.empty((0, 2), np.int64),
+        ),
         placement=place,
         peak_memory_bytes=100 * (rank + 1),
         startup={"import_s": 1.0 + rank},
@@ -128,9 +132,9 @@ def test_the_row_of_a_run_by_hand():
 def test_phases_of_steps_in_one_graph_are_null_and_medians_are_those_of_the_sampled():
     parts = two_ranks()
     for one in parts:
-        one.fused[WARM_UP_STEPS + 1] = True
-        one.phases_s[WARM_UP_STEPS + 1] = 0
-        one.phases_s[WARM_UP_STEPS + 1, PHASES.index("rest_s")] = 0.5
+        one.timings.fused[WARM_UP_STEPS + 1] = True
+        one.timings.phases_s[WARM_UP_STEPS + 1] = 0
+        one.timings.phases_s[WARM_UP_STEPS + 1, PHASES.index("rest_s")] = 0.5
     columns = record_columns.step_columns(measured.curves(parts))
     assert columns["sampled"].tolist() == [False] * 2 * WARM_UP_STEPS + [True] * 2 + [False] * 2
     for name in (*PHASES, "exchange_busy_s"):
@@ -156,8 +160,7 @@ def test_a_diverged_run_has_no_area_and_no_metric():
 def test_what_a_failed_rank_leaves_ends_before_the_first_broken_loss():
     class Clock:
         def timings(self):
-            mine = part(0, [1.0, 2.0, 3.0, 4.0], [1.0] * 4, [0.5] * 4, [0] * 4)
-            return mine
+            return part(0, [1.0, 2.0, 3.0, 4.0], [1.0] * 4, [0.5] * 4, [0] * 4).timings
 
     result = TrainResult(clock=Clock())
     result.losses.extend([9.0] * WARM_UP_STEPS + [1.0, 2.0, float("nan")])

@@ -232,7 +232,7 @@ def test_processors_of_one_kernel_count_once_and_of_two_twice():
 def test_a_resumed_run_has_no_energy(monkeypatch):
     """What it used before is not known here."""
     parts = ranks([A], NodeSamples(devices=sample(monkeypatch, "", [A])))
-    parts[0].starts[1:] += [2, 0]
+    parts[0].timings.starts[1:] += [2, 0]
     row, samples, reasons = consumed(parts)
     assert row["energy_j"] is row["energy_per_sample_j"] is row["gpu_utilisation_mean"] is None
     assert "the run was resumed" in reasons["energy_j"]

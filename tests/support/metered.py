@@ -12,6 +12,7 @@ from ddp_hpc.execution.rank_series import RankPart
 from ddp_hpc.profiling import nvml, telemetry_process
 from ddp_hpc.profiling.phases import PARTS, PHASES
 from ddp_hpc.profiling.telemetry import GpuSamples, NodeSamples
+from ddp_hpc.profiling.timers import Timings
 from ddp_hpc.training.placement import Placement
 from ddp_hpc.training.result import WARM_UP_STEPS
 
@@ -60,11 +61,14 @@ def ranks(uuids, samples: NodeSamples, name="Tesla T4", **metered) -> list[RankP
     return [
         RankPart(
             losses=np.ones(steps),
-            phases_s=phases_s,
-            parts_s=np.zeros((steps, len(PARTS))),
-            overlapped_s=np.zeros(steps),
-            arrived_ns=np.zeros(steps, dtype=np.int64),
-            fused=np.zeros(steps, dtype=bool),
+            timings=Timings(
+                phases_s=phases_s,
+                parts_s=np.zeros((steps, len(PARTS))),
+                overlapped_s=np.zeros(steps),
+                arrived_ns=np.zeros(steps, dtype=np.int64),
+                fused=np.zeros(steps, dtype=bool),
+                starts=np.array(starts),
+            ),
             placement=Placement(
                 rank=rank,
                 world_size=len(uuids),
@@ -82,7 +86,6 @@ def ranks(uuids, samples: NodeSamples, name="Tesla T4", **metered) -> list[RankP
             startup={},
             facts={"gpu": {"uuid": uuid, "name": name}},
             metrics={},
-            starts=np.array(starts),
             metered=Metered(samples=None if rank else samples, ranks=tuple(range(len(uuids))), **metered),
         )
         for rank, uuid in enumerate(uuids)

@@ -64,8 +64,8 @@ def windows_of(parts: Sequence[RankPart], ranks: Sequence[int], steps: int) -> l
     found: list[list[energy.Window]] = []
     for rank in ranks:
         part, own = parts[rank], []
-        ends = np.concatenate([[0.0], np.cumsum(part.phases_s[:end].sum(axis=1))])
-        starts = [(int(step), ns / 1e9) for step, ns in part.starts if WARM_UP_STEPS <= step < end]
+        ends = np.concatenate([[0.0], np.cumsum(part.timings.phases_s[:end].sum(axis=1))])
+        starts = [(int(step), ns / 1e9) for step, ns in part.timings.starts if WARM_UP_STEPS <= step < end]
         for place, (step, begin) in enumerate(starts):
             last = starts[place + 1][0] if place + 1 < len(starts) else len(ends) - 1
             own.append((begin, begin + float(ends[last] - ends[step])))

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from ddp_hpc.execution.node_meter import Metered
 from ddp_hpc.profiling.contention import Contention
 from ddp_hpc.profiling.phases import PHASES
+from ddp_hpc.profiling.timers import Timings
 from ddp_hpc.training.placement import Placement
 from ddp_hpc.training.result import WARM_UP_STEPS, TrainResult
 from ddp_hpc.training.sampler import weighted_mean
@@ -23,17 +24,12 @@ class RankPart:
     """What one rank measured; its steps start with the warm-up."""
 
     losses: Floats  # by step
-    phases_s: Floats  # steps x phases
-    parts_s: Floats  # steps x parts
-    overlapped_s: Floats  # by step
-    arrived_ns: NDArray[np.int64]  # by step, on the host's monotonic clock, or on rank 0's
-    fused: NDArray[np.bool_]  # by step: its phases were not told apart
+    timings: Timings  # arrivals are on the host's monotonic clock, or on rank 0's
     placement: Placement
     peak_memory_bytes: int
     startup: dict[str, float]  # seconds by part
     facts: dict[str, Any]
     metrics: dict[str, float | None]  # of the exchange
-    starts: NDArray[np.int64] = field(default_factory=lambda: np.empty((0, 2), np.int64))  # as of `timers.Timings`
     metered: Metered = field(default_factory=Metered)
     crowding: Contention | None = None  # from time zero to the last step
     clock_error_s: float | None = None  # of arrivals on rank 0's clock; None: they are on the host's
@@ -97,13 +93,11 @@ def curves(parts: Sequence[RankPart], synchronous: bool = True, overlaps: bool =
     losses = np.stack([part.losses[:shortest] for part in parts], axis=1)
     broken = np.flatnonzero(~np.isfinite(losses[WARM_UP_STEPS:]).all(axis=1))
     last = WARM_UP_STEPS + int(broken[0]) + 1 if len(broken) else len(losses)
-    phases_s, parts_s = (
-        np.stack([getattr(part, name)[:last] for part in parts], axis=1) for name in ("phases_s", "parts_s")
+    names = ("phases_s", "parts_s", "overlapped_s", "arrived_ns", "fused")
+    phases_s, parts_s, overlapped_s, arrived_ns, fused = (
+        np.stack([getattr(part.timings, name)[:last] for part in parts], axis=1) for name in names
     )
-    overlapped_s, arrived_ns = (
-        np.stack([getattr(part, name)[:last] for part in parts], axis=1) for name in ("overlapped_s", "arrived_ns")
-    )
-    fused = np.any([part.fused[:last] for part in parts], axis=0)
+    fused = np.asarray(fused.any(axis=1))
     if parts[0].common_clock and synchronous and not (fused.any() and len(parts) > 1):
         wait_s = (arrived_ns.max(axis=1, keepdims=True) - arrived_ns) / 1e9
         wait_s = np.clip(wait_s, 0, phases_s[:, :, EXCHANGE])

@@ -2,6 +2,7 @@
 
 import traceback
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,25 +43,20 @@ def gather(
         clock: how far this rank's clock was ahead before the training, where the ranks sit on several hosts.
     """
     history, device = result.history(), torch.device(result.device)
-    timings = history.timings
-    arrived_ns, clock_error_s = timings.arrived_ns, None
+    timings, clock_error_s = history.timings, None
     if clock is not None:
         now = reading(comm)
-        arrived_ns, clock_error_s = on_first_clock(arrived_ns, clock, now), max(clock.error_ns, now.error_ns) / 1e9
+        timings = replace(timings, arrived_ns=on_first_clock(timings.arrived_ns, clock, now))
+        clock_error_s = max(clock.error_ns, now.error_ns) / 1e9
     part = RankPart(
         losses=history.losses,
-        phases_s=timings.phases_s,
-        parts_s=timings.parts_s,
-        overlapped_s=timings.overlapped_s,
-        arrived_ns=arrived_ns,
-        fused=timings.fused,
+        timings=timings,
         placement=placement,
         peak_memory_bytes=provenance.peak_memory_bytes(device),
         startup=startup,
         facts=provenance.of_rank(device) | {"compiled": result.compiled, "captured": result.captured},
         crowding=result.crowding,
         metrics=result.metrics,
-        starts=timings.starts,
         metered=metered or Metered(),
         clock_error_s=clock_error_s,
     )
@@ -138,7 +134,7 @@ def null_reasons(parts: Sequence[RankPart], run: dict[str, Any]) -> dict[str, st
         reasons |= dict.fromkeys(("step_s", "wait_s", "move_s"), "each rank takes its steps by itself")
     elif not parts[0].common_clock:
         reasons |= dict.fromkeys(("wait_s", "move_s"), "the ranks' hosts have no common clock")
-    elif parts[0].fused.any() and len(parts) > 1:
+    elif parts[0].timings.fused.any() and len(parts) > 1:
         reasons |= dict.fromkeys(("wait_s", "move_s"), "a CUDA graph holds the exchange: no host sees it begin")
     if np.isnan(run["exchange_busy_s"]):
         reasons["exchange_busy_s"] = "the exchange overlaps the backward pass and does not say for how long"
