@@ -1,6 +1,6 @@
 """Declarative scaling studies of data-parallel training."""
 
-TYPE_CHECKING = False  # importing typing takes longer than all the rest of a quick start
+from typing import TYPE_CHECKING
 
 __version__: str
 

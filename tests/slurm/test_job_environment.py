@@ -14,7 +14,7 @@ from ddp_hpc.execution import mpi_environment
 from ddp_hpc.execution.supervisor import supervise
 from ddp_hpc.runs.project import Project
 from ddp_hpc.slurm import job_environment
-from ddp_hpc.slurm.sbatch import without_shapes
+from ddp_hpc.slurm.job_environment import without_shapes
 from ddp_hpc.workflow import driver, plan
 
 JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_NUM_NODES": "2", "SLURM_CPUS_PER_TASK": "2"}

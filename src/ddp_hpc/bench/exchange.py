@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from ddp_hpc.bench import figure
 from ddp_hpc.bench.fit import fits
-from ddp_hpc.bench.launch import run_ranks
+from ddp_hpc.bench.launch import cpu_spec, run_ranks
 from ddp_hpc.bench.sweep_results import FITS, SWEEP, in_words, rows_of
 from ddp_hpc.bench.timing import Row, write
 from ddp_hpc.config import catalog
@@ -76,27 +76,11 @@ def runnable(exchanges: Sequence[Choice], world_size: int) -> tuple[list[RunSpec
             out[str(choice)] = f"{package} is not installed"
         else:
             try:
-                fit.append(_spec(choice, world_size))
+                spec = {"model": "mlp", "dataset": "digits", "exchange": choice, "world_size": world_size}
+                fit.append(cpu_spec(**spec, batch_size=1, learning_rate=1.0))  # nothing is trained
             except ValidationError as error:
                 out[str(choice)] = str(error.errors()[0]["msg"]).removeprefix("Value error, ")
     return fit, out
-
-
-def _spec(choice: Choice, world_size: int) -> RunSpec:
-    """Return a spec that has the exchange; nothing is trained."""
-    return RunSpec.model_validate(
-        {
-            "model": "mlp",
-            "dataset": "digits",
-            "exchange": choice,
-            "world_size": world_size,
-            "batch_size": 1,
-            "learning_rate": 1.0,
-            "budget": {"steps": 1},
-            "threads_per_rank": 1,
-            "device": "cpu",
-        }
-    )
 
 
 def that_fit(sizes: Sequence[int], world_size: int, free_bytes: int) -> list[int]:

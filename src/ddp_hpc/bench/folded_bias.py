@@ -9,11 +9,10 @@ A layer of weights W, outputs x inputs, maps rows of inputs A to A W' + b. Four 
 - `strides`: nothing is moved, for matrix products take matrices with a leading dimension: the layer before writes
   behind a column of ones that stays, and W is read where it lies, behind the bias.
 
-A sample is the mean of some calls after one another, by the clock of the host, to the end of what they have begun; each
-round takes every way once, in another order.
+A sample is the mean of some calls after one another, by torch's own timer, which waits for a GPU; each round takes
+every way once, in another order.
 """
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -23,6 +22,7 @@ import pyarrow as pa
 import torch
 from pyarrow import csv
 from torch import Tensor
+from torch.utils.benchmark import Timer
 
 from ddp_hpc.bench import timing
 from ddp_hpc.bench.shifts import shift_left, shift_right
@@ -232,13 +232,18 @@ def _rows(layer: Layer, rounds: int) -> list[Row]:
 
 def _compared(layer: Layer, part: str, calls: Mapping[str, Callable[[], object]], rounds: int) -> list[Row]:
     """Time calls in turns; return a row for each, with its ratio to the yardstick in the same round."""
-    repeats = {name: _repeats(call, layer) for name, call in calls.items()}
+    threads = torch.get_num_threads()
+    timers = {name: Timer("call()", globals={"call": call}, num_threads=threads) for name, call in calls.items()}
+    repeats = {
+        name: max(1, min(MOST_REPEATS, round(LEAST_S / max(timer.timeit(2).mean, 1e-9))))
+        for name, timer in timers.items()
+    }
     taken: dict[str, list[float]] = {name: [] for name in calls}
     names = list(calls)
     for turn in range(rounds):
         shift = turn % len(names)
         for name in names[shift:] + names[:shift]:
-            taken[name].append(_seconds(calls[name], repeats[name], layer) / repeats[name])
+            taken[name].append(timers[name].timeit(repeats[name]).mean)
     yardstick = taken[YARDSTICKS[part]]
     rows = []
     for name, seconds in taken.items():
@@ -249,23 +254,6 @@ def _compared(layer: Layer, part: str, calls: Mapping[str, Callable[[], object]]
             | timing.spread(seconds, ratios)
         )
     return rows
-
-
-def _repeats(call: Callable[[], object], layer: Layer) -> int:
-    """Return how many calls take about `LEAST_S`; what is done for the first time is done."""
-    call()
-    return max(1, min(MOST_REPEATS, round(LEAST_S / max(_seconds(call, 2, layer) / 2, 1e-9))))
-
-
-def _seconds(call: Callable[[], object], repeats: int, layer: Layer) -> float:
-    """Return the seconds of so many calls, to the end of what they have begun."""
-    wait: Callable[[], object] = torch.cuda.synchronize if layer.buffer.is_cuda else lambda: None
-    wait()
-    began = time.perf_counter()
-    for _ in range(repeats):
-        call()
-    wait()
-    return time.perf_counter() - began
 
 
 def on_screen(rows: Sequence[Row]) -> list[dict[str, Any]]:

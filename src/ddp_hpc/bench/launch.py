@@ -8,14 +8,21 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 
+from ddp_hpc.config.spec import RunSpec
 from ddp_hpc.execution.mpi_environment import of_launcher
 from ddp_hpc.system.process import die_with_parent, path_with_own_scripts
 
 TIME_LIMIT_S = 3600.0
 NEWS = "news: "  # so begins a line of a rank that is to be shown
+
+
+def cpu_spec(**fields: Any) -> RunSpec:
+    """Return the spec of a step on CPU ranks of one thread each."""
+    return RunSpec.model_validate({"budget": {"steps": 1}, "threads_per_rank": 1, "device": "cpu"} | fields)
 
 
 def run_ranks(module: str, folder: Path, ranks: int, launcher: str, say: Callable[[str], None]) -> None:

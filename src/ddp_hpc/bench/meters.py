@@ -14,7 +14,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from ddp_hpc.analysis.intervals import over_runs
-from ddp_hpc.bench.launch import run_ranks, tell
+from ddp_hpc.bench.launch import cpu_spec, run_ranks, tell
 from ddp_hpc.config.spec import RunSpec
 from ddp_hpc.system.files import read_json, write_json
 
@@ -28,19 +28,14 @@ Row = dict[str, Any]
 
 def spec_of(ranks: int) -> RunSpec:
     """Return the training that is timed."""
-    return RunSpec.model_validate(
-        {
-            "model": {"name": "mlp", "widths": [150, 200, 163]},
-            "dataset": "random_curves",
-            "exchange": "mpi_allreduce" if ranks > 1 else "none",
-            "world_size": ranks,
-            "batch_size": 75,
-            "learning_rate": 1e-4,
-            "optimizer": "adam",
-            "budget": {"steps": 1},
-            "threads_per_rank": 1,
-            "device": "cpu",
-        }
+    return cpu_spec(
+        model={"name": "mlp", "widths": [150, 200, 163]},
+        dataset="random_curves",
+        exchange="mpi_allreduce" if ranks > 1 else "none",
+        world_size=ranks,
+        batch_size=75,
+        learning_rate=1e-4,
+        optimizer="adam",
     )
 
 

@@ -12,7 +12,7 @@ stress; EN 1999-1-1 (Eurocode 9), annex E, for E of aluminium and the ranges of 
 Behavior of Materials, 4th ed. (2013), chapter 12, for loading and elastic unloading.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +34,7 @@ DEVIATION = tuple((high - low) / 12**0.5 for low, high in (PROOF_MPA, EXPONENT))
 
 
 @dataclass(frozen=True)
-class Curves:
+class StressCurves:
     """Curves side by side, each of 200 points; all arrays but `parameters` have the shape (curves, 200).
 
     Args:
@@ -50,7 +50,7 @@ class Curves:
     parameters: Array
 
 
-def draw(count: int, seed: tuple[int, ...], noise: float) -> Curves:
+def draw(count: int, seed: tuple[int, ...], noise: float) -> StressCurves:
     """Return so many curves with random parameters.
 
     Args:
@@ -61,15 +61,11 @@ def draw(count: int, seed: tuple[int, ...], noise: float) -> Curves:
     random = np.random.default_rng(seed)
     proof, exponent, top = (random.uniform(*ends, count) for ends in (PROOF_MPA, EXPONENT, TOP_STRAIN))
     curves = pull(np.stack([proof, exponent], axis=1), top)
-    return Curves(
-        curves.strain,
-        curves.stress + noise * proof[:, None] * random.standard_normal(curves.stress.shape),
-        curves.loading,
-        curves.parameters,
-    )
+    error = noise * proof[:, None] * random.standard_normal(curves.stress.shape)
+    return replace(curves, stress=curves.stress + error)
 
 
-def pull(parameters: Array, top_strain: Array) -> Curves:
+def pull(parameters: Array, top_strain: Array) -> StressCurves:
     """Return the curves without noise: from 0 to `top_strain` and back to no stress."""
     loading = np.linspace(0, 1, LOADING) * top_strain[:, None]
     rising = stress(loading, parameters)
@@ -77,7 +73,7 @@ def pull(parameters: Array, top_strain: Array) -> Curves:
     falling = top * np.linspace(1, 0, POINTS - LOADING + 1)[1:]
     strain = np.concatenate([loading, top_strain[:, None] - (top - falling) / YOUNG_MPA], axis=1)
     flags = np.broadcast_to(np.arange(POINTS) < LOADING, strain.shape).astype(np.float64)
-    return Curves(strain, np.concatenate([rising, falling], axis=1), flags, parameters)
+    return StressCurves(strain, np.concatenate([rising, falling], axis=1), flags, parameters)
 
 
 def stress(strain: Array, parameters: Array) -> Array:

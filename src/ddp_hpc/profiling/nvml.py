@@ -39,30 +39,23 @@ class Device:
         self._final: set[str] = set()
         self._last: dict[str, tuple[int, float]] = {}  # of rising counters: when, how much
         self._polled_ns: dict[str, int] = {}  # of PCIe traffic that has no counter: when it was last asked for
-        handle, mig = self._find(uuid)
-        if handle is None:
-            return
-        self._handle = handle
-        if mig:
-            for name in OF_A_WHOLE_GPU:
-                self._give_up(name, MIG)
-
-    def _find(self, uuid: str) -> tuple[Any, bool]:
-        forms = [uuid] if uuid.startswith(("GPU-", "MIG-")) else [f"GPU-{uuid}", f"MIG-{uuid}"]
         problem = ""
-        for form in forms:
+        for form in [uuid] if uuid.startswith(("GPU-", "MIG-")) else [f"GPU-{uuid}", f"MIG-{uuid}"]:
             try:
-                handle = self.nvml.nvmlDeviceGetHandleByUUID(form)
-                self.uuid, self.name = form, as_text(self.nvml.nvmlDeviceGetName(handle))
-                return handle, form.startswith("MIG-") or self._is_sliced(handle)
-            except self.nvml.NVMLError as error:
+                self._handle = nvml.nvmlDeviceGetHandleByUUID(form)
+                self.uuid, self.name = form, as_text(self.ask("Name"))
+            except nvml.NVMLError as error:
                 problem = problem or as_text(str(error))
+            else:
+                if form.startswith("MIG-") or self._is_sliced():
+                    for name in OF_A_WHOLE_GPU:
+                        self._give_up(name, MIG)
+                return
         self._lose(f"NVML finds no device of UUID {uuid}: {problem}")
-        return None, False
 
-    def _is_sliced(self, handle: Any) -> bool:
+    def _is_sliced(self) -> bool:
         try:
-            return bool(self.nvml.nvmlDeviceGetMigMode(handle)[0])
+            return bool(self.ask("MigMode")[0])
         except self.nvml.NVMLError:
             return False
 

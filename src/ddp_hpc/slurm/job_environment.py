@@ -1,4 +1,4 @@
-"""What Slurm says of the job that we run in, for launchers other than its own.
+"""The variables of Slurm's in an environment: what they say of the job that we are in, and what they would change.
 
 `mpiexec` finds the nodes of its job, and how many ranks each takes, in variables SLURM_*. The executor plugin takes
 them from what it starts in a job: Open MPI's mpiexec then fails, MPICH's puts all ranks on the first node and says
@@ -8,7 +8,7 @@ nothing. So the workflow, which is read before that happens, keeps those that co
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 
 KEPT = "DDP_HPC_SLURM"
 # The others would be wishes of the srun with which mpiexec starts its helper on each node, that a single node cannot
@@ -24,6 +24,12 @@ _WISHES = re.compile(
     r"|EXCLUSIVE|OVERCOMMIT|CORE_SPEC|THREAD_SPEC|DISTRIBUTION|SPREAD_JOB|USE_MIN_NODES|WHOLE"
     r"|OVERLAP|CONSTRAINT|HOSTFILE|EXPORT_ENV|RESV_PORTS|NO_KILL|WAIT|TIMELIMIT|MULTI_PROG|REMOTE_CWD|WORKING_DIR"
     r"|STDOUTMODE|STDERRMODE|STDINMODE|LABELIO|OPEN_MODE)(_\w+)?"
+)
+# `man sbatch`, INPUT ENVIRONMENT VARIABLES: those that change how much a job gets, when it ends, or how many there are
+_SHAPES = re.compile(
+    r"SBATCH_(ARRAY_INX|CLUSTERS|CORE_SPEC|CPUS_PER_GPU|DISTRIBUTION|EXCLUSIVE|EXPORT|GPUS|GPU_BIND|GPUS_PER_(NODE|TASK)"
+    r"|GRES|GRES_FLAGS|HINT|MEM_BIND|MEM_PER_(CPU|GPU|NODE)|NO_KILL|OVERCOMMIT|REQUEUE|SIGNAL|SPREAD_JOB|THREAD_SPEC"
+    r"|THREADS_PER_CORE|TIMELIMIT|USE_MIN_NODES|WAIT)|SLURM_HINT|SLURM_EXIT_ERROR"
 )
 
 
@@ -55,3 +61,19 @@ def environment(launcher: Sequence[str], ours: Mapping[str, str]) -> dict[str, s
     kept: dict[str, str] = json.loads(ours.get(KEPT, "{}"))
     of_this_job = kept.get("SLURM_JOB_ID", "") == ours.get("SLURM_JOB_ID")
     return dict(ours) | (kept if of_this_job else {})
+
+
+def without_shapes(environment: MutableMapping[str, str]) -> str | None:
+    """Take from an environment what would change the jobs that are submitted in it; return a note, or None.
+
+    What a site sets for all, such as SBATCH_ACCOUNT, SBATCH_QOS and SBATCH_RESERVATION, stays.
+    """
+    found = sorted(name for name in environment if _SHAPES.fullmatch(name))
+    for name in found:
+        del environment[name]
+    if not found:
+        return None
+    return (
+        f"{', '.join(found)} of your shell {'is' if len(found) == 1 else 'are'} left out: what a job asks for follows "
+        "from its run and the machine file, which has `extra` for more"
+    )

@@ -123,7 +123,7 @@ def _request(
         gpu_type=partition.gpu_type if on_gpus else None,
         cores_per_rank=cores,
         mem_mb=_memory(1.0 if exclusive else share, ranks, partition, past),
-        runtime_min=_runtime(spec, machine, name, partition, past, measured_s, runtime_min),
+        runtime_min=_runtime(spec, machine, name, past, measured_s, runtime_min),
         exclusive=exclusive,
     )
 
@@ -194,13 +194,12 @@ def _runtime(
     spec: RunSpec,
     machine: Machine,
     name: str,
-    partition: Partition,
     past: Iterable[Past],
     measured_s: Sequence[float],
     of_study: int | None,
 ) -> int:
     """Return the minutes to ask for: of runs like it, with a margin; else the study's; else the machine's."""
-    most = partition.max_minutes or math.inf
+    most = machine.partitions[name].max_minutes or math.inf
     if measured_s:
         minutes = math.ceil(max(measured_s) * MARGIN / 60) + START_MIN
     elif of_study is not None:

@@ -1,9 +1,7 @@
 """What a run asks for, in Slurm's words: for snakemake-executor-plugin-slurm, and for the launcher in the job."""
 
 import os
-import re
 import shlex
-from collections.abc import MutableMapping
 from typing import Any
 
 from ddp_hpc.config.machine import Machine, MachineError
@@ -49,9 +47,8 @@ def _srun(request: Request) -> str:
     return f"-N {request.nodes} -n {request.tasks} -c {request.cores_per_rank} {how}"
 
 
-WARNED_S = (
-    60  # so long before a job's end its ranks are told to leave a checkpoint; Slurm may tell them a minute earlier
-)
+# so long before a job's end its ranks are told to leave a checkpoint; Slurm may tell them a minute earlier
+WARNED_S = 60
 WARNED_FROM_MIN = 10  # jobs shorter than that would lose too much of their time
 
 # the resources of the rule `train` on a machine
@@ -94,27 +91,3 @@ def sbatch(request: Request, machine: Machine, launcher: str) -> dict[str, Any]:
         "slurm_extra": " ".join([*extra, machine.extra]).strip(),
         "mpi": launch_line(request, launcher),
     }
-
-
-# `man sbatch`, INPUT ENVIRONMENT VARIABLES: those that change how much a job gets, when it ends, or how many there are
-_SHAPES = re.compile(
-    r"SBATCH_(ARRAY_INX|CLUSTERS|CORE_SPEC|CPUS_PER_GPU|DISTRIBUTION|EXCLUSIVE|EXPORT|GPUS|GPU_BIND|GPUS_PER_(NODE|TASK)"
-    r"|GRES|GRES_FLAGS|HINT|MEM_BIND|MEM_PER_(CPU|GPU|NODE)|NO_KILL|OVERCOMMIT|REQUEUE|SIGNAL|SPREAD_JOB|THREAD_SPEC"
-    r"|THREADS_PER_CORE|TIMELIMIT|USE_MIN_NODES|WAIT)|SLURM_HINT|SLURM_EXIT_ERROR"
-)
-
-
-def without_shapes(environment: MutableMapping[str, str]) -> str | None:
-    """Take from an environment what would change the jobs that are submitted in it; return a note, or None.
-
-    What a site sets for all, such as SBATCH_ACCOUNT, SBATCH_QOS and SBATCH_RESERVATION, stays.
-    """
-    found = sorted(name for name in environment if _SHAPES.fullmatch(name))
-    for name in found:
-        del environment[name]
-    if not found:
-        return None
-    return (
-        f"{', '.join(found)} of your shell {'is' if len(found) == 1 else 'are'} left out: what a job asks for follows "
-        "from its run and the machine file, which has `extra` for more"
-    )

@@ -17,7 +17,6 @@ from ddp_hpc.runs.state import State, state_of
 from ddp_hpc.runs.statuses import FINISHED, in_words
 from ddp_hpc.runs.study_runs import Planned, StudyRuns
 from ddp_hpc.slurm import job_environment
-from ddp_hpc.slurm.sbatch import without_shapes
 from ddp_hpc.system.terminal import counted, duration
 from ddp_hpc.workflow import claims_check, plan, requests
 from ddp_hpc.workflow.driver_lock import DriverLock
@@ -74,7 +73,7 @@ def run(
             f"{profile} is for a driver within a Slurm job, which all runs share: `ddp-hpc plan {name} --profile "
             f"{profile}` has its sbatch line, and profiles/README.md; with --profile profiles/slurm each run is a job"
         )
-    if remote and (note := without_shapes(os.environ)):
+    if remote and (note := job_environment.without_shapes(os.environ)):
         print(f"note: {note}", file=sys.stderr)
     lock = DriverLock(project.root)
     if not lock.take():

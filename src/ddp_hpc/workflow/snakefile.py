@@ -11,7 +11,8 @@ from typing import Any
 
 from ddp_hpc.runs.project import Project
 from ddp_hpc.runs.state import mark_slurm, state_of, uses_slurm
-from ddp_hpc.slurm.sbatch import SBATCH, sbatch, step_line, without_shapes
+from ddp_hpc.slurm.job_environment import without_shapes
+from ddp_hpc.slurm.sbatch import SBATCH, sbatch, step_line
 from ddp_hpc.workflow import plan, requests
 from ddp_hpc.workflow.driver_lock import DriverLock
 from ddp_hpc.workflow.targets import Targets
