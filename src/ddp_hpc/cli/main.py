@@ -1,18 +1,14 @@
 """The command line: parse, call, write; nothing else. What a verb needs is imported when it is called."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from ddp_hpc.cli import arguments as takes
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:  # a quick start
-    from collections.abc import Sequence
-    from typing import Any
 
 KIND_WORDS = {"models": "model", "datasets": "dataset", "exchanges": "exchange", "tables": "table", "figures": "figure"}
 
@@ -170,10 +166,8 @@ def _train(options: argparse.Namespace) -> int:
         return 0
     outcome = supervise(folder, launcher, data, limit, options.trace, options.checkpoint_every_s)
     line = f"{options.run}: {outcome.status}{f': {outcome.reason}' if outcome.reason else ''}\n"
-    try:  # noqa: SIM105  (contextlib takes a millisecond to import)
+    with suppress(OSError):  # a full disk must not make a failure of a result
         os.write(1, line.encode())
-    except OSError:  # a full disk must not make a failure of a result
-        pass
     return outcome.exit_code
 
 

@@ -4,18 +4,13 @@ On its own host a supervisor is known by its process, elsewhere by its Slurm job
 in the journal. Nothing heavy is imported: a supervisor asks before it starts.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 from ddp_hpc.system.files import read_json
 from ddp_hpc.system.process import process_created
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:  # a quick start
-    from typing import Any
 
 BEAT_S = 20.0  # how often a supervisor gives a sign of life
 SILENT_S = 180.0  # after so long without one it may be dead; a file system may show a date a minute late
