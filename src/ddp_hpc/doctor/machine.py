@@ -24,7 +24,7 @@ def cores(usable: int, quota: float | None, logical: int, physical: int | None) 
         logical: of the machine.
         physical: of the machine; None: unknown.
     """
-    honest = usable if quota is None else max(1, min(usable, int(quota)))
+    honest = cgroups.within(quota, usable)
     found = f"{usable} usable of {logical} ({physical or 'unknown'} physical)"
     means = f"runs of more than {honest} CPU ranks are marked oversubscribed and cannot win"
     if quota is not None and quota < usable:

@@ -117,13 +117,14 @@ def proposal(found: Sequence[Nodes], answer: Mapping[str, Any], vendor: str | No
         answer: of `slurm.ask`: how srun starts MPI, whether there is accounting.
         vendor: of the MPI library.
     """
-    names = dict.fromkeys(one.partition for one in found)
-    blocks = [_partition([one for one in found if one.partition == name]) for name in names]
+    partitions: dict[str, list[Nodes]] = {}
+    for one in found:
+        partitions.setdefault(one.partition, []).append(one)
     default = next((one.partition for one in found if one.default), None)
     lines = [
         "# Proposed by `ddp-hpc doctor --machine`, from sinfo. Look through it; the keys stand in config/README.md.",
         "partitions:",
-        *(line for block in blocks for line in block),
+        *(line for kinds in partitions.values() for line in _partition(kinds)),
         *([f"default_partition: {_text(default)}"] if default else []),
         f"# account: {_account(answer.get('accounts') or [])}",
         *_launcher(answer, vendor),
@@ -173,8 +174,8 @@ def _account(yours: Sequence[str]) -> str:
 
 
 def _launcher(answer: Mapping[str, Any], vendor: str | None) -> list[str]:
-    kinds, wanted = answer.get("pmi", []), "pmix" if vendor == "Open MPI" else "pmi2"
-    if wanted not in kinds:
+    wanted = slurm.pmi_of(vendor)
+    if wanted not in answer.get("pmi", []):
         return [f"launcher: mpiexec # srun has no {wanted}, which {vendor or 'this MPI'} would need"]
     if wanted == "pmix" and software.version_of("openmpi"):
         return [
@@ -185,8 +186,7 @@ def _launcher(answer: Mapping[str, Any], vendor: str | None) -> list[str]:
 
 
 def _status_command(answer: Mapping[str, Any]) -> str:
-    accounts = not answer.get("sacct") and answer.get("accounting") not in (None, "(null)", "accounting_storage/none")
     age = answer.get("min_job_age_s")
-    if accounts and age is not None and age < 120:
+    if slurm.has_accounting(answer) and age is not None and age < 120:
         return f"sacct # squeue forgets a job {age} s after its end"
     return "squeue"

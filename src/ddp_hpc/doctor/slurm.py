@@ -96,9 +96,19 @@ def slurm(answer: Mapping[str, Any], vendor: str | None) -> Check:
     return Check("slurm", "ok", found, do="ddp-hpc doctor --machine > config/machines/NAME.yaml, for studies here")
 
 
+def pmi_of(vendor: str | None) -> str:
+    """Return by which type of `srun --mpi` the ranks of an MPI library find each other."""
+    return "pmix" if vendor == "Open MPI" else "pmi2"
+
+
+def has_accounting(answer: Mapping[str, Any]) -> bool:
+    """Return whether there is accounting, and it answers."""
+    return not answer.get("sacct") and answer.get("accounting") not in (None, "(null)", "accounting_storage/none")
+
+
 def _problems(answer: Mapping[str, Any], vendor: str | None) -> Iterator[tuple[str, str]]:
     """Yield what keeps ranks from finding each other, and jobs from being submitted and watched; and what to do."""
-    wanted = "pmix" if vendor == "Open MPI" else "pmi2"
+    wanted = pmi_of(vendor)
     if not any(kind.startswith(wanted) for kind in answer["pmi"]):
         yield (
             f"srun has no {wanted} for {vendor or 'this MPI'}: each rank would be alone",
@@ -107,7 +117,7 @@ def _problems(answer: Mapping[str, Any], vendor: str | None) -> Iterator[tuple[s
     if answer["squeue"]:
         yield f"squeue: {answer['squeue']}", "the controller must answer before anything is submitted"
     use_squeue = "in the machine file: status_command: squeue"
-    if answer["sacct"] or answer["accounting"] in (None, "(null)", "accounting_storage/none"):
+    if not has_accounting(answer):
         means = "no accounting: who cancelled a job, and the memory it took, will not be known; with sacct as "
         yield f"{means}status_command a study would wait for ever", use_squeue
     elif answer["sacct_s"] > SLOW_S:
