@@ -154,7 +154,7 @@ def test_progress_tells_runs_apart_on_little_space(project, capsys):
     study_runs = Project.here(project.root).study_runs("short")
     last = study_runs.planned[-1].run
     journal = study_runs.store.folder(last) / "attempts" / "1"
-    shown = progress.Progress(study_runs, study_runs.planned)
+    shown = progress.TrainingProgress(study_runs, study_runs.planned)
     shown.line = ProgressLine(at_once=True)
     journal.mkdir(parents=True)
     mine = {
@@ -174,7 +174,7 @@ def test_time_left_counts_what_runs_side_by_side_have_done(project, capsys):
     """One of eight runs has ended, the others are nine tenths through: not seven times as long is left, but a tenth."""
     project.study("many", BASE + "grid: {learning_rate: [13, 14], optimizer: [sgd, adam], seed: [1, 2]}\n")
     study_runs = Project.here(project.root).study_runs("many")
-    shown = progress.Progress(study_runs, study_runs.planned)
+    shown = progress.TrainingProgress(study_runs, study_runs.planned)
     shown.line = ProgressLine(at_once=True)
     shown.began -= 79
     journals = [study_runs.store.folder(one.run) / "attempts" / "1" for one in study_runs.planned]

@@ -5,6 +5,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import factory
 import fake_slurm
@@ -14,9 +15,10 @@ from fake_slurm import line, says
 from ddp_hpc.runs.project import Project
 from ddp_hpc.runs.state import mark_slurm, state_of
 from ddp_hpc.slurm import client
+from ddp_hpc.system.progress import ProgressLine
 from ddp_hpc.workflow import slurm_jobs
-from ddp_hpc.workflow.progress import Progress
-from ddp_hpc.workflow.retries import Passes
+from ddp_hpc.workflow.progress import TrainingProgress
+from ddp_hpc.workflow.retries import RetryRounds
 from ddp_hpc.workflow.slurm_jobs import Jobs, Watch
 from ddp_hpc.workflow.snakemake_process import Signals
 
@@ -169,29 +171,31 @@ def test_a_slow_squeue_does_not_keep_progress_from_looking_again(tmp_path, study
     """Waiting for Slurm takes no core from the trainings; two minutes without a look would hide all ends."""
     mark_slurm(study_runs.store)
     cluster(squeue="/bin/sleep 1.5")
-    progress = Progress(study_runs, study_runs.planned)
+    progress = TrainingProgress(study_runs, study_runs.planned)
     progress.show()
     assert progress.next_look - time.monotonic() < slurm_jobs.STUCK_S / 4
 
 
-def test_while_nothing_runs_it_is_said_why_jobs_wait(tmp_path, study_runs, cluster, monkeypatch, capsys):
+def test_while_nothing_runs_it_is_said_why_jobs_wait(tmp_path, study_runs, cluster, capsys):
     mark_slurm(study_runs.store)
     lines = [line(17 + n, "PENDING", one.run, tmp_path, "JobHeldAdmin") for n, one in enumerate(study_runs.planned)]
     cluster(squeue=says("\n".join(lines)))
-    monkeypatch.setattr("ddp_hpc.workflow.progress.SPARSE_S", 0)
-    Progress(study_runs, study_runs.planned).show()
+    progress = TrainingProgress(study_runs, study_runs.planned)
+    progress.line = ProgressLine(at_once=True)
+    progress.show()
     assert "0 of 3 runs trained, 3 queued (JobHeldAdmin), " in capsys.readouterr().out
 
 
 class Scripted:
-    """A Snakemake that is made up: in each pass the runs end as the script says; it notes what it was to train."""
+    """A Snakemake that is made up: in each round the runs end as the script says; it notes what it was to train."""
 
     def __init__(self, study_runs, *script: dict[int, str]) -> None:
         self.study_runs, self.script, self.trained = study_runs, list(script), []
-        self.log = study_runs.store.root.parent / "logs" / "try.log"
+        self.project = Project(study_runs.store.root.parent)
+        self.log, self.events = Path("try.log"), self
 
     def start(self, target, progress, only) -> int:
-        runs = json.loads((self.log.parent / only.removeprefix("only=")).read_text())
+        runs = json.loads((self.project.root / only.removeprefix("only=")).read_text())
         numbers = {one.run: number for number, one in enumerate(self.study_runs.planned)}
         self.trained.append([numbers[run] for run in runs])
         for number, status in self.script.pop(0).items():
@@ -217,7 +221,7 @@ def test_what_fails_is_tried_again_as_often_as_the_machine_says_and_no_other(stu
         {1: "node_fail"},
         {1: "timeout"},
     )
-    Passes(study_runs, workflow, None, RETRIES, Signals()).train(study_runs.planned)
+    RetryRounds(study_runs, workflow, None, RETRIES, Signals()).train(study_runs.planned)
     assert workflow.trained == [[0, 1, 2], [1], [1], [1]]
     assert state_of(study_runs.store, study_runs.planned[1].run).status == "timeout"
 
@@ -225,7 +229,7 @@ def test_what_fails_is_tried_again_as_often_as_the_machine_says_and_no_other(stu
 def test_what_failed_with_its_node_waits_before_it_is_tried_again(study_runs, capsys):
     workflow = Scripted(study_runs, {0: "timeout"}, {0: "node_fail"}, {0: "ok"})
     began = time.monotonic()
-    Passes(study_runs, workflow, None, RETRIES, Signals(), pause_s=1.0).train([study_runs.planned[0]])
+    RetryRounds(study_runs, workflow, None, RETRIES, Signals(), pause_s=1.0).train([study_runs.planned[0]])
     assert time.monotonic() - began >= 1.0
     assert [line for line in capsys.readouterr().out.splitlines() if "try again" in line] == [
         "1 run to try again: 1 timeout",
@@ -235,14 +239,14 @@ def test_what_failed_with_its_node_waits_before_it_is_tried_again(study_runs, ca
 
 def test_without_a_machine_nothing_is_tried_again_within_one_call(study_runs):
     workflow = Scripted(study_runs, {0: "ok", 1: "timeout", 2: "node_fail"})
-    Passes(study_runs, workflow, None, {}, Signals()).train(study_runs.planned)
+    RetryRounds(study_runs, workflow, None, {}, Signals()).train(study_runs.planned)
     assert workflow.trained == [[0, 1, 2]]
 
 
 def test_failures_of_earlier_calls_do_not_count(study_runs):
     for _ in range(2):
         workflow = Scripted(study_runs, {1: "timeout"}, {1: "timeout"})
-        Passes(study_runs, workflow, None, RETRIES, Signals()).train([study_runs.planned[1]])
+        RetryRounds(study_runs, workflow, None, RETRIES, Signals()).train([study_runs.planned[1]])
         assert workflow.trained == [[1], [1]]
 
 
@@ -250,7 +254,7 @@ def test_after_a_signal_nothing_is_tried_again(study_runs):
     signals = Signals()
     workflow = Scripted(study_runs, {1: "timeout"})
     signals.asked.append(15)
-    assert Passes(study_runs, workflow, None, RETRIES, signals).train([study_runs.planned[1]]) == -1
+    assert RetryRounds(study_runs, workflow, None, RETRIES, signals).train([study_runs.planned[1]]) == -1
     assert workflow.trained == []
 
 
@@ -258,7 +262,7 @@ class Refusing(Scripted):
     """The queue of this user takes one job at a time: sbatch refuses the others."""
 
     def start(self, target, progress, only, remote, over) -> int:
-        runs = json.loads((self.log.parent / only.removeprefix("only=")).read_text())
+        runs = json.loads((self.project.root / only.removeprefix("only=")).read_text())
         self.script = [{number: "ok"} for number, one in enumerate(self.study_runs.planned) if one.run == runs[0]]
         self.refused = dict.fromkeys(runs[1:], "sbatch: error: AssocMaxSubmitJobLimit")
         return super().start(target, progress, only)
@@ -271,7 +275,7 @@ class Refusing(Scripted):
 def test_what_a_full_queue_has_refused_is_submitted_when_there_is_room(study_runs, jobs, cluster, capsys):
     cluster(squeue="exit 0")
     workflow = Refusing(study_runs)
-    Passes(study_runs, workflow, jobs, {}, Signals()).train(study_runs.planned)
+    RetryRounds(study_runs, workflow, jobs, {}, Signals()).train(study_runs.planned)
     assert workflow.trained == [[0, 1, 2], [1, 2], [2]]
     assert "2 runs to try again: 2 rejected" in capsys.readouterr().out
 
@@ -281,6 +285,6 @@ def test_what_is_refused_though_no_other_job_is_there_is_not_submitted_for_ever(
     workflow = Refusing(study_runs)
     workflow.refused = {one.run: "Job violates policy (job submit limit)" for one in study_runs.planned}
     workflow.start = lambda *given, **named: 1
-    Passes(study_runs, workflow, jobs, {}, Signals()).train(study_runs.planned)
+    RetryRounds(study_runs, workflow, jobs, {}, Signals()).train(study_runs.planned)
     assert {state_of(study_runs.store, one.run).status for one in study_runs.planned} == {"rejected"}
     assert all(state_of(study_runs.store, one.run).attempts == 1 for one in study_runs.planned)

@@ -1,5 +1,6 @@
-"""Snakemake as the driver sees it: what its log says of refusals, and a terminal that goes away."""
+"""Snakemake as the driver sees it: what it tells of refusals, and a terminal that goes away."""
 
+import json
 import os
 import pty
 import signal
@@ -7,11 +8,11 @@ import sys
 
 from ddp_hpc.runs.project import Project
 from ddp_hpc.workflow.driver_lock import DriverLock
-from ddp_hpc.workflow.snakemake_process import Engine, Signals
+from ddp_hpc.workflow.snakemake_process import Events, Signals, Snakemake
 
 DRIVER = """
 import pathlib, time
-from ddp_hpc.engine import Signals
+from ddp_hpc.workflow.snakemake_process import Signals
 
 with Signals() as signals:
     print("begun", flush=True)
@@ -33,37 +34,78 @@ def test_a_driver_whose_terminal_is_closed_leaves_in_order(tmp_path):
     assert (tmp_path / "left").read_text() == str([int(signal.SIGHUP)])
 
 
-SBATCH = "SLURM sbatch failed. The error message was '{}'.\n    sbatch call:\n        sbatch --parsable -p cpu\n"
-PLUGIN = "Job submission failed with exception: {}"  # it asks by itself whether the account is one of the user's
+SNAKEFILE = """
+rule all:
+    input: expand("results/runs/{run}/run.parquet", run=config["runs"]), "results/failed"
+
+rule train:
+    output: "results/runs/{run}/run.parquet"
+    log: "logs/train/{run}.log"
+    resources: slurm_account="lab", slurm_partition="cpu", runtime=1, mem_mb=100
+    shell: "touch {output}"
+
+rule data:
+    output: "results/failed"
+    log: "logs/data/failed.log"
+    localrule: True
+    shell: "echo no such archive > {log}; exit 1"
+"""
+# how sbatch refuses one of the two runs, and the other is there already
+SBATCH = """#!/bin/sh
+echo "sbatch: error: AssocMaxSubmitJobLimit" >&2
+echo "sbatch: error: Batch job submission failed: the lab's limit" >&2
+exit 1
+"""
+PROFILE = """
+executor: slurm
+jobs: 2
+slurm-status-command: squeue
+slurm-init-seconds-before-status-checks: 1
+"""
 
 
-def refusal(run: str, words: str, whose: str = SBATCH) -> str:
-    """How Snakemake 9.27 and its plugin tell of it, with no blank line behind."""
-    return (
-        f"Error in rule train:\n    message: {whose.format(words)}For further error details see the log\n    jobid: 3\n"
-        f"    output: results/runs/{run}/run.parquet\n    shell:\n        exec ddp-hpc train {run}\n"
-        "        (command exited with non-zero exit code)\n"
-    )
+class Unseen:
+    """A progress display that shows nothing."""
+
+    def show(self) -> None: ...
+
+    def end(self) -> None: ...
 
 
-def test_every_refusal_is_read_once_also_those_in_a_row_and_those_half_written(tmp_path):
-    (tmp_path / "profile.yaml").write_text("jobs: 1")
-    engine = Engine(Project(tmp_path), "one", DriverLock(tmp_path), ".", None, [], Signals())
-    file = tmp_path / engine.log
-    file.parent.mkdir(parents=True)
-    failed = "Error in rule train:\n    message: SLURM-job '5' failed\n    output: results/runs/z/run.parquet\n"
-    text = "Job 1 has been submitted\n" + failed + refusal("a", "sbatch: error: no\nsbatch: no user's limit")
-    text += refusal("b", "x") + failed + refusal("d", "The given account z appears to be invalid:\nlab", PLUGIN)
-    text += "Job 2 has been submitted\n" + refusal("c", "y") + failed
-    found = []
-    for size in range(0, len(text) + 1, 7):
-        file.write_text(text[:size])
-        found += engine.refusals().items()
-    file.write_text(text)
-    found += engine.refusals().items()
-    assert found == [
-        ("a", "sbatch: sbatch: error: no sbatch: no user's limit"),
-        ("b", "sbatch: x"),
-        ("d", "plugin: The given account z appears to be invalid: lab"),
-        ("c", "sbatch: y"),
-    ]
+def test_a_refusal_reaches_the_driver_in_the_words_of_sbatch(tmp_path, monkeypatch):
+    """Snakemake itself and its Slurm plugin, with a Slurm that is made up."""
+    for name, text in {"workflow/Snakefile": SNAKEFILE, "slurm/profile.yaml": PROFILE}.items():
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(text)
+    (tmp_path / "bin").mkdir()
+    answers = {"sbatch": SBATCH, "sacctmgr": "#!/bin/sh\necho lab\n"}
+    for name in ("sbatch", "sacctmgr", "sinfo", "squeue", "scontrol", "sacct"):
+        (tmp_path / "bin" / name).write_text(answers.get(name, "#!/bin/sh\n"))
+        (tmp_path / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    snakemake = Snakemake(Project(tmp_path), "one", DriverLock(tmp_path), "slurm", None, [], Signals())
+
+    assert snakemake.start("all", Unseen(), "runs=[first,second]") == 1
+
+    words = "sbatch: sbatch: error: AssocMaxSubmitJobLimit sbatch: error: Batch job submission failed: the lab's limit"
+    assert snakemake.events.refusals() == {"first": words, "second": words}
+    assert snakemake.events.refusals() == {}  # each is told once
+    assert snakemake.said_beside() == ["logs/data/failed.log:", "no such archive"]
+    assert snakemake.events.steps() is None
+
+    monkeypatch.setenv("PATH", os.environ["PATH"].partition(os.pathsep)[2])
+    assert snakemake.start("results/runs/first/run.parquet", Unseen(), "runs=[]") == 1
+    ((run, said),) = snakemake.events.refusals().items()
+    assert run == "first"
+    assert said.startswith("plugin: ")
+
+
+def test_steps_are_those_of_the_present_snakemake(tmp_path):
+    events = Events(tmp_path / "events")
+    for done in (1, 2):
+        events.begin()
+        assert events.steps() is None
+        with events.file.open("a") as file:
+            file.write(json.dumps({"event": "progress", "done": done, "total": 5}) + "\n")
+        assert events.steps() == f"{done} of 5"
+    assert events.errors() == []

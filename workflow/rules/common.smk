@@ -3,9 +3,7 @@ from ddp_hpc.workflow import snakefile as ddp
 
 TARGETS = ddp.targets(config, in_a_job=not workflow.is_main_process)
 
-if workflow.is_main_process:
-    ddp.enter(TARGETS)  # one driver at a time; writes what the trainer starts from, unless this is a dry run
-else:
+if not workflow.is_main_process:
     job_environment.keep()  # before the plugin takes SLURM_* away
 
 

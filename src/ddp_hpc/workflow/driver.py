@@ -21,9 +21,9 @@ from ddp_hpc.system.terminal import counted, duration
 from ddp_hpc.workflow import claims_check, plan, requests
 from ddp_hpc.workflow.driver_lock import DriverLock
 from ddp_hpc.workflow.progress import Making
-from ddp_hpc.workflow.retries import Passes
+from ddp_hpc.workflow.retries import RetryRounds
 from ddp_hpc.workflow.slurm_jobs import Jobs
-from ddp_hpc.workflow.snakemake_process import Engine, Signals
+from ddp_hpc.workflow.snakemake_process import Signals, Snakemake
 from ddp_hpc.workflow.targets import StudyTargets
 
 _NAMES = re.compile(r"[\w./-]*[\d/][\w./-]*")  # numbers, hosts, files
@@ -80,17 +80,17 @@ def run(
         raise DriverAliveError(lock.refusal())
     try:
         with Signals() as signals:
-            engine = Engine(project, study_runs.study.name, lock, profile, launcher, more, signals)
+            snakemake = Snakemake(project, study_runs.study.name, lock, profile, launcher, more, signals)
             retries = machine.retries.model_dump() if machine else {}
             jobs = Jobs(project, study_runs.planned, signals) if remote else None
             pause_s = machine.retry_after_s if machine and remote else 0
-            passes = Passes(study_runs, engine, jobs, retries, signals, pause_s)
-            return _run(project, study_runs, engine, passes, shared)
+            rounds = RetryRounds(study_runs, snakemake, jobs, retries, signals, pause_s)
+            return _run(project, study_runs, snakemake, rounds, shared)
     finally:
         lock.release()
 
 
-def _run(project: Project, study_runs: StudyRuns, engine: Engine, passes: Passes, shared: bool) -> int:
+def _run(project: Project, study_runs: StudyRuns, snakemake: Snakemake, rounds: RetryRounds, shared: bool) -> int:
     began = time.monotonic()
     for note in study_runs.notes:
         print(f"note: {note}", file=sys.stderr)
@@ -100,23 +100,23 @@ def _run(project: Project, study_runs: StudyRuns, engine: Engine, passes: Passes
         plan.prepare(study_runs)
         of_all = f"{len(targets.missing)} of {counted(len(study_runs.planned), 'run')}"
         print(f"{study_runs.study.name}: {of_all} to train", flush=True)
-        trained = passes.train(_of_this_partition(targets.missing) if shared else targets.missing)
+        trained = rounds.train(_of_this_partition(targets.missing) if shared else targets.missing)
     new = _edited_meanwhile(project, study_runs) if targets.missing else 0
-    making = Making([project.root / output for output in targets.outputs], project.root / engine.log)
-    published = 0 if engine.signals.asked else engine.start("all", making, "settled=1")
+    making = Making([project.root / output for output in targets.outputs], snakemake.events.steps)
+    published = 0 if snakemake.signals.asked else snakemake.start("all", making, "settled=1")
     states = {planned.run: state_of(study_runs.store, planned.run) for planned in study_runs.planned}
     nothing = not targets.missing and not published and not making.made
     print(f"{study_runs.study.name}: {_summary(states, nothing)}, in {duration(time.monotonic() - began)}")
     lacking = {run: state for run, state in states.items() if state.status not in FINISHED}
     for line in _failures(study_runs, lacking):
         print(line, file=sys.stderr)
-    if engine.signals.asked:
+    if snakemake.signals.asked:
         print("ended by a signal; the same command goes on from here", file=sys.stderr)
         return 130
     if published or (trained > 0 and not lacking):
-        print("\n".join(["the workflow failed", *engine.complaints()]), file=sys.stderr)
+        print("\n".join(["the workflow failed", *snakemake.complaints()]), file=sys.stderr)
     elif trained > 0:  # a run that waits for data has not failed, and its status has no reason
-        print("".join(f"{line}\n" for line in engine.said_beside()), end="", file=sys.stderr)
+        print("".join(f"{line}\n" for line in snakemake.said_beside()), end="", file=sys.stderr)
     folder = project.study_folder(study_runs.study.name)
     page = folder / "report" / "index.html"
     if study_runs.study.claims and not published:

@@ -1,9 +1,8 @@
 """How far a study is: one line that updates on a terminal, sparse lines in a log."""
 
-import re
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,15 @@ LOOKING_COST = 100  # looking takes at most one part in so many of a core
 
 
 class Making:
-    """Counts the tables, figures and page that have been made since it was started."""
+    """Counts the tables, figures and page that have been made since it was started.
 
-    def __init__(self, outputs: Sequence[Path], log: Path) -> None:
-        self.outputs = outputs
-        self.log = log  # of the workflow, which counts its steps there
-        self.before = log.stat().st_size if log.exists() else 0
+    Args:
+        outputs: their files.
+        steps: how many steps the workflow has done, as it says itself; None: it has not said.
+    """
+
+    def __init__(self, outputs: Sequence[Path], steps: Callable[[], str | None]) -> None:
+        self.outputs, self.steps = outputs, steps
         self.began = time.time()
         self.line = ProgressLine()
         self.made = 0
@@ -30,19 +32,14 @@ class Making:
     def show(self) -> None:
         """Show how many have been made so far."""
         self.made = sum(file.exists() and file.stat().st_mtime > self.began for file in self.outputs)
-        self.line.show(f"making tables, figures and page: {self._steps()}, {duration(time.time() - self.began)}")
+        steps = self.steps()
+        done = f"{steps} steps done" if steps else f"{self.made} done"
+        self.line.show(f"making tables, figures and page: {done}, {duration(time.time() - self.began)}")
 
     def end(self) -> None:
         """Count for the last time, and leave the line."""
         self.show()
         self.line.end()
-
-    def _steps(self) -> str:
-        """Return how many steps the workflow has done since it was started; how many there are, it says after one."""
-        with open(self.log, "rb") as log:
-            log.seek(self.before)
-            said = re.findall(rb"^(\d+ of \d+) steps", log.read(), flags=re.MULTILINE)
-        return f"{said[-1].decode()} steps done" if said else f"{self.made} done"
 
 
 SHORT = {"world_size": "ranks", "batch_size": "batch", "learning_rate": "rate", "threads_per_rank": "threads"}
@@ -56,15 +53,15 @@ def _short(fields: dict[str, Any]) -> str:
     )
 
 
-class Progress:
-    """Counts the runs of a pass: those that have ended, run, and wait in a queue.
+class TrainingProgress:
+    """Counts the runs of a round: those that have ended, run, and wait in a queue.
 
     Args:
         study_runs: of the study.
-        missing: the runs of the pass.
+        missing: the runs of the round.
 
     Attributes:
-        waiting: by run that has not ended: its attempts before the pass.
+        waiting: by run that has not ended: its attempts before the round.
     """
 
     def __init__(self, study_runs: StudyRuns, missing: Sequence[Planned]) -> None:

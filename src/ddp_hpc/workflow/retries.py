@@ -1,4 +1,4 @@
-"""The training of a study, in passes: what fails is tried again as the machine file says, and no run is doubled."""
+"""The training of a study, in rounds: what fails is tried again as the machine file says, and no run is doubled."""
 
 import json
 import re
@@ -12,13 +12,13 @@ from ddp_hpc.runs.state import State, keep, mark_slurm, record_is_late, state_of
 from ddp_hpc.runs.statuses import FAILED, in_words
 from ddp_hpc.runs.study_runs import Planned, StudyRuns
 from ddp_hpc.system.terminal import counted, duration
-from ddp_hpc.workflow.progress import Progress
+from ddp_hpc.workflow.progress import TrainingProgress
 from ddp_hpc.workflow.slurm_jobs import Jobs, Watch
-from ddp_hpc.workflow.snakemake_process import POLL_S, Engine, Signals
+from ddp_hpc.workflow.snakemake_process import POLL_S, Signals, Snakemake
 
 LATE_S = 60.0
 PAUSING = ("node_fail", "launch_failed")  # what a second job may meet, too, if it starts at once
-MOST_STUCK = 3  # passes that Snakemake may spoil by hanging
+MOST_STUCK = 3  # rounds that Snakemake may spoil by hanging
 
 # words of a refusal: the controller, or accounting, does not answer; the user, or Slurm, may have no more jobs queued
 _AWAY = re.compile(
@@ -27,12 +27,12 @@ _AWAY = re.compile(
 _FULL = re.compile("submit ?limit|MaxSubmit|MaxJobCount|temporarily unable to accept job", re.IGNORECASE)
 
 
-class Passes:
+class RetryRounds:
     """Trains the runs that a study lacks.
 
     Args:
         study_runs: of the study.
-        engine: Snakemake.
+        snakemake: to be started once a round.
         jobs: of the study, where Slurm runs them; None: they run here.
         retries: by status, how often a run that failed so is tried again.
         pause_s: how long to wait before that, if it failed with its node or its launch.
@@ -42,20 +42,26 @@ class Passes:
     def __init__(
         self,
         study_runs: StudyRuns,
-        engine: Engine,
+        snakemake: Snakemake,
         jobs: Jobs | None,
         retries: Mapping[str, int],
         signals: Signals,
         pause_s: float = 0.0,
     ) -> None:
-        self.study_runs, self.engine, self.jobs, self.retries, self.signals = study_runs, engine, jobs, retries, signals
+        self.study_runs, self.snakemake, self.jobs, self.retries, self.signals = (
+            study_runs,
+            snakemake,
+            jobs,
+            retries,
+            signals,
+        )
         self.pause_s = pause_s
         self.failures: Counter[tuple[str, str]] = Counter()
         self.stuck = 0
-        self.full: set[str] = set()  # runs of this pass for which there was no room in the queue
+        self.full: set[str] = set()  # runs of this round for which there was no room in the queue
 
     def train(self, missing: Sequence[Planned]) -> int:
-        """Train, pass after pass, and return the last exit code of Snakemake; negative if a signal asked to end."""
+        """Train, round after round, and return the last exit code of Snakemake; negative if a signal asked to end."""
         waiting, code, number = list(missing), 0, 0
         if self.jobs:
             mark_slurm(self.study_runs.store)
@@ -63,22 +69,22 @@ class Passes:
             self._keep_ends(waiting)
         while waiting and not self.signals.asked:
             number += 1
-            code = self._pass(waiting, number)
+            code = self._round(waiting, number)
             if self.signals.asked:
                 break
             waiting = self._again(waiting)
         if signal.SIGHUP in self.signals.asked and self.jobs:
-            self.engine.say("the terminal went away: jobs go on, and the same command finds them")
+            self.snakemake.say("the terminal went away: jobs go on, and the same command finds them")
         elif self.signals.asked and self.jobs:
             self.jobs.cancel()
             self._keep_ends(missing)
         return -1 if self.signals.asked else code
 
-    def _pass(self, waiting: Sequence[Planned], number: int) -> int:
+    def _round(self, waiting: Sequence[Planned], number: int) -> int:
         """Train once what waits; jobs of an earlier driver are left alone, and waited for."""
-        progress = Progress(self.study_runs, waiting)
+        progress = TrainingProgress(self.study_runs, waiting)
         if not self.jobs:
-            return self.engine.start("trained", progress, self._only(waiting, number))
+            return self.snakemake.start("trained", progress, self._only(waiting, number))
         self.jobs.wait_for_slurm()
         theirs = {job.run: job for job in self.jobs.active()}
         ours = [planned for planned in waiting if planned.run not in theirs]
@@ -94,13 +100,13 @@ class Passes:
                 return watch(pid)
 
             self.full.clear()
-            code = self.engine.start("trained", progress, self._only(ours, number), remote=True, over=over)
+            code = self.snakemake.start("trained", progress, self._only(ours, number), remote=True, over=over)
             if watch.stuck:
                 self.stuck += 1
-                self.engine.say(watch.stuck)
+                self.snakemake.say(watch.stuck)
                 print(watch.stuck, file=sys.stderr)
             elif code < 0 and not self.signals.asked:
-                self.engine.say("all runs of this pass have ended; the workflow had not noticed yet, and is ended")
+                self.snakemake.say("all runs of this round have ended; the workflow had not noticed yet, and is ended")
         self.jobs.wait_for_end(progress)
         self._wait_for_records(waiting)
         return code
@@ -114,10 +120,9 @@ class Passes:
             time.sleep(POLL_S)
 
     def _only(self, runs: Sequence[Planned], number: int) -> str:
-        """Write which runs a pass trains, and return what tells the Snakefile."""
-        file = self.engine.log.with_suffix(f".pass-{number}.json")
-        (self.study_runs.store.root.parent / file).parent.mkdir(parents=True, exist_ok=True)
-        (self.study_runs.store.root.parent / file).write_text(json.dumps([planned.run for planned in runs], indent=1))
+        """Write which runs a round trains, and return what tells the Snakefile."""
+        file = self.snakemake.log.with_suffix(f".round-{number}.json")
+        (self.snakemake.project.root / file).write_text(json.dumps([planned.run for planned in runs], indent=1))
         return f"only={file}"
 
     def _again(self, waiting: Sequence[Planned]) -> list[Planned]:
@@ -126,7 +131,7 @@ class Passes:
         if self.jobs:
             self._keep_refusals(lacking)
             self._keep_ends(lacking)
-        room = len(self.full) < len(waiting)  # in the queue: the other jobs of this pass have left it
+        room = len(self.full) < len(waiting)  # in the queue: the other jobs of this round have left it
         again, why = [], Counter[str]()
         for planned in lacking:
             status = state_of(self.study_runs.store, planned.run).status
@@ -155,7 +160,7 @@ class Passes:
 
     def _keep_refusals(self, waiting: Sequence[Planned]) -> None:
         """Write into the journals what sbatch has refused since the last time, and note where the queue was full."""
-        refused = self.engine.refusals()
+        refused = self.snakemake.events.refusals()
         for planned in waiting:
             words = refused.get(planned.run)
             if words:

@@ -13,7 +13,7 @@ from ddp_hpc.workflow.snakemake_process import POLL_S, Shows, Signals
 
 # The plugin looks every 3 minutes, once nothing has ended for a while; then a record may take another to be seen.
 STUCK_S = 420.0
-QUIET_S = 8.0  # with no job left and nothing to wait for, the pass is over after so long
+QUIET_S = 8.0  # with no job left and nothing to wait for, the round is over after so long
 LOOK_S = 5.0
 QUESTIONS = ("sacct", "scontrol", "squeue")  # of the plugin about its jobs
 LEAVING_S = 60.0  # how long cancelled jobs may take to go: they leave checkpoints
@@ -94,7 +94,7 @@ class Watch:
 
     Args:
         jobs: of the study.
-        unended: how many runs of the pass have not ended, as far as is known.
+        unended: how many runs of the round have not ended, as far as is known.
 
     Attributes:
         stuck: what to tell about a Snakemake that hangs; None: it does not.

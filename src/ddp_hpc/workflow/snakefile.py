@@ -1,11 +1,10 @@
-"""What the Snakefile calls: its targets, the lock of the driver, and the second pass."""
+"""What the Snakefile calls: its targets, the lock of the driver, and a second call after failures."""
 
 import json
 import os
-import re
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -18,12 +17,6 @@ from ddp_hpc.workflow.driver_lock import DriverLock
 from ddp_hpc.workflow.targets import Targets
 
 DRIVER = "DDP_HPC_DRIVER"  # set by whoever holds the lock, for the workflows that it starts
-
-# calls of snakemake that run no job; short flags may stand together, as in `-nq`
-_LOOKING = re.compile(
-    r"-[pqrkFhR]*[nDl][npqrkFhR]*|--(dry-?run|dag|rulegraph|filegraph|d3dag|summary|detailed-summary|list(-\w+)*|lt|lint"
-    r"|unlock|report|print-compilation)(=.*)?"
-)
 
 SLOTS = 1000  # of profiles/allocation
 
@@ -47,7 +40,7 @@ def targets(config: Mapping[str, Any], in_a_job: bool = False) -> Targets:
         return Targets(project, machine=machine or None)
     names = config.get("studies") or project.studies
     names = [names] if isinstance(names, str) else list(names)
-    only = config.get("only")  # the runs that a pass of `ddp-hpc run` trains
+    only = config.get("only")  # the runs that a round of `ddp-hpc run` trains
     runs = frozenset(json.loads((project.root / only).read_text())) if only else None
     return Targets.of(project, names, bool(config.get("settled")), machine or None, runs)
 
@@ -60,6 +53,9 @@ def resources(found: Targets, config: Mapping[str, Any], in_a_job: bool) -> dict
         config: of the workflow; without a machine it holds `launcher` and `runtime_min`; with one, `allocation: true`
             says that the driver is in a job, which all runs share.
         in_a_job: this is the workflow within a job: what was asked for stands in the run's folder.
+
+    Raises:
+        MachineError: the machine cannot take a run, before any job exists.
     """
     machine, store = found.machine, found.project.store
     if machine is None:
@@ -75,9 +71,10 @@ def resources(found: Targets, config: Mapping[str, Any], in_a_job: bool) -> dict
         return {name: partial(here, name=name) for name in ("runtime", "mpi")}
 
     launcher = config.get("launcher") or machine.launcher
+    all_asked = {} if in_a_job else found.requests
 
     def there(wildcards: Any, name: str) -> Any:
-        asked = requests.read(store, wildcards.run) if in_a_job else found.requests[wildcards.run]
+        asked = requests.read(store, wildcards.run) if in_a_job else all_asked[wildcards.run]
         if name == "mpi" and config.get("allocation"):
             return step_line(asked, launcher)
         return sbatch(asked, machine, launcher)[name]
@@ -101,21 +98,19 @@ def checkpoint_every_s(found: Targets, config: Mapping[str, Any]) -> int:
 
 
 def enter(found: Targets) -> None:
-    """Take the lock of the driver, unless this call only looks, and write what the trainer starts from.
+    """Take the lock of the driver, and write what the trainer starts from: jobs are about to run.
 
     Raises:
-        MachineError: the machine cannot take a run, before any job exists.
-        SystemExit: another driver is alive, or has left jobs that are still in the queue.
+        SystemExit: another driver is alive, has just ended, or has left jobs that are still in the queue.
     """
-    asked = found.requests
     global _lock
-    if _only_looking(sys.argv[1:]):
-        return
     if DRIVER not in os.environ:
         _lock = DriverLock(found.project.root)
         if not _lock.take():
             raise SystemExit(_lock.refusal())
         os.environ[DRIVER] = str(os.getpid())
+        if any(found.project.store.finished(one.run) for study in found.studies.values() for one in study.missing):
+            raise SystemExit("another driver has just ended, and runs that were missing are there now: start again")
         _refuse_doubles(found)
     if found.machine:
         mark_slurm(found.project.store)
@@ -126,7 +121,7 @@ def enter(found: Targets) -> None:
         if not study.settled:  # what waits or runs keeps the request with which it was submitted
             store = found.project.store
             idle = [one for one in study.missing if state_of(store, one.run).status not in ("queued", "running")]
-            requests.write(store, idle, asked)
+            requests.write(store, idle, found.requests)
 
 
 def _refuse_doubles(found: Targets) -> None:
@@ -141,14 +136,10 @@ def _refuse_doubles(found: Targets) -> None:
             )
 
 
-def _only_looking(arguments: Sequence[str]) -> bool:
-    return any(_LOOKING.fullmatch(argument) for argument in arguments)
-
-
 def settle(config: Mapping[str, Any]) -> None:
     """After failures under plain `snakemake`: make the tables, figures and pages from what there is.
 
-    `ddp-hpc run` makes this second pass itself; with nothing finished at all there is nothing to show.
+    `ddp-hpc run` makes this second call itself; with nothing finished at all there is nothing to show.
     """
     found = targets(config)
     if config.get("settled") or os.environ.get(DRIVER) != str(os.getpid()) or len(found.missing) == len(found.planned):

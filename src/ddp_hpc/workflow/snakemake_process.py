@@ -1,7 +1,7 @@
 """Snakemake as a child of the driver: started, watched, ended."""
 
+import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -22,17 +22,14 @@ POLL_S = 0.5
 _TAIL = 12
 # what profiles/README.md says that every profile must keep; a copy may have lost a line
 _ALWAYS = ("--rerun-triggers", "mtime", "--keep-going", "--nolock", "--rerun-incomplete", "--scheduler", "greedy")
-# how a refusal begins: sbatch's, or that of the plugin, which asks beforehand whether an account is valid
-_BEGUN = re.compile(rb"Error in rule train:\n    message: (?:SLURM sbatch|Job submission) failed")
-_LONGEST = 100  # bytes of such a beginning, at least
 # a profile that a user has for all workflows would choose another executor, retries, partitions; `-- --profile X` does
 _OF_OTHER_WORKFLOWS = ("SNAKEMAKE_PROFILE", "SNAKEMAKE_SLURM_PARTITIONS")
-_REFUSED = re.compile(
-    rb"Error in rule train:\n    message: (?:SLURM sbatch failed\. The error message was '(?P<sbatch>.*?)'\.\n"
-    rb"|Job submission failed with exception: (?P<plugin>.*?)For further error details)"
-    rb".*?\n    output: results/runs/(?P<run>[^/\s]+)/run\.parquet",
-    re.DOTALL,
-)
+# who has refused a job, by how the Slurm plugin's words begin: it asks beforehand whether an account is valid
+_REFUSED_BY = {
+    "SLURM sbatch failed. The error message was '": "sbatch",
+    "Job submission failed with exception: ": "plugin",
+}
+_BEHIND = ("'.\n    sbatch call:", "For further error details")  # what follows the words of a refusal
 
 
 class Shows(Protocol):
@@ -76,8 +73,8 @@ class Signals:
             os.close(nowhere)
 
 
-class Engine:
-    """Snakemake, as often as it has to be started; its words go to one log.
+class Snakemake:
+    """Snakemake, as often as it has to be started; its words go to one log, its events to a file beside it.
 
     Args:
         project: where it runs.
@@ -104,7 +101,8 @@ class Engine:
         config = dict(project.profile_config(profile)) | ({"launcher": launcher} if launcher else {})
         self.config = [*(f"{key}={value}" for key, value in config.items()), f"studies=[{name}]"]
         self.log = Path("logs") / "workflow" / f"{name}-{datetime.now():%Y%m%d-%H%M%S}.log"
-        self._read = 0  # bytes of the log in which refusals have been looked for
+        self.events = Events(project.root / self.log.with_suffix(".events"))
+        (project.root / self.log).parent.mkdir(parents=True, exist_ok=True)
 
     def start(
         self,
@@ -126,19 +124,18 @@ class Engine:
                 not noticed.
         """
         command = [sys.executable, "-m", "snakemake", target, "--workflow-profile", self.profile, *_ALWAYS, *self.more]
+        command += ["--logger", "ddp-hpc", "--logger-ddp-hpc-events", str(self.events.file)]
         command += ["--config", *self.config, *config]
-        file = self.project.root / self.log
-        file.parent.mkdir(parents=True, exist_ok=True)
         ours = {name: value for name, value in os.environ.items() if name not in _OF_OTHER_WORKFLOWS}
-        environment = ours | {"PATH": path_with_own_scripts(), DRIVER: str(os.getpid())}
-        with open(file, "ab") as log:
+        self.events.begin()
+        with open(self.project.root / self.log, "ab") as log:
             process = subprocess.Popen(
                 command,
                 cwd=self.project.root,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
-                env=environment,
+                env=ours | {"PATH": path_with_own_scripts(), DRIVER: str(os.getpid())},
                 start_new_session=True,
                 pass_fds=[] if self.lock.descriptor is None else [self.lock.descriptor],
                 preexec_fn=_as_child,
@@ -147,43 +144,18 @@ class Engine:
 
     def say(self, text: str) -> None:
         """Write a line into the workflow's log, too: it then tells the whole story."""
-        (self.project.root / self.log).parent.mkdir(parents=True, exist_ok=True)
         with open(self.project.root / self.log, "a") as log:
             log.write(f"\n[{datetime.now():%a %b %d %H:%M:%S %Y}]\nddp-hpc: {text}\n")
 
-    def refusals(self) -> dict[str, str]:
-        """Return, by run, who has refused a job since this was last asked, and in what words: `sbatch: ...`."""
-        if not (self.project.root / self.log).exists():  # nothing has been submitted yet
-            return {}
-        with open(self.project.root / self.log, "rb") as log:
-            log.seek(self._read)
-            text = log.read()
-        found, end = {}, 0
-        for match in _REFUSED.finditer(text):
-            who = "sbatch" if match["sbatch"] is not None else "plugin"
-            words = match[who].decode(errors="replace")
-            found[match["run"].decode(errors="replace")] = f"{who}: {' '.join(words.split())}"
-            end = match.end()
-        begun = _BEGUN.search(text, end)  # its rest is still to be written, or that of its first line
-        self._read += begun.start() if begun else max(end, len(text) - _LONGEST)
-        return found
-
     def complaints(self) -> list[str]:
         """Return what the failed jobs other than trainings said last or, without any, the end of the workflow's log."""
-        return self.said_beside() or [f"{self.log}:", *self._text().splitlines()[-_TAIL:]]
+        return self.said_beside() or [f"{self.log}:", *_end_of(self.project.root / self.log)]
 
     def said_beside(self) -> list[str]:
         """Return what the failed jobs other than trainings said last: no data, no table."""
-        lines = []
-        for name in dict.fromkeys(re.findall(r"log: (\S+) \(check log", self._text())):
-            file = self.project.root / name
-            if not name.startswith("logs/train/") and file.exists():
-                lines += [f"{name}:", *file.read_text(errors="replace").splitlines()[-_TAIL:]]
-        return lines
-
-    def _text(self) -> str:
-        file = self.project.root / self.log
-        return file.read_text(errors="replace") if file.exists() else ""
+        failed = [error for error in self.events.errors() if error["rule_name"] != "train"]
+        logs = dict.fromkeys(name for error in failed for name in error["log"])
+        return [line for name in logs for line in (f"{name}:", *_end_of(self.project.root / name))]
 
     def _watch(
         self, process: subprocess.Popen[bytes], progress: Shows, remote: bool, over: Callable[[int], object] | None
@@ -211,3 +183,58 @@ class Engine:
 def _as_child() -> None:
     die_with_parent(signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # a script's background job inherits it as ignored
+
+
+def _end_of(log: Path) -> list[str]:
+    return log.read_text(errors="replace").splitlines()[-_TAIL:] if log.exists() else []
+
+
+class Events:
+    """What Snakemake has told through its logger plugin, which writes `file`: failed jobs, and steps done."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self._events: list[dict[str, Any]] = []
+        self._read = 0  # bytes
+        self._begun = 0  # events before the present Snakemake was started
+        self._refused = 0  # errors in which refusals have been looked for
+
+    def begin(self) -> None:
+        """Take note that another Snakemake is started."""
+        self._begun = len(self._all())
+
+    def steps(self) -> str | None:
+        """Return how many steps the present Snakemake has done, e.g. `3 of 10`; it says so after the first."""
+        steps = [event for event in self._all()[self._begun :] if event["event"] == "progress"]
+        return f"{steps[-1]['done']} of {steps[-1]['total']}" if steps else None
+
+    def errors(self) -> list[dict[str, Any]]:
+        """Return the jobs that have failed, with the keys of `snakemake_logger_plugin_ddp_hpc.KEPT`."""
+        return [event for event in self._all() if event["event"] == "job_error"]
+
+    def refusals(self) -> dict[str, str]:
+        """Return, by run, who has refused a job since this was last asked, and in what words: `sbatch: ...`."""
+        errors = self.errors()
+        new, self._refused = errors[self._refused :], len(errors)
+        said = {Path(error["output"][0]).parent.name: _refusal(error["rule_msg"] or "") for error in new}
+        return {run: words for run, words in said.items() if words}
+
+    def _all(self) -> list[dict[str, Any]]:
+        if self.file.exists():
+            with open(self.file, "rb") as file:
+                file.seek(self._read)
+                lines = file.read()
+            self._read += len(lines)
+            self._events += map(json.loads, lines.splitlines())
+        return self._events
+
+
+def _refusal(message: str) -> str | None:
+    """Return who has refused a job and in what words, from the error that the Slurm plugin gives; None: nobody has."""
+    for begin, who in _REFUSED_BY.items():
+        if message.startswith(begin):
+            words = message.removeprefix(begin)
+            for behind in _BEHIND:
+                words = words.partition(behind)[0]
+            return f"{who}: {' '.join(words.split())}"
+    return None

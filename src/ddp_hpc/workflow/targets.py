@@ -34,7 +34,7 @@ class StudyTargets:
     """The files that one study asks for.
 
     Args:
-        settled: the second pass: what is not there now will not come; tables say what is missing.
+        settled: the second call: what is not there now will not come; tables say what is missing.
     """
 
     project: Project
@@ -147,7 +147,7 @@ class StudyTargets:
 
     @cached_property
     def _evidence(self) -> str:
-        """A hash of the planned runs and, in the second pass, of why some are not there: a reason is worth a table."""
+        """A hash of the planned runs and, in the second call, of why some are not there: a reason is worth a table."""
         lacking = [planned.run for planned in self.missing]
         states = {run: state_of(self.study_runs.store, run) for run in lacking} if self.settled else {}
         return _digest(

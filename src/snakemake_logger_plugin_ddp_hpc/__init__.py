@@ -1,0 +1,51 @@
+"""Snakemake's logger plugin `ddp-hpc`: what a workflow tells `ddp-hpc run`, one JSON object a line.
+
+Snakemake finds it by the name of this package; without `--logger ddp-hpc` it does nothing.
+"""
+
+import json
+import os
+from dataclasses import dataclass, field
+from logging import LogRecord
+from typing import Any
+
+from snakemake_interface_logger_plugins.base import LogHandlerBase
+from snakemake_interface_logger_plugins.common import LogEvent
+from snakemake_interface_logger_plugins.settings import LogHandlerSettingsBase
+
+KEPT = {
+    LogEvent.JOB_ERROR: ("rule_name", "rule_msg", "output", "log"),  # rule_msg: the executor's words, e.g. sbatch's
+    LogEvent.PROGRESS: ("done", "total"),
+}
+
+
+@dataclass
+class LogHandlerSettings(LogHandlerSettingsBase):
+    """The options of the command line: `--logger-ddp-hpc-events`."""
+
+    events: str = field(default=os.devnull, metadata={"help": "File to which events are appended."})
+
+
+class LogHandler(LogHandlerBase):
+    """Appends failed jobs and progress to the file of events, beside Snakemake's own log."""
+
+    writes_to_stream = False
+    writes_to_file = False  # then Snakemake would name it among its logs
+    has_filter = True  # else `--quiet` takes events away, too
+    has_formatter = True
+    needs_rulegraph = False
+
+    def emit(self, record: LogRecord) -> None:
+        """Append an event in a single call: a process that is killed leaves no half line."""
+        event: Any = getattr(record, "event", None)
+        if event in KEPT:
+            content = {"event": event} | {name: getattr(record, name) for name in KEPT[event]}
+            os.write(self._file, f"{json.dumps(content, default=str)}\n".encode())
+
+    def __post_init__(self) -> None:
+        self._file = os.open(self.settings.events, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)
+        super().close()
