@@ -48,7 +48,7 @@ def _planning(options: Namespace) -> int:
 
     project = Project.here()
     write_rows(planning.planning(project, getattr(options, "points", None) or planning.POINTS, _say), False)
-    write_rows(planning.running(project, _say), False)
+    write_rows(planning.running(project, _say, getattr(options, "runs", None) or planning.RUNS), False)
     return 0
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from ddp_hpc.bench import idle_rank
 from ddp_hpc.config import catalog
 from ddp_hpc.runs.project import Project
 from ddp_hpc.system.process import path_with_own_scripts
@@ -29,17 +30,6 @@ _STUDY = """name: bench
 base: {{dataset: digits, model: mlp, exchange: none, world_size: 1, batch_size: 16, threads_per_rank: 1}}
 budget: {{steps: 1}}
 grid: {{learning_rate: 0.1, seed: [{seeds}]}}
-"""
-
-_IDLE_RANK = """
-import json, os, pathlib
-def main(arguments):
-    attempt = pathlib.Path(arguments[0])
-    for kind in ("steps", "evaluations", "gpu", "run"):
-        (attempt / f"{kind}.parquet").touch()
-    (attempt / "summary.json").write_text(json.dumps({"status": "ok"}))
-    os.write(int(os.environ["DDP_HPC_DONE_FD"]), b"done")
-    os._exit(0)
 """
 
 _BARE = """
@@ -77,7 +67,7 @@ def running(project: Project, say: Callable[[str], None], runs: int = RUNS) -> l
         copy = _copy_of(project, Path(folder), runs)
         source = copy.root / "src"
         shutil.copytree(catalog.PACKAGE, source / "ddp_hpc", ignore=shutil.ignore_patterns("__pycache__"))
-        (source / "ddp_hpc" / "execution" / "rank.py").write_text(_IDLE_RANK)
+        shutil.copy(idle_rank.__file__, source / "ddp_hpc" / "execution" / "rank.py")
         environment = _environment(PYTHONPATH=str(source))
         say(f"bare snakemake, {runs} jobs")
         bare = _bare(copy.root / "bare", runs, environment)

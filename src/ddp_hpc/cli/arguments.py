@@ -151,6 +151,7 @@ def bench(parser: argparse.ArgumentParser) -> None:
     parts = parser.add_subparsers(dest="part", metavar="PART", title="parts", help="what to time")
     planning = parts.add_parser("planning", help="planning, and what the workflow adds to each run (the default)")
     planning.add_argument("--points", type=int, nargs="+", help="sizes of the studies (default: 100 1000 5000)")
+    planning.add_argument("--runs", type=int, help="that the workflow is timed on (default: 200)")
     exchange = parts.add_parser("exchange", help="every exchange at message sizes from 4 bytes to 256 MB")
     exchange.add_argument(
         "--ranks", type=int, nargs="+", help="numbers of ranks (default: 2, 4, 8, ... as far as there are cores)"
