@@ -165,7 +165,7 @@ def test_a_wrong_study_starts_nothing(project):
     done = project.call("ddp-hpc", "run", "wrong")
 
     assert done.returncode == 2
-    assert "wrong.yaml:2: learning_rate: given '0.1' (text" in done.stderr
+    assert "wrong.yaml:2: learning_rate: given '0.1' (string" in done.stderr
     assert not (project.root / "results").exists()
     assert project.call("snakemake", "--config", "studies=[wrong]").returncode != 0
 
