@@ -43,6 +43,7 @@ class LogHandler(LogHandlerBase):
             os.write(self._file, f"{json.dumps(content, default=str)}\n".encode())
 
     def __post_init__(self) -> None:
+        assert isinstance(self.settings, LogHandlerSettings)
         self._file = os.open(self.settings.events, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
 
     def close(self) -> None:
