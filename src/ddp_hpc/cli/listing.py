@@ -11,7 +11,7 @@ from ddp_hpc.config.study import StudyError
 from ddp_hpc.runs.project import Project
 from ddp_hpc.runs.statuses import FAILED, in_words
 from ddp_hpc.runs.study_runs import StudyRuns
-from ddp_hpc.slurm.packing import Ways
+from ddp_hpc.slurm.packing import Packing
 from ddp_hpc.slurm.resources import Request
 from ddp_hpc.system.terminal import counted, duration, rank_time
 from ddp_hpc.workflow.plan import Item
@@ -71,7 +71,7 @@ def points(project: Project, name: str) -> list[dict[str, Any]]:
 
 
 def plan_values(
-    study_runs: StudyRuns, items: Sequence[Item], asked: Mapping[str, Request], found: Sequence[Ways] = ()
+    study_runs: StudyRuns, items: Sequence[Item], asked: Mapping[str, Request], found: Sequence[Packing] = ()
 ) -> dict[str, Any]:
     """Return the plan as plain values: study, notes, counts, hours, ways, and every run with what it asks for."""
     cost = _cost(items)

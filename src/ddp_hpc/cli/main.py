@@ -107,7 +107,7 @@ def _plan(options: argparse.Namespace) -> int:
     asked = requests.requests([study_runs], machine) if machine else {}
     items = plan.plan(study_runs)
     seconds = {item.planned.run: item.estimate.middle_s for item in items if item.estimate}
-    found = packing.ways(study_runs.study.name, asked, seconds, machine) if machine else []
+    found = packing.packings(study_runs.study.name, asked, seconds, machine) if machine else []
     if options.write:
         plan.prepare(study_runs)
     if options.json:

@@ -18,6 +18,9 @@ NAMES = (
     *("SLURM_TASKS_PER_NODE", "SLURM_GPUS_PER_NODE"),
 )
 
+# Two lists, for the two commands read different variables in different places. `srun` reads SLURM_* within the job,
+# where they also say what the job is: only wishes are taken out, and only for srun. `sbatch` reads SBATCH_* where the
+# driver runs: what would change the size or the end of a job is taken out of the driver's own environment.
 # `man srun`, INPUT ENVIRONMENT VARIABLES: what its line does not say anyway, and what is no fact of the job
 _WISHES = re.compile(
     r"SRUN_\w+|SLURM_(CPU_BIND|MEM_BIND|GPU_BIND|GPUS_PER_TASK|NTASKS_PER_(GPU|CORE|SOCKET)|CPUS_PER_GPU|(STEP_)?GRES"

@@ -1,4 +1,4 @@
-"""Two ways to run a study on a cluster, each run a job of its own or all in one job, and which of them pays."""
+"""How runs are packed into Slurm jobs: each in a job of its own, or all in one job, and which of the two pays."""
 
 import math
 from collections.abc import Mapping
@@ -8,12 +8,13 @@ from ddp_hpc.config.machine import Machine, Partition
 from ddp_hpc.slurm.resources import MARGIN, START_MIN, Request
 from ddp_hpc.system.terminal import counted
 
-# what a way adds to each run, by `make bench-slurm` on two cores: Slurm's share and that of Snakemake in the job
+# what a job of its own, or a step of a shared one, adds to each run, by `make bench-slurm` on two cores: Slurm's share
+# and that of Snakemake in the job
 JOB_S, STEP_S = 3.1, 1.1
 
 
 @dataclass(frozen=True)
-class Ways:
+class Packing:
     """What the missing runs of a partition cost in node-seconds.
 
     Args:
@@ -45,8 +46,8 @@ class Ways:
         return "shared" if self.shared_node_s < self.own_node_s and not self.exclusive else "own"
 
 
-def ways(study: str, asked: Mapping[str, Request], seconds: Mapping[str, float], machine: Machine) -> list[Ways]:
-    """Return the two ways for each partition in which two or more runs have a time that is known.
+def packings(study: str, asked: Mapping[str, Request], seconds: Mapping[str, float], machine: Machine) -> list[Packing]:
+    """Return what both packings cost for each partition in which two or more runs have a time that is known.
 
     Args:
         study: its name, for the sbatch line.
@@ -59,17 +60,17 @@ def ways(study: str, asked: Mapping[str, Request], seconds: Mapping[str, float],
     for name in partitions:
         of = [(one, seconds[run]) for run, one in asked.items() if one.partition == name and run in seconds]
         if len(of) > 1:
-            found.append(_ways(study, name, machine.partitions[name], of))
+            found.append(_packing(study, name, machine.partitions[name], of))
     return found
 
 
-def _ways(study: str, name: str, partition: Partition, of: list[tuple[Request, float]]) -> Ways:
+def _packing(study: str, name: str, partition: Partition, of: list[tuple[Request, float]]) -> Packing:
     nodes = max(one.nodes for one, _ in of)
     used = [(one.nodes * _share(one, partition), seconds) for one, seconds in of]
     starts = sum(JOB_S * size for size, _ in used)
     work = sum((seconds + STEP_S) * size for size, seconds in used)
     shared_s = max(work / nodes, max(seconds for _, seconds in used) + STEP_S)
-    return Ways(
+    return Packing(
         partition=name,
         runs=len(of),
         nodes=nodes,
@@ -104,11 +105,11 @@ def _line(study: str, name: str, partition: Partition, of: list[Request], nodes:
     )
 
 
-def lines(found: list[Ways], of: int) -> list[str]:
+def lines(found: list[Packing], of: int) -> list[str]:
     """Return them in words.
 
     Args:
-        found: as `ways` says.
+        found: as `packings` says.
         of: how many runs are missing.
     """
     if of > 1 and not found:
