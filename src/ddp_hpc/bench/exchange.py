@@ -36,23 +36,14 @@ MEMORY_SHARE = 0.7  # of the free memory that may be used
 
 @dataclass(frozen=True)
 class Sweep:
-    """What is to be measured.
-
-    Args:
-        exchanges: with their options.
-        ranks: numbers of ranks.
-        sizes: in bytes, multiples of 4.
-        rounds: how often each is measured.
-        launcher: starts the ranks, without `-n`; one rank needs none.
-        least_s: seconds that a sample takes about.
-    """
+    """What is to be measured."""
 
     exchanges: Sequence[Choice]
-    ranks: Sequence[int]
-    sizes: Sequence[int] = SIZES
-    rounds: int = ROUNDS
-    launcher: str = "mpiexec"
-    least_s: float = LEAST_S
+    ranks: Sequence[int]  # numbers of ranks
+    sizes: Sequence[int] = SIZES  # in bytes, multiples of 4
+    rounds: int = ROUNDS  # how often each is measured
+    launcher: str = "mpiexec"  # starts the ranks, without `-n`; one rank needs none
+    least_s: float = LEAST_S  # that a sample takes about
 
 
 def default_ranks() -> list[int]:

@@ -35,19 +35,12 @@ DEVIATION = tuple((high - low) / 12**0.5 for low, high in (PROOF_MPA, EXPONENT))
 
 @dataclass(frozen=True)
 class StressCurves:
-    """Curves side by side, each of 200 points; all arrays but `parameters` have the shape (curves, 200).
+    """Curves side by side, each of 200 points; all arrays but `parameters` have the shape (curves, 200)."""
 
-    Args:
-        strain: not in %.
-        stress: in MPa.
-        loading: 1 while loading, 0 while unloading.
-        parameters: proof stress in MPa and exponent, (curves, 2).
-    """
-
-    strain: Array
-    stress: Array
-    loading: Array
-    parameters: Array
+    strain: Array  # not in %
+    stress: Array  # in MPa
+    loading: Array  # 1 while loading, 0 while unloading
+    parameters: Array  # proof stress in MPa and exponent, (curves, 2)
 
 
 def draw(count: int, seed: tuple[int, ...], noise: float) -> StressCurves:

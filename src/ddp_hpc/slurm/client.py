@@ -64,15 +64,10 @@ class Job:
 
 @dataclass(frozen=True)
 class Queue:
-    """The user's jobs, those lately ended included.
+    """The user's jobs, those lately ended included."""
 
-    Args:
-        jobs: all of them; empty if squeue did not answer.
-        problem: why squeue did not answer; None: it did.
-    """
-
-    jobs: tuple[Job, ...] = ()
-    problem: str | None = None
+    jobs: tuple[Job, ...] = ()  # empty if squeue did not answer
+    problem: str | None = None  # why it did not; None: it did
     _by_run: dict[tuple[str, str], list[Job]] = field(default_factory=dict, repr=False, compare=False)
     _by_number: dict[str, Job] = field(default_factory=dict, repr=False, compare=False)
 

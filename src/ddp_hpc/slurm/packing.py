@@ -17,28 +17,19 @@ JOB_S, STEP_S = 3.1, 1.1
 class Packing:
     """What the missing runs of a partition cost in node-seconds.
 
-    Args:
-        partition: its name.
-        runs: whose time is known; the others are left out.
-        nodes: of the one job: as many as the largest run needs.
-        own_node_s: if each is a job of its own.
-        starts_node_s: the part of it that goes into starts.
-        shared_node_s: if all share one job of `nodes` nodes: at least, as if nothing in it ever lay idle for lack of a
-            run that fits, but for what the longest run leaves idle.
-        shared_s: how long that job takes at least.
-        exclusive: runs are to have their nodes to themselves, which runs that share a job have not.
-        line: the sbatch line of the one job.
+    `shared_node_s` is what one job for all takes at least: as if nothing in it ever lay idle for lack of a run that
+    fits, but for what the longest run leaves idle.
     """
 
     partition: str
-    runs: int
-    nodes: int
-    own_node_s: float
-    starts_node_s: float
+    runs: int  # whose time is known; the others are left out
+    nodes: int  # of the one job: as many as the largest run needs
+    own_node_s: float  # if each is a job of its own
+    starts_node_s: float  # the part of it that goes into starts
     shared_node_s: float
-    shared_s: float
-    exclusive: bool
-    line: str
+    shared_s: float  # how long that job takes at least
+    exclusive: bool  # runs are to have their nodes to themselves, which runs that share a job have not
+    line: str  # the sbatch line of the one job
 
     @property
     def better(self) -> str:
