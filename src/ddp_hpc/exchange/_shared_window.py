@@ -65,15 +65,8 @@ def share(
     line = ALIGNMENT_BYTES // dtype.itemsize
     stride = max(1, -(-length // line)) * line
     wanted = count * stride * dtype.itemsize
-    wanted_by_all = node.allreduce(wanted if comm.rank == 0 else 0)
-    free = _free_bytes()
-    if node.allreduce(int(free is not None and wanted_by_all > free), MPI.MAX):
-        raise NoRoomError(
-            f"{wanted_by_all / 1e6:.0f} MB of shared memory wanted on {socket.gethostname()}, {count} x {length} "
-            f"{dtype} for each group of {comm.size} ranks, but {_WHERE} has {(free or 0) / 1e6:.0f} MB left: enlarge "
-            "it (containers: --shm-size), use fewer ranks per node or a smaller model, or an exchange that sends "
-            "messages, such as ring"
-        )
+    what = f"{count} x {length} {dtype} for each group of {comm.size} ranks"
+    _check_room(node, wanted if comm.rank == 0 else 0, what)
     own = (stride * dtype.itemsize if comm.rank < count else 0) + (ALIGNMENT_BYTES if comm.rank == 0 else 0)
     try:
         window = MPI.Win.Allocate_shared(own, dtype.itemsize, comm=comm)
@@ -91,6 +84,17 @@ def share(
         rows[comm.rank].zero_()  # by its owner: the pages then lie at its processor
     node.Barrier()  # what is taken is no longer free
     return SharedRows(rows, window)
+
+
+def _check_room(node: MPI.Intracomm, wanted: int, what: str) -> None:
+    """Refuse, on all ranks of a node, what its shared memory has no room for: `wanted` bytes, summed over the ranks."""
+    wanted_by_all, free = node.allreduce(wanted), _free_bytes()
+    if node.allreduce(int(free is not None and wanted_by_all > free), MPI.MAX):
+        raise NoRoomError(
+            f"{wanted_by_all / 1e6:.0f} MB of shared memory wanted on {socket.gethostname()}, {what}, but {_WHERE} has "
+            f"{(free or 0) / 1e6:.0f} MB left: enlarge it (containers: --shm-size), use fewer ranks per node or a "
+            "smaller model, or an exchange that sends messages, such as ring"
+        )
 
 
 def _free_bytes() -> int | None:

@@ -1,6 +1,6 @@
 """Gradients summed within a node, in shared memory or by NCCL, then by a ring of the nodes' leaders."""
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch.distributed as dist
 from mpi4py import MPI
@@ -29,6 +29,21 @@ CAPTURABLE = False
 UP_TO_WORLD_SIZE = ("ranks_per_group",)
 
 
+class Groups(NamedTuple):
+    """Communicators of this rank, and how many ranks there are in all groups."""
+
+    group: MPI.Intracomm  # of this rank's group, whose rank 0 leads
+    leaders: MPI.Intracomm  # of all groups; COMM_NULL on other ranks
+    node: MPI.Intracomm  # all ranks of this node
+    world_size: int
+
+    def free(self) -> None:
+        """Give the communicators back. All ranks must call."""
+        for comm in (self.group, self.leaders, self.node):
+            if comm != MPI.COMM_NULL:
+                comm.Free()
+
+
 class ThroughSharedMemory:
     """Each rank sums its part of its group's gradients; the leaders sum the groups' sums; each rank updates its part.
 
@@ -37,24 +52,12 @@ class ThroughSharedMemory:
 
     Args:
         replica, timers, make_optimizer: as of every exchange.
-        group: the ranks of this one's group; its rank 0 leads.
-        leaders: those of all groups; COMM_NULL on other ranks.
-        node: all ranks of this node.
-        world_size: all ranks of all groups.
+        groups: of ranks that share memory.
     """
 
-    def __init__(
-        self,
-        replica: Replica,
-        group: MPI.Intracomm,
-        leaders: MPI.Intracomm,
-        node: MPI.Intracomm,
-        world_size: int,
-        timers: Timers,
-        make_optimizer: MakeOptimizer,
-    ) -> None:
-        self._group, self._leaders, self._node = group, leaders, node
-        self._world_size, self._timers = world_size, timers
+    def __init__(self, replica: Replica, groups: Groups, timers: Timers, make_optimizer: MakeOptimizer) -> None:
+        group, leaders, node, self._world_size = groups
+        self._groups, self._group, self._leaders, self._timers = groups, group, leaders, timers
         self._model = SharedModel(replica, group, node)
         try:
             self._sums = share(group, len(replica.weights), replica.weights.dtype, ranks=1, node=node)
@@ -92,9 +95,7 @@ class ThroughSharedMemory:
         self._work.clear()
         self._model.close()
         self._sums.free()
-        for comm in (self._group, self._leaders, self._node):
-            if comm != MPI.COMM_NULL:
-                comm.Free()
+        self._groups.free()
 
 
 class ThroughLibrary:
@@ -104,23 +105,16 @@ class ThroughLibrary:
 
     Args:
         replica, timers, make_optimizer: as of every exchange.
+        groups: of ranks that `backend` connects.
         backend: of torch.distributed.
-        group, leaders, world_size: as of `ThroughSharedMemory`.
     """
 
     def __init__(
-        self,
-        replica: Replica,
-        backend: str,
-        group: MPI.Intracomm,
-        leaders: MPI.Intracomm,
-        world_size: int,
-        timers: Timers,
-        make_optimizer: MakeOptimizer,
+        self, replica: Replica, groups: Groups, timers: Timers, make_optimizer: MakeOptimizer, backend: str
     ) -> None:
+        group, leaders, _, self._world_size = groups
+        self._groups, self._group, self._leaders, self._timers = groups, group, leaders, timers
         _torch_distributed.start(backend, group)
-        self._group, self._leaders = group, leaders
-        self._world_size, self._timers = world_size, timers
         self._gradients = replica.gradients
         self._optimizer = make_optimizer(replica.weights, replica.gradients)
         if group.rank == 0:
@@ -144,9 +138,7 @@ class ThroughLibrary:
     def close(self) -> None:
         """Leave the group; give the communicators back."""
         _torch_distributed.stop(self._group)
-        for comm in (self._group, self._leaders):
-            if comm != MPI.COMM_NULL:
-                comm.Free()
+        self._groups.free()
 
 
 def check_groups(places: list[tuple[int, int]], ranks_per_group: int) -> None:
@@ -208,7 +200,7 @@ def make(
         return SharedMemory(replica, comm, timers, make_optimizer)
     group = MPI.Intracomm(comm.Split(group_number, key=comm.rank))
     leaders = MPI.Intracomm(comm.Split(0 if group.rank == 0 else MPI.UNDEFINED, key=comm.rank))
-    if how != "shared_memory":
-        node.Free()
-        return ThroughLibrary(replica, how, group, leaders, comm.size, timers, make_optimizer)
-    return ThroughSharedMemory(replica, group, leaders, node, comm.size, timers, make_optimizer)
+    groups = Groups(group, leaders, node, comm.size)
+    if how == "shared_memory":
+        return ThroughSharedMemory(replica, groups, timers, make_optimizer)
+    return ThroughLibrary(replica, groups, timers, make_optimizer, how)

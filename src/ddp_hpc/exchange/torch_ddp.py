@@ -34,6 +34,7 @@ class TorchDdp:
         comm: MPI.Intracomm,
         timers: Timers,
         make_optimizer: MakeOptimizer,
+        *,
         tuned: bool,
         find_unused_parameters: bool,
         bucket_mb: float,
@@ -99,4 +100,5 @@ def make(
 
     Source: Li et al., PyTorch Distributed, VLDB 13(12), 2020.
     """
-    return TorchDdp(replica, comm, timers, make_optimizer, tuned, find_unused_parameters, bucket_mb)
+    options = {"tuned": tuned, "find_unused_parameters": find_unused_parameters}
+    return TorchDdp(replica, comm, timers, make_optimizer, bucket_mb=bucket_mb, **options)

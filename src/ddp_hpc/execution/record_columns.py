@@ -63,34 +63,47 @@ def evaluation_columns(spec: RunSpec, result: TrainResult, curve: RankCurves) ->
 
 
 def run_columns(
-    launch: dict[str, Any],
-    spec: RunSpec,
-    result: TrainResult,
-    parts: Sequence[RankPart],
-    curve: RankCurves,
+    launch: dict[str, Any], spec: RunSpec, result: TrainResult, parts: Sequence[RankPart], curve: RankCurves
 ) -> dict[str, Any]:
     """Return the one row of the run record."""
-    losses, t_s, told_apart = curve.losses, curve.t_s, curve.told_apart
-    phases_s, wait_s = curve.phases_s[told_apart], curve.wait_s[told_apart]
-    steps, place = len(losses), parts[0].placement
-    synchronous = catalog.constants("exchange", spec.exchange.name)["SYNCHRONOUS"]
-    samples_seen = steps * spec.global_batch_size
-    if not synchronous and not result.diverged:  # a budget in seconds: the ranks took different numbers of steps
-        samples_seen = spec.batch_size * sum(len(part.losses) - WARM_UP_STEPS for part in parts)
-    finite = losses[np.isfinite(losses)]
     return {
-        "run": launch["run"],
-        "spec_hash": launch["spec_hash"],
-        "code_hash": launch["code_hash"],
+        **{name: launch[name] for name in ("run", "spec_hash", "code_hash")},
         **spec.columns(),
         "status": "diverged" if result.diverged else "ok",
         "reason": reason_of(curve) if result.diverged else None,
         "parameters": result.parameters,
         "learning_rate_scaled": scaled_learning_rate(spec),
+        "ended_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        **_work(spec, result, parts, curve),
+        **_times(launch, result, parts),
+        **_phases(curve),
+        **exchange_metrics(parts),
+        **_losses(result, curve),
+        **_machine(result, parts),
+    }
+
+
+def _work(spec: RunSpec, result: TrainResult, parts: Sequence[RankPart], curve: RankCurves) -> dict[str, Any]:
+    """Return how much was trained, and how fast."""
+    steps, train_s = len(curve.losses), float(curve.t_s[-1])
+    synchronous = catalog.constants("exchange", spec.exchange.name)["SYNCHRONOUS"]
+    samples_seen = steps * spec.global_batch_size
+    if not synchronous and not result.diverged:  # a budget in seconds: the ranks took different numbers of steps
+        samples_seen = spec.batch_size * sum(len(part.losses) - WARM_UP_STEPS for part in parts)
+    return {
         "samples_asked": spec.samples_asked,
         "samples_seen": samples_seen,
         "steps": steps,
         "warm_up_steps": WARM_UP_STEPS,
+        "train_s": train_s,
+        "samples_per_s": samples_seen / train_s,
+        "step_s": np.median(np.diff(curve.t_s, prepend=0)) if synchronous else None,
+    }
+
+
+def _times(launch: dict[str, Any], result: TrainResult, parts: Sequence[RankPart]) -> dict[str, Any]:
+    """Return the seconds around the steps, and the resumes that some of them go to."""
+    return {
         "wall_s": result.passed_s(launch, result.ended_ns),
         "startup_s": since_launch_s(launch, result.time_zero_ns) if result.startup_s is None else result.startup_s,
         "import_s": max(part.startup["import_s"] for part in parts),
@@ -100,26 +113,43 @@ def run_columns(
         "checkpoint_s": result.checkpoint_s,
         "resumes": result.resumes,
         "lost_s": result.lost_s,
-        "train_s": float(t_s[-1]),
-        "samples_per_s": samples_seen / t_s[-1],
-        "step_s": np.median(np.diff(t_s, prepend=0)) if synchronous else None,
+    }
+
+
+def _phases(curve: RankCurves) -> dict[str, Any]:
+    """Return the median step by phase: of means over the ranks; by part of the exchange: of rank 0."""
+    steps = curve.told_apart
+    phases_s, wait_s = curve.phases_s[steps], curve.wait_s[steps]
+    row = {
         **dict(zip(PHASES, np.median(phases_s.mean(axis=1), axis=0), strict=True)),
         "wait_s": float(np.median(wait_s.mean(axis=1))),
         "move_s": float(np.median((phases_s[:, :, EXCHANGE] - wait_s).mean(axis=1))),
-        "exchange_busy_s": np.median(curve.busy_s[told_apart].mean(axis=1)),
-        **(
-            dict(zip(PARTS, np.median(curve.parts_s[told_apart, 0], axis=0), strict=True))
-            if curve.parts_s.any()
-            else {}
-        ),
-        **exchange_metrics(parts),
+        "exchange_busy_s": np.median(curve.busy_s[steps].mean(axis=1)),
+    }
+    if curve.parts_s.any():
+        row |= dict(zip(PARTS, np.median(curve.parts_s[steps, 0], axis=0), strict=True))
+    return row
+
+
+def _losses(result: TrainResult, curve: RankCurves) -> dict[str, Any]:
+    """Return what became of the loss, and of the test set's metric."""
+    losses = curve.losses
+    finite = losses[np.isfinite(losses)]
+    return {
         "first_loss": losses[0],
         "min_loss": finite.min() if len(finite) else None,
         "final_loss": losses[-1],
         # one point encloses no area; a zero would win every comparison
-        "loss_area_loss_s": None if result.diverged or steps < 2 else np.trapezoid(losses, t_s),
+        "loss_area_loss_s": None if result.diverged or len(losses) < 2 else np.trapezoid(losses, curve.t_s),
         "test_metric": None if result.diverged else result.evaluations[-1][1],
         "test_metric_name": result.metric_name,
+    }
+
+
+def _machine(result: TrainResult, parts: Sequence[RankPart]) -> dict[str, Any]:
+    """Return what the ranks ran on, and how much of it was theirs."""
+    place = parts[0].placement
+    return {
         "peak_memory_bytes": max(part.peak_memory_bytes for part in parts),
         "device_used": result.device,
         "threads_used": place.threads,
@@ -131,7 +161,6 @@ def run_columns(
         ),
         "oversubscribed": place.oversubscribed,
         "placement_verified": place.verified,
-        "ended_at": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
 

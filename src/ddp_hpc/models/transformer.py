@@ -16,7 +16,7 @@ class Transformer(nn.Module):
     """Token and position embeddings, layers of causal self-attention and a perceptron, a linear map to the logits."""
 
     def __init__(
-        self, context: int, vocabulary: int, layers: int, width: int, heads: int, tied: bool, dropout: float
+        self, context: int, vocabulary: int, layers: int, width: int, heads: int, *, tied: bool, dropout: float
     ) -> None:
         super().__init__()
         self.tokens, self.positions = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
@@ -79,4 +79,4 @@ def build(
         raise ValueError(f"model transformer takes rows of tokens; given samples of shape {input_shape}")
     if width % heads:
         raise ValueError(f"model transformer: width={width} with heads={heads}, expected: multiples of {heads}")
-    return Transformer(input_shape[0], outputs, layers, width, heads, tied, dropout)
+    return Transformer(input_shape[0], outputs, layers, width, heads, tied=tied, dropout=dropout)
