@@ -90,7 +90,7 @@ class Trainer:
         self._save = False  # the ranks have agreed to write a checkpoint after this step
 
     def run(self) -> TrainResult:
-        """Train until the budget is used up, a loss is not finite, or somebody asks the training to end."""
+        """Train until the budget is used up, a loss is not finite, or the training is asked to end."""
         self.start()
         while not self.exit:
             self.step()
