@@ -120,7 +120,7 @@ def test_a_filter_sees_defaults_options_choices_and_shared_batches(tmp_path):
         "mlp none 1 x 32",
         "mlp ring 1 x 32",
         "mlp ring 2 x 16",
-        "mlp(widths=8) ring 1 x 32",
+        "mlp (widths 8) ring 1 x 32",
     ]
 
 
@@ -134,7 +134,7 @@ def test_a_pattern_that_fits_nothing_is_told(tmp_path):
 
 def test_an_option_axis_goes_over_the_options_of_the_choice(tmp_path):
     found = expand(tmp_path, {"grid": {"model.widths": [[8], [64, 32], [16, 8]]}})
-    assert [str(spec.model) for spec in found.specs] == ["mlp(widths=8)", "mlp", "mlp(widths=16-8)"]
+    assert [str(spec.model) for spec in found.specs] == ["mlp (widths 8)", "mlp", "mlp (widths 16-8)"]
 
 
 def test_a_global_batch_is_shared_out(tmp_path):

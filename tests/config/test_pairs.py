@@ -125,7 +125,7 @@ def test_settings_may_be_numbers_or_choices_with_options(tmp_path):
     grids = [{"model": ["mlp", large], "exchange": "ring", "world_size": 2, "batch_size": 16, "learning_rate": 0.1}]
     keys = STUDY | {"grid": grids, "pairs": options, "base": {"dataset": "digits", "threads_per_rank": 1}}
     frame = pairs.build(made_up(tmp_path / "b", trained(1.0), **keys))
-    assert frame[["first", "second", "rounds"]].values.tolist() == [["mlp", "mlp(widths=256)", 4]]
+    assert frame[["first", "second", "rounds"]].values.tolist() == [["mlp", "mlp (widths 256)", 4]]
 
 
 @pytest.mark.parametrize(

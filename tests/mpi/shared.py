@@ -13,7 +13,7 @@ from mpi4py import MPI
 from ddp_hpc.bench import exchange as sweep_of
 from ddp_hpc.bench import sweep
 from ddp_hpc.config import spec
-from ddp_hpc.config.component import Choice
+from ddp_hpc.config.component import Component
 from ddp_hpc.exchange import _shared_window
 from ddp_hpc.training import placement, trainer
 
@@ -188,7 +188,7 @@ def test_what_was_taken_is_given_back_if_more_is_not_there(comm, monkeypatch, en
 
 def test_a_sweep_goes_on_without_what_has_too_little_shared_memory(comm, monkeypatch, folder, capsys):
     folder.mkdir(exist_ok=True)
-    specs = [sweep_of._spec(Choice(name=name), comm.size).canonical for name in ("shared_memory", "ring")]
+    specs = [sweep_of._spec(Component(name=name), comm.size).canonical for name in ("shared_memory", "ring")]
     asked = {"sizes": [4096, 262_144], "rounds": 2, "least_s": 1e-4, "specs": specs}
     if comm.rank == 0:
         (folder / "sweep.json").write_text(json.dumps(asked))

@@ -6,7 +6,8 @@ from typing import Any
 
 import pandas as pd
 
-from ddp_hpc.config.spec import CHOICES, SPEC_COLUMNS
+from ddp_hpc.config.component import shown
+from ddp_hpc.config.spec import COMPONENTS, SPEC_COLUMNS
 from ddp_hpc.config.study import Study
 
 ALWAYS_GROUPED = ("exchange", "world_size")  # what is compared is how a training scales, so these never compete
@@ -19,7 +20,7 @@ def varying(frame: pd.DataFrame) -> list[str]:
 
 def search_columns(study: Study) -> list[str]:
     """Return the columns over which a winner is searched; a searched choice is searched with its options."""
-    asked = {*study.search, *(f"{name}_options" for name in study.search if name in CHOICES)}
+    asked = {*study.search, *(f"{name}_options" for name in study.search if name in COMPONENTS)}
     kept = [name for name in SPEC_COLUMNS if name in asked and name not in ALWAYS_GROUPED]
     return [name for name in kept if name.removesuffix("_options") not in ALWAYS_GROUPED]
 
@@ -66,18 +67,9 @@ def show(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def show_choice(name: Any, options: Any) -> str:
-    """Return a choice with its options: `mlp (widths 64-32)`, `torch_ddp (tuned)`."""
-    chosen = {} if pd.isna(options) else json.loads(options)
-    if not chosen:
-        return show(name)
-    return f"{show(name)} ({', '.join(_show_option(key, value) for key, value in chosen.items())})"
-
-
-def _show_option(name: str, value: Any) -> str:
-    if isinstance(value, bool):
-        return name if value else f"not {name}"
-    return f"{name} {'-'.join(map(str, value)) if isinstance(value, list) else value}"
+def show_component(name: Any, options: Any) -> str:
+    """Return a component with its options: `mlp (widths 64-32)`, `torch_ddp (tuned)`."""
+    return shown(show(name), {} if pd.isna(options) else json.loads(options))
 
 
 def label(row: Mapping[str, Any], columns: Iterable[str]) -> str:
@@ -86,9 +78,9 @@ def label(row: Mapping[str, Any], columns: Iterable[str]) -> str:
     for name in columns:
         if name.endswith("_options"):
             if name.removesuffix("_options") not in columns:
-                parts.append(show_choice(name.removesuffix("_options"), row[name]))
-        elif name in CHOICES and f"{name}_options" in columns:
-            parts.append(show_choice(row[name], row[f"{name}_options"]))
+                parts.append(show_component(name.removesuffix("_options"), row[name]))
+        elif name in COMPONENTS and f"{name}_options" in columns:
+            parts.append(show_component(row[name], row[f"{name}_options"]))
         else:
             parts.append(show(row[name]))
     return "/".join(parts)

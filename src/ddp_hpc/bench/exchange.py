@@ -20,7 +20,7 @@ from ddp_hpc.bench.launch import cpu_spec, run_ranks
 from ddp_hpc.bench.sweep_results import FITS, SWEEP, in_words, rows_of
 from ddp_hpc.bench.timing import Row, write
 from ddp_hpc.config import catalog
-from ddp_hpc.config.component import Choice, choice_of
+from ddp_hpc.config.component import Component, component_of
 from ddp_hpc.config.spec import RunSpec
 from ddp_hpc.system.cgroups import memory_bytes
 from ddp_hpc.system.files import read_json, write_json
@@ -38,7 +38,7 @@ MEMORY_SHARE = 0.7  # of the free memory that may be used
 class Sweep:
     """What is to be measured."""
 
-    exchanges: Sequence[Choice]
+    exchanges: Sequence[Component]
     ranks: Sequence[int]  # numbers of ranks
     sizes: Sequence[int] = SIZES  # in bytes, multiples of 4
     rounds: int = ROUNDS  # how often each is measured
@@ -51,7 +51,7 @@ def default_ranks() -> list[int]:
     return [2**power for power in range(1, max(2, usable_cores().bit_length()))]
 
 
-def runnable(exchanges: Sequence[Choice], world_size: int) -> tuple[list[RunSpec], dict[str, str]]:
+def runnable(exchanges: Sequence[Component], world_size: int) -> tuple[list[RunSpec], dict[str, str]]:
     """Return the specs of those exchanges that can be measured here on so many ranks, and why the others cannot."""
     fit, out = [], {}
     for choice in exchanges:
@@ -151,7 +151,7 @@ def sweep_of(
         raise ValueError("--rounds and --ranks: expected: integers greater than 0")
     named = exchanges or catalog.names("exchange")
     return Sweep(
-        [_choice(name) for name in named],
+        [_component(name) for name in named],
         sorted(set(ranks or default_ranks())),
         sorted(set(sizes or SIZES)),
         rounds,
@@ -159,7 +159,7 @@ def sweep_of(
     )
 
 
-def _choice(text: str) -> Choice:
+def _component(text: str) -> Component:
     """Return an exchange written as in a study file: a name, or a mapping with its options.
 
     Raises:
@@ -170,7 +170,7 @@ def _choice(text: str) -> Choice:
 
     try:
         given = YAML(typ="safe", pure=True).load(text)
-        return TypeAdapter(Annotated[Choice, choice_of("exchange")]).validate_python(given)
+        return TypeAdapter(Annotated[Component, component_of("exchange")]).validate_python(given)
     except YAMLError:
         why = "no YAML; expected: a name, or e.g. '{name: sharded_server, servers: 1}'"
     except ValidationError as error:

@@ -11,7 +11,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter
 
-from ddp_hpc.analysis.columns import show_choice
 from ddp_hpc.analysis.figures._save import save
 from ddp_hpc.analysis.figures._style import (
     COLOURS,
@@ -24,6 +23,7 @@ from ddp_hpc.analysis.figures._style import (
     small_print,
     style,
 )
+from ddp_hpc.config.component import shown
 
 NAME = "exchange_sweep"
 TITLE = "Exchanges over the message size: time, and bus bandwidth beside the memory-copy limit"
@@ -76,7 +76,7 @@ def draw(rows: Sequence[Row]) -> Figure:
 
 
 def _name(row: Row) -> str:
-    return show_choice(row["exchange"], json.dumps(json.loads(row["exchange_options"])))
+    return shown(row["exchange"], json.loads(row["exchange_options"]))
 
 
 def _look(number: int) -> dict[str, Any]:

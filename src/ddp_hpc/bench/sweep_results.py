@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from ddp_hpc.bench.timing import BOOL, FLOAT, INTEGER, TEXT, Row, field, spread
-from ddp_hpc.config.component import Choice
+from ddp_hpc.config.component import shown
 from ddp_hpc.perfmodel import bus_bandwidth
 
 YARDSTICK = "mpi_allreduce"  # what the library does by itself
@@ -160,8 +160,7 @@ def by_exchange(rows: Sequence[Row], fitted: Sequence[Row]) -> list[Row]:
 
 
 def _name(row: Row) -> str:
-    options = json.loads(row["exchange_options"])
-    return str(Choice(name=row["exchange"], options=options))
+    return shown(row["exchange"], json.loads(row["exchange_options"]))
 
 
 def _short(value: float | None, factor: float) -> float | None:

@@ -1,4 +1,4 @@
-"""A choice in a spec: a name from the catalogue, with its options."""
+"""A component of a run, as a spec names it: a model, a dataset or an exchange, with its options."""
 
 import json
 from collections.abc import Mapping
@@ -7,11 +7,12 @@ from typing import Any
 from pydantic import BaseModel, BeforeValidator, Field, model_serializer
 
 from ddp_hpc.config import catalog
+from ddp_hpc.config.errors import given
 from ddp_hpc.config.types import STRICT, canonical_json
 
 
-class Choice(BaseModel):
-    """A name from the catalogue with its options; written `ring`, or `{name: ring, option: value}`."""
+class Component(BaseModel):
+    """A named component with its options; written `ring`, or `{name: ring, option: value}`."""
 
     model_config = STRICT
     name: str
@@ -30,28 +31,32 @@ class Choice(BaseModel):
         return canonical_json(self.options)
 
     def __str__(self) -> str:
-        if not self.options:
-            return self.name
-        return f"{self.name}({', '.join(f'{key}={_short(value)}' for key, value in self.options.items())})"
+        return shown(self.name, self.options)
 
 
-def _short(value: Any) -> str:
-    return "-".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
+def shown(name: str, options: Mapping[str, Any]) -> str:
+    """Return a component as people read it: `mlp (widths 64-32)`, `torch_ddp (tuned)`."""
+    return f"{name} ({', '.join(map(_shown_option, options, options.values()))})" if options else name
 
 
-def choice_of(kind: str) -> BeforeValidator:
-    """Return what makes a Choice of a name or a mapping, and checks it against the catalogue."""
+def _shown_option(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return name if value else f"not {name}"
+    return f"{name} {'-'.join(map(str, value)) if isinstance(value, list | tuple) else value}"
 
-    def check(given: Any) -> Any:
-        if isinstance(given, Choice):
-            return given
-        if isinstance(given, str):
-            given = {"name": given}
-        if not isinstance(given, Mapping) or not isinstance(given.get("name"), str):
-            shown = "null" if given is None else repr(given)
-            allowed = f"{', '.join(catalog.names(kind))}, or {{name: ..., <option>: ...}}"
-            raise ValueError(f"given {shown}, expected: one of {allowed}")
-        options = {key: value for key, value in given.items() if key != "name"}
-        return Choice(name=given["name"], options=catalog.check_options(kind, given["name"], options))
+
+def component_of(kind: str) -> BeforeValidator:
+    """Return what makes a Component of a name or a mapping, and checks it against the catalogue."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, Component):
+            return value
+        if isinstance(value, str):
+            value = {"name": value}
+        if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
+            one_of = f"{', '.join(catalog.names(kind))}, or {{name: ..., <option>: ...}}"
+            raise ValueError(f"given {given(value)}, expected: one of {one_of}")
+        options = {key: option for key, option in value.items() if key != "name"}
+        return Component(name=value["name"], options=catalog.check_options(kind, value["name"], options))
 
     return BeforeValidator(check)

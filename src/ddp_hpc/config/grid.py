@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -11,9 +12,10 @@ from pydantic import ValidationError
 
 from ddp_hpc.config import catalog, pairs
 from ddp_hpc.config.errors import ConflictError, StudyError
-from ddp_hpc.config.grid_checks import FILTERS, check_keys, is_option
+from ddp_hpc.config.grid_checks import FILTERS, check_keys
 from ddp_hpc.config.grid_problems import Point, Problems, flow
-from ddp_hpc.config.spec import CHOICES, RunSpec
+from ddp_hpc.config.matching import is_option, matches, option_value
+from ddp_hpc.config.spec import COMPONENTS, RunSpec
 from ddp_hpc.config.study import GLOBAL_BATCH, Study, listed, read
 from ddp_hpc.config.yaml_file import Document
 
@@ -129,36 +131,22 @@ class Filters:
         fitting = {
             (kind, number)
             for number, pattern in enumerate(listed(self.grid.get(kind, [])))
-            if all(any(_same(point, name, value) for value in listed(wanted)) for name, wanted in pattern.items())
+            if matches(pattern, partial(_value, point))
         }
         self.fitted |= fitting
         return bool(fitting)
 
 
-def _same(point: Point, name: str, wanted: Any) -> bool:
-    if name in CHOICES and isinstance(wanted, Mapping):  # {name: mlp, widths: [64]}: those options, others are free
-        return all(
-            _same(point, name if option == "name" else f"{name}.{option}", value) for option, value in wanted.items()
-        )
-    value = _value(point, name)
-    if name in CHOICES and isinstance(value, Mapping):
-        value = value.get("name")
-    return isinstance(value, bool) == isinstance(wanted, bool) and bool(canonical(value) == canonical(wanted))
-
-
 def _value(point: Point, name: str) -> Any:
     """Return what `name` is at `point`: as given, else as it follows from other fields, else its default."""
     if name in point:
-        return point[name]
+        whole = point[name]
+        return whole.get("name") if name in COMPONENTS and isinstance(whole, Mapping) else whole
     if is_option(name):
-        choice, _, option = name.partition(".")
-        whole = point.get(choice)
+        kind, _, option = name.partition(".")
+        whole = point.get(kind)
         options = whole if isinstance(whole, Mapping) else {"name": whole}
-        if option in options:
-            return options[option]
-        known = options.get("name") in catalog.names(choice)
-        default = catalog.options(choice, options["name"]).get(option) if known else None
-        return default.default if default else None
+        return option_value(kind, options.get("name"), options, option)
     try:
         if name == "batch_size" and GLOBAL_BATCH in point:
             return point[GLOBAL_BATCH] / point["world_size"]
@@ -167,13 +155,6 @@ def _value(point: Point, name: str) -> Any:
     except (KeyError, TypeError, ZeroDivisionError):
         return None  # an invalid point: its spec says why
     return None if RunSpec.model_fields[name].is_required() else RunSpec.model_fields[name].default
-
-
-def canonical(value: Any) -> Any:
-    """Return `value` so that equal values are equal: without float noise, in mappings too."""
-    if isinstance(value, Mapping):
-        return {key: canonical(item) for key, item in value.items()}
-    return catalog.canonical(value)
 
 
 def _resolved(point: Point) -> Point:

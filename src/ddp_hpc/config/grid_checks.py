@@ -9,7 +9,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from ddp_hpc.config import claims
 from ddp_hpc.config.errors import StudyError, given, unknown
-from ddp_hpc.config.spec import CHOICES, SPEC_FIELDS, RunSpec
+from ddp_hpc.config.matching import is_option
+from ddp_hpc.config.spec import SPEC_FIELDS, RunSpec
 from ddp_hpc.config.study import GLOBAL_BATCH, HOMES, Rules, Study, listed
 from ddp_hpc.config.validation import explain
 from ddp_hpc.config.yaml_file import Document, Key
@@ -22,12 +23,6 @@ EXAMPLE = {
     "exclude": "{world_size: 4, batch_size: [16, 32]}",
     "when": "{world_size: 4, batch_size: [16, 32]}",
 }
-
-
-def is_option(name: Any) -> bool:
-    """Return whether `name` is e.g. `model.widths`: the option `widths` of whichever model a point has."""
-    choice, dot, option = str(name).partition(".")
-    return bool(dot and option) and choice in CHOICES
 
 
 def check_keys(study: Study, document: Document) -> None:

@@ -8,7 +8,8 @@ from pydantic import ValidationError
 from ddp_hpc.config.budget import NotDivisibleError
 from ddp_hpc.config.catalog import CatalogError
 from ddp_hpc.config.errors import ConflictError
-from ddp_hpc.config.grid_checks import FILTERS, is_option
+from ddp_hpc.config.grid_checks import FILTERS
+from ddp_hpc.config.matching import is_option
 from ddp_hpc.config.spec import RunSpec
 from ddp_hpc.config.study import GLOBAL_BATCH, HOMES
 from ddp_hpc.config.validation import explain

@@ -15,7 +15,7 @@ from ddp_hpc.config.budget import Budget
 from ddp_hpc.config.claim_quantity import Cells, Ours, Predicted, Ratio, Trend
 from ddp_hpc.config.claims import Claim, Contradicted, Expect
 from ddp_hpc.config.machine import Machine, Partition, Retries
-from ddp_hpc.config.spec import CHOICES, RunSpec
+from ddp_hpc.config.spec import COMPONENTS, RunSpec
 from ddp_hpc.config.study import GLOBAL_BATCH, Pairs, Rules, Study, Trace
 
 MODELS: Mapping[str, type[BaseModel]] = {
@@ -38,7 +38,7 @@ MODELS: Mapping[str, type[BaseModel]] = {
     "retries": Retries,
 }
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-OPTION = f"^({'|'.join(CHOICES)})\\.[a-z_0-9]+$"
+OPTION = f"^({'|'.join(COMPONENTS)})\\.[a-z_0-9]+$"
 
 _TYPES = {
     "integer": "integer",
@@ -73,7 +73,7 @@ def _allowed(field: Mapping[str, Any]) -> str:
         return ", ".join(f"`{value}`" for value in field["enum"])
     if "$ref" in field:
         kind = field["$ref"].rsplit("/", 1)[1].lower()
-        return "a name, or `{name: ..., <option>: ...}`" if kind == "choice" else f"mapping, see [{kind}](#{kind})"
+        return "a name, or `{name: ..., <option>: ...}`" if kind == "component" else f"mapping, see [{kind}](#{kind})"
     if "patternProperties" in field:
         (named,) = field["patternProperties"].values()
         kind = named["$ref"].rsplit("/", 1)[1].lower()
@@ -92,7 +92,7 @@ def _power(bound: float) -> str:
 def schema() -> dict[str, Any]:
     """Return the JSON Schema of a study file, with the fields of a spec under `base` and `grid`."""
     study, spec = Study.model_json_schema(), RunSpec.model_json_schema()
-    choice = {
+    component = {
         "anyOf": [
             {"type": "string"},
             {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]},
@@ -104,7 +104,7 @@ def schema() -> dict[str, Any]:
     options = {"type": "object", "patternProperties": {OPTION: {}}, "additionalProperties": False}
     study["$defs"] |= spec["$defs"] | {f"field.{name}": field for name, field in fields.items()}
     study["$defs"] |= {
-        "Choice": choice,
+        "Component": component,
         "base": options | {"properties": {name: _see(f"field.{name}") for name in fields}},
         "axes": options | {"properties": axes},
         "grid": options | {"properties": axes | dict.fromkeys(("zip", "exclude", "when"), _one_or_more("axes"))},

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from ddp_hpc.config import catalog
 from ddp_hpc.config.budget import Budget, NotDivisibleError
-from ddp_hpc.config.component import Choice, choice_of
+from ddp_hpc.config.component import Component, component_of
 from ddp_hpc.config.errors import ConflictError
 from ddp_hpc.config.types import STRICT, Float, Int, Name, Positive, canonical_json
 
@@ -26,9 +26,9 @@ class RunSpec(BaseModel):
 
     model_config = STRICT
 
-    model: Annotated[Choice, choice_of("model")] = Field(description="a file in models/, with its options")
-    dataset: Annotated[Choice, choice_of("dataset")] = Field(description="a file in data/, with its options")
-    exchange: Annotated[Choice, choice_of("exchange")] = Field(
+    model: Annotated[Component, component_of("model")] = Field(description="a file in models/, with its options")
+    dataset: Annotated[Component, component_of("dataset")] = Field(description="a file in data/, with its options")
+    exchange: Annotated[Component, component_of("exchange")] = Field(
         description="a file in exchange/, with its options; `none` is the baseline: one rank, no MPI call in the step"
     )
     world_size: Int = Field(gt=0, le=1_000_000, description="ranks; one GPU each where there are GPUs")
@@ -273,7 +273,7 @@ class RunSpec(BaseModel):
         row: dict[str, Any] = {}
         for name in SPEC_FIELDS:
             value = getattr(self, name)
-            if isinstance(value, Choice):
+            if isinstance(value, Component):
                 row[name], row[f"{name}_options"] = value.name, value.options_json
             elif isinstance(value, Budget):
                 row["budget"] = str(value)
@@ -283,10 +283,10 @@ class RunSpec(BaseModel):
 
 
 SPEC_FIELDS = tuple(RunSpec.model_fields)
-CHOICES = tuple(name for name, field in RunSpec.model_fields.items() if field.annotation is Choice)
+COMPONENTS = tuple(name for name, field in RunSpec.model_fields.items() if field.annotation is Component)
 # as `RunSpec.columns` has them
 SPEC_COLUMNS = tuple(
-    column for name in SPEC_FIELDS for column in ((name, f"{name}_options") if name in CHOICES else (name,))
+    column for name in SPEC_FIELDS for column in ((name, f"{name}_options") if name in COMPONENTS else (name,))
 )
 
 

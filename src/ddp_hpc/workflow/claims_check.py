@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ddp_hpc.config.claim_quantity import Cells, Trend
 from ddp_hpc.config.claims import places
 from ddp_hpc.config.errors import StudyError, unknown
+from ddp_hpc.config.matching import is_option
 from ddp_hpc.config.yaml_file import Document, Key, read_mapping
 from ddp_hpc.runs.project import Project
 from ddp_hpc.runs.store import Store
@@ -55,8 +56,6 @@ def checked(project: Project, study_runs: StudyRuns) -> StudyRuns:
 
 def _wrong(place: Key, cells: Cells, frame: "pd.DataFrame", document: Document) -> Iterator[str]:
     from pandas.api.types import is_bool_dtype, is_numeric_dtype
-
-    from ddp_hpc.analysis.tables._claim_rows import is_option
 
     columns = [str(name) for name in frame]
     numbers = [name for name in columns if is_numeric_dtype(frame[name]) and not is_bool_dtype(frame[name])]

@@ -7,9 +7,9 @@ from typing import Any
 
 import pandas as pd
 
-from ddp_hpc.analysis.columns import key_of, rows_of, search_columns, show, show_choice, split, varying
+from ddp_hpc.analysis.columns import key_of, rows_of, search_columns, show, show_component, split, varying
 from ddp_hpc.config import catalog
-from ddp_hpc.config.spec import CHOICES, SPEC_COLUMNS
+from ddp_hpc.config.spec import COMPONENTS, SPEC_COLUMNS
 from ddp_hpc.config.study import Study
 from ddp_hpc.config.types import canonical_json
 
@@ -46,17 +46,17 @@ def title(key: Mapping[str, Any], differ: set[str]) -> str:
 def _part(name: str, key: Mapping[str, Any], differ: set[str]) -> str:
     if name == "world_size":
         return f"{show(key[name])} rank{'' if key[name] == 1 else 's'}"
-    if name in CHOICES:
+    if name in COMPONENTS:
         options = f"{name}_options"
         if name not in differ and options not in differ:
             return ""
-        words = show_choice(key[name], key.get(options, "{}") if options in differ else "{}")
+        words = show_component(key[name], key.get(options, "{}") if options in differ else "{}")
         return {"none": "no exchange"}.get(words, words) if name == "exchange" else words
     if name.endswith("_options"):
         return (
             ""
             if name.removesuffix("_options") in key or name not in differ
-            else show_choice(name.removesuffix("_options"), key[name])
+            else show_component(name.removesuffix("_options"), key[name])
         )
     return f"{name.replace('_', ' ')} {show(key[name])}" if name in differ else ""
 
@@ -67,7 +67,7 @@ def spelled_out(frame: pd.DataFrame) -> pd.DataFrame:
     So `weight_average` beside `weight_average (period 10)` becomes `weight_average (period 1)`.
     """
     told = frame.copy()
-    for choice, column in ((choice, f"{choice}_options") for choice in CHOICES):
+    for choice, column in ((choice, f"{choice}_options") for choice in COMPONENTS):
         if choice not in told or column not in told:
             continue
         rows = [(str(name), json.loads(options)) for name, options in zip(told[choice], told[column], strict=True)]

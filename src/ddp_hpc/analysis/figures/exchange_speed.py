@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from ddp_hpc.analysis.columns import DISTURBED, rows_of, show_choice, split, varying
+from ddp_hpc.analysis.columns import DISTURBED, rows_of, show_component, split, varying
 from ddp_hpc.analysis.figures._panels import title
 from ddp_hpc.analysis.figures._style import (
     COLOURS,
@@ -146,7 +146,7 @@ def _cut(rows: list[dict[str, Any]]) -> float:
 
 
 def _name(row: Mapping[str, Any]) -> str:
-    return "no exchange" if row["exchange"] == "none" else show_choice(row["exchange"], row["exchange_options"])
+    return "no exchange" if row["exchange"] == "none" else show_component(row["exchange"], row["exchange_options"])
 
 
 def _in_lines(name: str) -> str:

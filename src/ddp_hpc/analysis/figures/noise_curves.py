@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from ddp_hpc.analysis.columns import rows_of, show_choice, split, varying
+from ddp_hpc.analysis.columns import rows_of, show_component, split, varying
 from ddp_hpc.analysis.figures._panels import group_columns, spelled_out, title
 from ddp_hpc.analysis.figures._style import COLOURS, LINES, PAGE_IN, legend_above, nothing, small_print
 from ddp_hpc.config.study import Study
@@ -82,7 +82,7 @@ def _exchanges(runs: pd.DataFrame, reference: str) -> list[str]:
 
 
 def _exchange(row: Mapping[str, Any]) -> str:
-    return "no exchange" if row["exchange"] == "none" else show_choice(row["exchange"], row.get("exchange_options"))
+    return "no exchange" if row["exchange"] == "none" else show_component(row["exchange"], row.get("exchange_options"))
 
 
 def _panels(rows: Sequence[Row], ranks: Sequence[int], exchanges: Sequence[str]) -> Figure:

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from ddp_hpc.analysis.columns import DISTURBED, rows_of, show_choice, split, varying
+from ddp_hpc.analysis.columns import DISTURBED, rows_of, show_component, split, varying
 from ddp_hpc.analysis.figures._panels import title
 from ddp_hpc.analysis.figures._style import (
     COLOURS,
@@ -100,7 +100,7 @@ def _look(number: int) -> dict[str, Any]:
 def _handle(key: tuple[Any, ...], number: int, known: pd.DataFrame) -> Line2D:
     named = dict(zip(_line_columns(known), key, strict=True))
     rows = known[known["exchange"] == named["exchange"]]
-    words = show_choice(named["exchange"], named.get("exchange_options", "{}"))
+    words = show_component(named["exchange"], named.get("exchange_options", "{}"))
     scheme = rows["scheme"].iloc[0]
     return Line2D([], [], label=words if pd.isna(scheme) else f"{scheme}: {words}", **_look(number))
 

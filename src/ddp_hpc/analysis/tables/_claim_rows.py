@@ -8,6 +8,7 @@ import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,11 @@ import pandas as pd
 from ddp_hpc.analysis.columns import DISTURBED, MISPLACED, rows_of, show, standing
 from ddp_hpc.analysis.intervals import WITHIN, Interval
 from ddp_hpc.analysis.tables._ranks import NOT_RECORDED, provenance, why_null
-from ddp_hpc.config import catalog
 from ddp_hpc.config.budget import Budget
 from ddp_hpc.config.claim_quantity import Cells, Trend
 from ddp_hpc.config.errors import unknown
-from ddp_hpc.config.spec import CHOICES, SPEC_COLUMNS
+from ddp_hpc.config.matching import is_option, matches, option_value
+from ddp_hpc.config.spec import COMPONENTS, SPEC_COLUMNS
 from ddp_hpc.config.study import listed
 from ddp_hpc.runs import records
 from ddp_hpc.runs.statuses import in_words
@@ -97,10 +98,12 @@ def selected(cells: Cells, frame: pd.DataFrame, study_runs: StudyRuns) -> pd.Dat
     needed = list(dict.fromkeys(column for key in cells.where.items() for column in _columns(*key)))
     if lacking := [column for column in needed if column not in known]:
         raise NotTestable(f"table {cells.table}: {unknown('column', lacking[0], map(str, frame.columns))}")
-    fits = [
-        all(any(_same(row, name, value) for value in listed(wanted)) for name, wanted in cells.where.items())
-        for row in rows_of(known[needed])
-    ]
+    pattern = dict(cells.where)
+    if "budget" in pattern:
+        pattern["budget"] = [
+            str(Budget.model_validate(one)) if isinstance(one, Mapping) else one for one in listed(pattern["budget"])
+        ]
+    fits = [matches(pattern, partial(_value, row)) for row in rows_of(known[needed])]
     return frame[pd.Series(fits, index=frame.index, dtype=bool)] if needed else frame
 
 
@@ -130,42 +133,21 @@ def of_specs(cells: Cells, without: Collection[str] = ()) -> Cells:
     )
 
 
-def is_option(name: str) -> bool:
-    """Return whether `name` is e.g. `exchange.period`: an option of a choice."""
-    choice, dot, _ = name.partition(".")
-    return bool(dot) and choice in CHOICES
-
-
 def _columns(name: str, wanted: Any) -> tuple[str, ...]:
-    """Return the columns that hold a key of `where`; the options of a choice stand in a column of their own."""
-    choice = name.partition(".")[0]
-    of_options = is_option(name) or (name in CHOICES and any(isinstance(one, Mapping) for one in listed(wanted)))
-    return (choice, f"{choice}_options") if of_options else (name,)
+    """Return the columns that hold a key of `where`; the options of a component stand in a column of their own."""
+    component = name.partition(".")[0]
+    of_options = is_option(name) or (name in COMPONENTS and any(isinstance(one, Mapping) for one in listed(wanted)))
+    return (component, f"{component}_options") if of_options else (name,)
 
 
-def _same(row: Mapping[str, Any], name: str, wanted: Any) -> bool:
-    if name in CHOICES and isinstance(wanted, Mapping):  # those options, others are free: as in a grid's filters
-        return all(_same(row, name if key == "name" else f"{name}.{key}", value) for key, value in wanted.items())
+def _value(row: Mapping[str, Any], name: str) -> Any:
+    """Return what a row has in a column, or of an option, e.g. `exchange.period`."""
     if is_option(name):
-        return _equal(_option(row, *name.split(".", 1)), wanted)
-    if name == "budget" and isinstance(wanted, Mapping):
-        wanted = str(Budget.model_validate(wanted))
-    return _equal(row[name], wanted)
-
-
-def _option(row: Mapping[str, Any], choice: str, option: str) -> Any:
-    name, options = row[choice], row[f"{choice}_options"]
-    given = {} if pd.isna(options) else json.loads(options)
-    default = catalog.options(choice, name).get(option) if name in catalog.names(choice) else None
-    return given.get(option, default.default if default else None)
-
-
-def _equal(value: Any, wanted: Any) -> bool:
-    if wanted is None or pd.isna(value):
-        return wanted is None and bool(pd.isna(value))
-    if isinstance(value, bool | np.bool_) != isinstance(wanted, bool):
-        return False
-    return bool(catalog.canonical(value) == catalog.canonical(wanted))
+        kind, _, option = name.partition(".")
+        options = row[f"{kind}_options"]
+        return option_value(kind, row[kind], {} if pd.isna(options) else json.loads(options), option)
+    value = row[name]
+    return None if pd.isna(value) else bool(value) if isinstance(value, np.bool_) else value
 
 
 def _in_words(where: Mapping[str, Any]) -> str:

@@ -21,7 +21,7 @@ from ddp_hpc.analysis.columns import (
 from ddp_hpc.analysis.tables._curve import whole_curve
 from ddp_hpc.analysis.tables._frame import FLOAT, INT, TEXT, typed, types_of
 from ddp_hpc.analysis.tables._significance import Area, compare, curve_error, least_mean
-from ddp_hpc.config.spec import CHOICES
+from ddp_hpc.config.spec import COMPONENTS
 from ddp_hpc.runs.statuses import FINISHED
 from ddp_hpc.runs.study_runs import StudyRuns
 
@@ -100,7 +100,7 @@ def points(runs: pd.DataFrame, groups: list[str], search: list[str], error_of: C
         if all repeats may win), `runs` (a list) and `area` (an `Area`, None if excluded).
     """
     shown = ordered(set(varying(runs)) & set(search)) or search
-    alone = shown[0].replace("_", " ") if len(shown) == 1 and shown[0] not in CHOICES else ""
+    alone = shown[0].replace("_", " ") if len(shown) == 1 and shown[0] not in COMPONENTS else ""
     rows = []
     for key, repeats in split(runs, groups + search):
         excluded = _excluded(list(repeats["excluded"]))

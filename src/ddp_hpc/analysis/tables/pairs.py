@@ -13,7 +13,7 @@ from ddp_hpc.analysis.intervals import of_ratio, over_runs
 from ddp_hpc.analysis.tables._frame import FLAG, FLOAT, INT, TEXT, largest, typed, types_of
 from ddp_hpc.analysis.tables._stationarity import of_mean_step
 from ddp_hpc.config import pairs as pairing
-from ddp_hpc.config.spec import CHOICES
+from ddp_hpc.config.spec import COMPONENTS
 from ddp_hpc.config.study import Study
 from ddp_hpc.runs.records import hosts_of
 from ddp_hpc.runs.statuses import in_words
@@ -57,7 +57,7 @@ def build(study_runs: StudyRuns) -> pd.DataFrame:
         for first, second in pairing.sides(pairs, (planned.spec for planned in study_runs.planned)).values()
         if first is not None and second is not None
     ]
-    axis = {pairs.axis, *([f"{pairs.axis}_options"] if pairs.axis in CHOICES else [])}
+    axis = {pairs.axis, *([f"{pairs.axis}_options"] if pairs.axis in COMPONENTS else [])}
     axes = ordered({*varying(runs), "world_size", "batch_size"} - axis - {"seed"})
     axes = [name for name in axes if name not in axis]
     words = [str(value) for value in pairing.values(pairs)]
