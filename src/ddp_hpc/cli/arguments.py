@@ -1,7 +1,5 @@
 """What each verb of the command line takes, and its help."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 
@@ -167,20 +165,11 @@ def bench(parser: argparse.ArgumentParser) -> None:
         "--baidu", dest="sizes", action="store_const", const=[4 * floats for floats in BAIDU_FLOATS],
         help="the sizes of baidu-allreduce's test, 32 to 536,870,912 floats, as far as they fit into memory",
     )  # fmt: skip
-    exchange.add_argument("--rounds", type=int, default=5, help="how often each is measured (default: %(default)s)")
-    exchange.add_argument(
-        "--launcher", default="mpiexec", help="what starts the ranks, without -n (default: %(default)s)"
-    )
-    exchange.add_argument(
-        "--out", type=Path, default=Path("results/bench/exchange"), help="folder of the results (default: %(default)s)"
-    )
+    _timed(exchange, rounds=5, of="how often each is measured", launched=True, written="exchange")
     meters = parts.add_parser("meters", help="what clocks and meters add to a step on CPU ranks")
     meters.add_argument("--ranks", type=int, default=2, help="on this node (default: %(default)s)")
-    meters.add_argument("--rounds", type=int, default=20, help="of four blocks (default: %(default)s)")
+    _timed(meters, rounds=20, of="of four blocks", launched=True)
     meters.add_argument("--steps", type=int, default=100, help="of a block (default: %(default)s)")
-    meters.add_argument(
-        "--launcher", default="mpiexec", help="what starts the ranks, without -n (default: %(default)s)"
-    )
     realign = parts.add_parser("realign", help="a layer with its bias folded into its weights, against addmm")
     realign.add_argument(
         "--shapes", nargs="+", metavar="ROWSxINPUTSxOUTPUTS", help="of layers, e.g. 75x600x150 (default: five of them)"
@@ -189,10 +178,19 @@ def bench(parser: argparse.ArgumentParser) -> None:
     realign.add_argument(
         "--dtype", choices=("float32", "float64", "float16"), default="float32", help="(default: %(default)s)"
     )
-    realign.add_argument("--rounds", type=int, default=9, help="how often each is measured (default: %(default)s)")
-    realign.add_argument(
-        "--out", type=Path, default=Path("results/bench/realign"), help="folder of the results (default: %(default)s)"
-    )
+    _timed(realign, rounds=9, of="how often each is measured", written="realign")
+
+
+def _timed(parser: argparse.ArgumentParser, rounds: int, of: str, launched: bool = False, written: str = "") -> None:
+    """Of several parts of `bench`."""
+    parser.add_argument("--rounds", type=int, default=rounds, help=f"{of} (default: %(default)s)")
+    if launched:
+        parser.add_argument(
+            "--launcher", default="mpiexec", help="what starts the ranks, without -n (default: %(default)s)"
+        )
+    if written:
+        folder = Path("results/bench", written)
+        parser.add_argument("--out", type=Path, default=folder, help="folder of the results (default: %(default)s)")
 
 
 def none(parser: argparse.ArgumentParser) -> None:

@@ -19,55 +19,60 @@ from ddp_hpc.workflow.plan import Item
 MOST_LINES = 40
 
 
-def studies(project: Project) -> list[dict[str, Any]]:
-    """Return a row per study: its runs and how many are finished; a wrong study says so in its row."""
-    rows: list[dict[str, Any]] = []
-    for name in project.studies:
-        try:
-            study_runs = project.study_runs(name)
-        except StudyError as error:
-            rows.append(
-                {"study": name, "runs": None, "finished": None, "description": f"WRONG: {error}".split("\n")[0]}
-            )
-            continue
-        finished = sum(project.store.finished(planned.run) for planned in study_runs.planned)
-        description = study_runs.study.description
-        rows.append({"study": name, "runs": len(study_runs.planned), "finished": finished, "description": description})
-    return rows
+KINDS = {"models": "model", "datasets": "dataset", "exchanges": "exchange", "tables": "table", "figures": "figure"}
 
 
-def choices(kind: str) -> list[dict[str, Any]]:
-    """Return a row per choice of a kind: its options, and its first line of documentation; or what is wrong with it."""
-    rows: list[dict[str, Any]] = []
-    for name in catalog.names(kind):
-        try:
-            options = catalog.options(kind, name).values()
-            what = catalog.summary(kind, name)
-        except catalog.CatalogError as error:
-            rows.append({kind: name, "options": None, "what": f"WRONG: {error}"})
-            continue
-        listed = [
-            {"name": option.name, "allowed": option.allowed, "default": option.plain_default} for option in options
+def rows(project: Project, what: str | None) -> list[dict[str, Any]]:
+    """Return the rows of `ddp-hpc list`: the studies; or the points of one; or the choices of a kind.
+
+    Raises:
+        ValueError: nothing is called so.
+    """
+    if what is None:
+        return [_study(project, name) for name in project.studies]
+    if what in KINDS:
+        return [_choice(KINDS[what], name) for name in catalog.names(KINDS[what])]
+    if what in project.studies:
+        return [fields | {"run": run} for run, fields in project.study_runs(what).varying.items()]
+    known = [*project.studies, *KINDS]
+    raise ValueError(f"nothing is called {what!r}{catalog.did_you_mean(what, known)}; expected: {', '.join(known)}")
+
+
+def _study(project: Project, name: str) -> dict[str, Any]:
+    """Return a study, its runs and how many are finished; or what is wrong with it."""
+    try:
+        study_runs = project.study_runs(name)
+    except StudyError as error:
+        return {"study": name, "runs": None, "finished": None, "description": f"WRONG: {error}".split("\n")[0]}
+    finished = sum(project.store.finished(planned.run) for planned in study_runs.planned)
+    description = study_runs.study.description
+    return {"study": name, "runs": len(study_runs.planned), "finished": finished, "description": description}
+
+
+def _choice(kind: str, name: str) -> dict[str, Any]:
+    """Return a choice, its options, and its first line of documentation; or what is wrong with it."""
+    try:
+        options = [
+            {"name": option.name, "allowed": option.allowed, "default": option.plain_default}
+            for option in catalog.options(kind, name).values()
         ]
-        rows.append({kind: name, "options": listed, "what": what})
-    return rows
+        return {kind: name, "options": options, "what": catalog.summary(kind, name)}
+    except catalog.CatalogError as error:
+        return {kind: name, "options": None, "what": f"WRONG: {error}"}
 
 
-def choice_lines(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows of `choices` with their options as text."""
+def readable(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows with the options of choices as text."""
 
     def shown(option: dict[str, Any]) -> str:
         default = option["default"]
         as_yaml = default if isinstance(default, str) else json.dumps(default)
         return f"{option['name']}: {option['allowed']} (default: {as_yaml})"
 
-    return [row | {"options": ", ".join(map(shown, row["options"] or ())) or None} for row in rows]
-
-
-def points(project: Project, name: str) -> list[dict[str, Any]]:
-    """Return a row per planned run of a study: the fields that vary, and its name."""
-    study_runs = project.study_runs(name)
-    return [fields | {"run": run} for run, fields in study_runs.varying.items()]
+    return [
+        row | {"options": ", ".join(map(shown, row["options"] or ())) or None} if "options" in row else row
+        for row in rows
+    ]
 
 
 def plan_values(

@@ -1,7 +1,9 @@
 """The command line: parse, call, write; nothing else. What a verb needs is imported when it is called."""
 
 import argparse
+import json
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -9,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from ddp_hpc.cli import arguments as takes
-
-KIND_WORDS = {"models": "model", "datasets": "dataset", "exchanges": "exchange", "tables": "table", "figures": "figure"}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -76,23 +76,10 @@ def _project() -> Any:
 
 def _list(options: argparse.Namespace) -> int:
     from ddp_hpc.cli import listing
-    from ddp_hpc.config.catalog import did_you_mean
     from ddp_hpc.system.terminal import write_rows
 
-    project = _project()
-    if options.what is None:
-        rows = listing.studies(project)
-    elif options.what in KIND_WORDS:
-        rows = listing.choices(KIND_WORDS[options.what])
-        rows = rows if options.json else listing.choice_lines(rows)
-    elif options.what in project.studies:
-        rows = listing.points(project, options.what)
-    else:
-        known = [*project.studies, *KIND_WORDS]
-        raise ValueError(
-            f"nothing is called {options.what!r}{did_you_mean(options.what, known)}; expected: {', '.join(known)}"
-        )
-    write_rows(rows, options.json)
+    rows = listing.rows(_project(), options.what)
+    write_rows(rows if options.json else listing.readable(rows), options.json)
     return 0
 
 
@@ -111,14 +98,10 @@ def _plan(options: argparse.Namespace) -> int:
     if options.write:
         plan.prepare(study_runs)
     if options.json:
-        import json
-
-        print(json.dumps(listing.plan_values(study_runs, items, asked, found), indent=1))
-    else:
-        what = "step" if options.profile and project.profile_config(options.profile).get("allocation") else "job"
-        said = [*listing.plan_lines(study_runs, items, options.all), *listing.asked_lines(asked, what)]
-        print("\n".join([*said, *packing.lines(found, len(asked))]))
-    return 0
+        return _say_json(listing.plan_values(study_runs, items, asked, found))
+    what = "step" if options.profile and project.profile_config(options.profile).get("allocation") else "job"
+    said = [*listing.plan_lines(study_runs, items, options.all), *listing.asked_lines(asked, what)]
+    return _say("\n".join([*said, *packing.lines(found, len(asked))]))
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -132,26 +115,18 @@ def _status(options: argparse.Namespace) -> int:
 
     study_runs = _project().study_runs(options.study)
     found = status.overview(study_runs)
-    if options.json:
-        import json
-
-        print(json.dumps(found, indent=1))
-    else:
-        print("\n".join(status.lines(study_runs, found)))
-    return 0
+    return _say_json(found) if options.json else _say("\n".join(status.lines(study_runs, found)))
 
 
 def _data(options: argparse.Namespace) -> int:
     from ddp_hpc.data._download import fetch
 
     project = _project()
-    print(fetch(options.dataset, project.data_folder, options.source or project.dataset_source(options.dataset)))
-    return 0
+    source = options.source or project.dataset_source(options.dataset)
+    return _say(fetch(options.dataset, project.data_folder, source))
 
 
 def _train(options: argparse.Namespace) -> int:
-    import shlex
-
     from ddp_hpc.execution.supervisor import supervise
 
     root = _root()
@@ -162,8 +137,7 @@ def _train(options: argparse.Namespace) -> int:
         said = f"{options.run} has a finished record; `--again` trains it again, and the new record takes its place"
         if options.trace:
             raise ValueError(f"nothing was traced: {said}")
-        print(f"nothing to do: {said}")
-        return 0
+        return _say(f"nothing to do: {said}")
     outcome = supervise(folder, launcher, data, limit, options.trace, options.checkpoint_every_s)
     line = f"{options.run}: {outcome.status}{f': {outcome.reason}' if outcome.reason else ''}\n"
     with suppress(OSError):  # a full disk must not make a failure of a result
@@ -228,17 +202,18 @@ def _bench(options: argparse.Namespace) -> int:
 
 
 def _schema(options: argparse.Namespace) -> int:
-    import json
-
     from ddp_hpc.config import reference
 
-    print(json.dumps(reference.schema(), indent=1))
-    return 0
+    return _say_json(reference.schema())
 
 
 def _say(text: object) -> int:
     print(text)
     return 0
+
+
+def _say_json(values: Any) -> int:
+    return _say(json.dumps(values, indent=1))
 
 
 VERBS = {
