@@ -193,7 +193,7 @@ def _seconds(folder: Path, study: dict) -> float:
         ),
         (
             {"sampling": "partitioned", "world_size": 2000},
-            ["dataset 'digits' has 1437", "world_size=2000"],
+            ["dataset 'digits' has 1437", "sampling=partitioned with world_size=2000"],
         ),
     ],
 )

@@ -243,7 +243,7 @@ def test_shapes_of_model_and_dataset_must_fit(monkeypatch):
 
 
 def test_adam_has_no_momentum_and_scaling_needs_its_base():
-    with pytest.raises(ValidationError, match=r"momentum=0\.9 belongs to sgd"):
+    with pytest.raises(ValidationError, match=r"momentum=0\.9 with optimizer=adam: it belongs to sgd"):
         spec.load(MINIMAL | {"optimizer": "adam", "momentum": 0.9})
     for fields in ({"learning_rate_scaling": "linear"}, {"base_batch_size": 32}):
         with pytest.raises(ValidationError, match="need base_batch_size"):

@@ -104,7 +104,7 @@ WRONG = {
     "not to be spread": (
         "  threads_per_rank: 1",
         "  placement: spread\n  ranks_per_node: 2",
-        ["world_size=1 cannot be spread over nodes of ranks_per_node=2", "its divisors"],
+        ["ranks_per_node=2 with world_size=1", "a divisor of world_size"],
     ),
     "partition with a blank": (
         "  threads_per_rank: 1",

@@ -38,7 +38,7 @@ def test_two_launches_at_once_need_no_two_ports_to_be_free(on_ranks):
 def test_nccl_is_refused_on_a_cpu_at_planning_if_that_is_known_and_else_at_the_start():
     with pytest.raises(ValueError, match=r"'nccl' works on cuda, given device=cpu; expected: .*gloo"):
         spec.load(SPEC | {"exchange": "nccl", "device": "cpu"})
-    with pytest.raises(LaunchError, match=r"'nccl' works on cuda, and this run is on cpu: allowed here: .*gloo"):
+    with pytest.raises(LaunchError, match=r"'nccl' works on cuda, and this run is on cpu: expected here: .*gloo"):
         check_exchange(spec.load(SPEC | {"exchange": "nccl"}), SimpleNamespace(hosts=1), torch.device("cpu"))
 
 

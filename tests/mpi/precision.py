@@ -71,7 +71,7 @@ def test_tf32_is_refused_where_there_is_none(monkeypatch):
     with pytest.raises(LaunchError, match=r"tf32 needs an NVIDIA GPU of compute capability 8\.0"):
         precision.choose("tf32", CPU)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
-    with pytest.raises(LaunchError, match="this run is on cuda:0: allowed here: full, bfloat16"):
+    with pytest.raises(LaunchError, match="this run is on cuda:0: expected here: full, bfloat16"):
         precision.choose("tf32", GPU)
 
 

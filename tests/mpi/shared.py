@@ -104,7 +104,7 @@ def test_any_grouping_follows_one_rank_with_the_whole_batch(comm, rule):
 
 
 def test_what_sums_within_a_group_must_be_for_the_device(comm):
-    with pytest.raises(placement.LaunchError, match="within=nccl on cpu; allowed there: shared_memory and gloo"):
+    with pytest.raises(placement.LaunchError, match="within=nccl on cpu; expected there: shared_memory and gloo"):
         make("hierarchical", replica_of(5), comm, within="nccl")
 
 

@@ -180,7 +180,7 @@ def test_what_the_machine_cannot_take_is_refused_by_plan_and_run(project, verb):
     sandbox.study("large", STUDY.replace("[2, 4]", "[2, 128]"))
     done = sandbox.call("ddp-hpc", verb, "--profile", "profiles/slurm", "large")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "world_size=128, 4 to a node needs 32 nodes, and partition gpu gives 16; allowed there" in done.stderr
+    assert "world_size=128, 4 to a node needs 32 nodes, and partition gpu gives 16; expected there" in done.stderr
     assert not (project.root / "results").exists()
 
 

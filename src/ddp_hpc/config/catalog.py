@@ -20,7 +20,6 @@ from pydantic import TypeAdapter, ValidationError
 PACKAGE = Path(__file__).parents[1]
 SIGNIFICANT_DIGITS = 12  # 0.1 + 0.2 and 0.3 are one grid value
 
-# Types an option may be annotated with, beside int, float, str, bool, None, tuple and Literal.
 PositiveInt = Annotated[int, Gt(0)]
 NotNegativeInt = Annotated[int, Ge(0)]
 PositiveFloat = Annotated[float, Gt(0)]
@@ -28,41 +27,25 @@ Fraction = Annotated[float, Interval(ge=0, lt=1)]
 Share = Annotated[float, Interval(gt=0, lt=1)]
 Megabytes = Annotated[float, Interval(ge=0.001, le=1e6)]  # of 1e6 bytes
 
-_NAMES = {
-    "int": int,
-    "float": float,
-    "str": str,
-    "bool": bool,
-    "tuple": tuple,
-    "None": None,
-    "Literal": Literal,
-    "PositiveInt": PositiveInt,
-    "NotNegativeInt": NotNegativeInt,
-    "PositiveFloat": PositiveFloat,
-    "Fraction": Fraction,
-    "Share": Share,
-    "Megabytes": Megabytes,
+# what an option may be annotated with, and for people: one such value, and several
+_TYPES: Mapping[str, tuple[Any, str, str]] = {
+    "int": (int, "an integer", "integers"),
+    "float": (float, "a number", "numbers"),
+    "str": (str, "a string", "strings"),
+    "bool": (bool, "true or false", "true or false"),
+    "None": (None, "null", "null"),
+    "PositiveInt": (PositiveInt, "an integer > 0", "integers > 0"),
+    "NotNegativeInt": (NotNegativeInt, "an integer ≥ 0", "integers ≥ 0"),
+    "PositiveFloat": (PositiveFloat, "a number > 0", "numbers > 0"),
+    "Fraction": (Fraction, "a number ≥ 0, < 1", "numbers ≥ 0, < 1"),
+    "Share": (Share, "a number > 0, < 1", "numbers > 0, < 1"),
+    "Megabytes": (Megabytes, "a number ≥ 0.001, ≤ 1e6", "numbers ≥ 0.001, ≤ 1e6"),
 }
-
-
-# each of them for people: one, and several
-_WORDS = {
-    "int": ("an integer", "integers"),
-    "float": ("a number", "numbers"),
-    "str": ("a string", "strings"),
-    "bool": ("true or false", "true or false"),
-    "None": ("null", "null"),
-    "PositiveInt": ("an integer > 0", "integers > 0"),
-    "NotNegativeInt": ("an integer ≥ 0", "integers ≥ 0"),
-    "PositiveFloat": ("a number > 0", "numbers > 0"),
-    "Fraction": ("a number ≥ 0, < 1", "numbers ≥ 0, < 1"),
-    "Share": ("a number > 0, < 1", "numbers > 0, < 1"),
-    "Megabytes": ("a number ≥ 0.001, ≤ 1e6", "numbers ≥ 0.001, ≤ 1e6"),
-}
+_NAMES = {name: kind for name, (kind, _, _) in _TYPES.items()} | {"tuple": tuple, "Literal": Literal}
 
 
 @dataclass(frozen=True)
-class Kind:
+class ChoiceKind:
     """One sort of choice: the folder that holds it and the function whose parameters are its options."""
 
     folder: str
@@ -70,11 +53,11 @@ class Kind:
 
 
 KINDS = {
-    "model": Kind("models", "build"),
-    "dataset": Kind("data", "build"),
-    "exchange": Kind("exchange", "make"),
-    "table": Kind("analysis/tables", "build"),
-    "figure": Kind("analysis/figures", "draw"),
+    "model": ChoiceKind("models", "build"),
+    "dataset": ChoiceKind("data", "build"),
+    "exchange": ChoiceKind("exchange", "make"),
+    "table": ChoiceKind("analysis/tables", "build"),
+    "figure": ChoiceKind("analysis/figures", "draw"),
 }
 
 
@@ -127,8 +110,8 @@ def _in_words(annotation: ast.expr, several: bool = False) -> str:
         case ast.Subscript(value=ast.Name(id="Literal"), slice=values):
             listed = values.elts if isinstance(values, ast.Tuple) else [values]
             return ", ".join(str(ast.literal_eval(value)) for value in listed)
-        case ast.Name() | ast.Constant(value=None) if ast.unparse(annotation) in _WORDS:
-            return _WORDS[ast.unparse(annotation)][several]
+        case ast.Name() | ast.Constant(value=None) if ast.unparse(annotation) in _TYPES:
+            return _TYPES[ast.unparse(annotation)][1 + several]
     return ast.unparse(annotation)
 
 

@@ -21,7 +21,7 @@ from ddp_hpc.config.types import STRICT, Float, OneOf, Positive, Real, Spelling
 from ddp_hpc.config.yaml_file import Key
 
 # as it stands in a cell: the white space of YAML's blocks is no part of it
-Line = Annotated[str, BeforeValidator(lambda text: " ".join(text.split()) if isinstance(text, str) else text)]
+OneLine = Annotated[str, BeforeValidator(lambda text: " ".join(text.split()) if isinstance(text, str) else text)]
 Range = tuple[float, float]
 ID = Spelling(r"^[a-z][a-z0-9_]{0,63}$", "lower-case letters, digits and _, not _ first, at most 64")
 CONDITIONS = ("complete", "within_cores", "quiet", "gpu")
@@ -86,10 +86,10 @@ class Claim(BaseModel):
 
     model_config = STRICT
     id: Annotated[str, ID] = Field(description="lower-case letters, digits and _; each once")
-    statement: Line = Field(min_length=1, description="what the source says, a sentence")
-    source: Line = Field(min_length=1, description="where it says so")
+    statement: OneLine = Field(min_length=1, description="what the source says, a sentence")
+    source: OneLine = Field(min_length=1, description="where it says so")
     published: Float | None = Field(None, description="the source's number; null where it gives only words")
-    unit: Line = Field("", description="of that number, and of ours")
+    unit: OneLine = Field("", description="of that number, and of ours")
     ours: Ours = Field(description="how our number is computed")
     expect: Expect | None = Field(
         None, description="what agrees with the source; with a trend that is increasing or decreasing, null: any change"

@@ -44,7 +44,8 @@ class Problems:
             elif isinstance(fault, ConflictError):
                 self._first.setdefault(self._told(problem, number, *fault.fields[:1]), _at(point, fault.fields))
             else:
-                name, option = str(problem["loc"][0]), fault.option if isinstance(fault, CatalogError) else None
+                name = str(problem["loc"][0]) if problem["loc"] else ""
+                option = fault.option if isinstance(fault, CatalogError) else None
                 names = [f"{name}.{option}", name] if option else [name]
                 self._first.setdefault(self._told(problem, number, *names), "")
 

@@ -98,44 +98,29 @@ class RunSpec(BaseModel):
         self._check_choices()
         self._check_samples()
         if self.optimizer == "adam" and self.momentum:
-            raise ConflictError(
-                f"momentum={self.momentum} belongs to sgd, adam has none; to compare both: "
-                f"zip: {{optimizer: [sgd, adam], momentum: [{self.momentum:g}, 0]}}",
-                "momentum",
-                "optimizer",
-            )
+            both = f"zip: {{optimizer: [sgd, adam], momentum: [{self.momentum:g}, 0]}}"
+            raise self._conflict(f"it belongs to sgd; to compare both: {both}", "momentum", "optimizer")
         if self.precision != "full" and self.dtype != "float32":
-            raise ConflictError(
-                f"precision={self.precision} with dtype={self.dtype}: it is about products of float32; "
-                "expected: full, or dtype=float32",
-                "precision",
-                "dtype",
+            raise self._conflict(
+                "it is about products of float32; expected: full, or dtype=float32", "precision", "dtype"
             )
         self._check_placement()
         if (self.learning_rate_scaling == "none") != (self.base_batch_size is None):
-            raise ConflictError(
-                f"learning_rate_scaling={self.learning_rate_scaling} with base_batch_size={self.base_batch_size}: "
-                "linear and sqrt need base_batch_size, none does not take it",
-                "learning_rate_scaling",
-                "base_batch_size",
-            )
+            why = "linear and sqrt need base_batch_size, none does not take it"
+            raise self._conflict(why, "learning_rate_scaling", "base_batch_size")
         return self
+
+    def _conflict(self, why: str, *fields: str) -> ConflictError:
+        values = {name: getattr(self, name) for name in fields}
+        shown = " with ".join(f"{name}={'null' if value is None else value}" for name, value in values.items())
+        return ConflictError(f"{shown}: {why}", *fields)
 
     def _check_placement(self) -> None:
         if self.placement != "spread" and self.ranks_per_node != 1:
-            raise ConflictError(
-                f"ranks_per_node={self.ranks_per_node} with placement={self.placement or 'null'}: it belongs to "
-                "placement: spread",
-                "ranks_per_node",
-                "placement",
-            )
+            raise self._conflict("it belongs to placement: spread", "ranks_per_node", "placement")
         if self.placement == "spread" and self.world_size % self.ranks_per_node:
-            raise ConflictError(
-                f"world_size={self.world_size} cannot be spread over nodes of ranks_per_node={self.ranks_per_node} "
-                "each; expected: its divisors",
-                "world_size",
-                "ranks_per_node",
-            )
+            why = "placement: spread needs as many ranks on each node; expected: a divisor of world_size"
+            raise self._conflict(why, "ranks_per_node", "world_size")
 
     def _check_budget(self) -> None:
         asked = self.budget.samples_seen
@@ -199,12 +184,8 @@ class RunSpec(BaseModel):
                 "device",
             )
         if self.evaluate_every_steps and not flags.get("SYNCHRONOUS", True):
-            raise ConflictError(
-                f"evaluate_every_steps={self.evaluate_every_steps} with exchange {name!r}: its ranks take their steps "
-                "each by itself, so there is no common step to evaluate after; expected: null, at the end only",
-                "evaluate_every_steps",
-                "exchange",
-            )
+            why = "its ranks take their steps each by itself, so none is common; expected: null, at the end only"
+            raise self._conflict(why, "evaluate_every_steps", "exchange")
 
     def _check_samples(self) -> None:
         """Check what is known of a dataset's size before it is read: TRAIN_SAMPLES and TEST_SAMPLES in its file."""
@@ -217,12 +198,8 @@ class RunSpec(BaseModel):
                     f"dataset {self.dataset.name!r}: {option}={wanted}, expected: 1 to {available}", "dataset"
                 )
         if self.sampling == "partitioned" and wanted is not None and wanted < self.world_size:
-            raise ConflictError(
-                f"sampling: partitioned over world_size={self.world_size} needs a sample for each rank, dataset "
-                f"{self.dataset.name!r} has {wanted}",
-                "sampling",
-                "dataset",
-            )
+            why = f"each rank needs a sample, dataset {self.dataset.name!r} has {wanted}"
+            raise self._conflict(why, "sampling", "world_size", "dataset")
 
     @property
     def global_batch_size(self) -> int:

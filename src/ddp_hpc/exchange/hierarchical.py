@@ -188,7 +188,7 @@ def make(
     allowed = ("nccl",) if device == "cuda" else ("shared_memory", "gloo")
     how = within or allowed[0]
     if how not in allowed:
-        raise LaunchError(f"within={how} on {device}; allowed there: {' and '.join(allowed)}")
+        raise LaunchError(f"within={how} on {device}; expected there: {' and '.join(allowed)}")
     node = MPI.Intracomm(comm.Split_type(MPI.COMM_TYPE_SHARED, key=comm.rank))
     node_number = node.bcast(comm.rank)
     group_number = comm.rank // ranks_per_group if ranks_per_group else node_number

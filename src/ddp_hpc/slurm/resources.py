@@ -175,12 +175,12 @@ def _check_nodes(spec: RunSpec, name: str, partition: Partition, slots: int, nod
         way = f"spread, {ranks} to a node," if spec.placement == "spread" else f"{ranks} to a node"
         raise ImpossibleError(
             f"world_size={spec.world_size}, {way} needs {nodes} nodes, and partition {name} gives {partition.nodes}; "
-            f"allowed there: up to {partition.nodes * ranks} ranks"
+            f"expected there: up to {partition.nodes * ranks} ranks"
         )
     if nodes > 1 and catalog.constants("exchange", spec.exchange.name).get("ONE_NODE"):
         raise ImpossibleError(
             f"exchange {spec.exchange.name!r} works within one node, and world_size={spec.world_size} needs {nodes}, "
-            f"for {each}; allowed there: up to {ranks} ranks"
+            f"for {each}; expected there: up to {ranks} ranks"
         )
 
 

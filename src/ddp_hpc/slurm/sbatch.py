@@ -30,7 +30,7 @@ def step_line(request: Request, launcher: str) -> str:
     """
     if "srun" not in (os.path.basename(word) for word in shlex.split(launcher)):
         raise MachineError(
-            f"launcher: given {launcher!r}; allowed with `allocation: true`: srun, which places runs in the job"
+            f"launcher: given {launcher!r}; expected with `allocation: true`: srun, which places runs in the job"
         )
     if not request.gpus:  # else the step would have all GPUs of the job, and the others wait
         return f"env -u SLURM_GPUS -u SLURM_GPUS_PER_NODE {launcher} --exact --mem=0 --gres=none {_srun(request)}"

@@ -151,7 +151,7 @@ def check_exchange(spec: RunSpec, placement: Placement, device: "torch.device") 
         able = [other for other in flags if device.type in catalog.devices(other)]
         raise LaunchError(
             f"exchange {str(spec.exchange)!r} works on {' and '.join(devices)}, and this run is on {device.type}: "
-            f"allowed here: {', '.join(able)}"
+            f"expected here: {', '.join(able)}"
         )
 
 
@@ -187,5 +187,5 @@ def _check_gpus(places: list[tuple[str, str | None]], spec: RunSpec) -> None:
             ]
             raise LaunchError(
                 f"{shared}, which exchange {spec.exchange.name!r} cannot: NCCL takes one rank per GPU; "
-                f"allowed here, by MPI: {', '.join(able)}"
+                f"expected here, by MPI: {', '.join(able)}"
             )

@@ -28,7 +28,7 @@ def choose(precision: str, device: torch.device) -> Arithmetic:
     if tf32 and not able:
         raise LaunchError(
             f"precision: tf32 needs an NVIDIA GPU of compute capability 8.0 (A100) or later, this run is on {device}: "
-            "allowed here: full, bfloat16"
+            "expected here: full, bfloat16"
         )
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
     torch.backends.cudnn.allow_tf32 = tf32  # by default torch rounds convolutions, but not products
