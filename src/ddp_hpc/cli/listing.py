@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from ddp_hpc.config import catalog
@@ -79,14 +79,14 @@ def plan_values(
     study_runs: StudyRuns, items: Sequence[Item], asked: Mapping[str, Request], found: Sequence[Packing] = ()
 ) -> dict[str, Any]:
     """Return the plan as plain values: study, notes, counts, hours, ways, and every run with what it asks for."""
-    cost = _cost(items)
-    times = {name: value for name, value in asdict(cost).items() if name.endswith("_s")}
+    waiting, known, seconds = _cost(items)
+    hours = {f"{name.removesuffix('_s')}_h": value / 3600 if known else None for name, value in seconds.items()}
     return {
         "study": study_runs.study.name,
         "notes": list(study_runs.notes),
         "counts": Counter(item.action for item in items),
-        "to_train": cost.to_train,
-        "hours": {"of_runs": cost.known} | {f"{name[:-2]}_h": value and value / 3600 for name, value in times.items()},
+        "to_train": waiting,
+        "hours": {"of_runs": known} | hours,
         "ways": [asdict(one) | {"better": one.better} for one in found],
         "runs": [_planned(item, asked.get(item.planned.run)) for item in items],
     }
@@ -163,36 +163,25 @@ def _by_reason(study_runs: StudyRuns, items: Sequence[Item]) -> list[str]:
     return lines
 
 
-@dataclass(frozen=True)
-class _Cost:
-    """What the runs to train will take, as far as it is known: seconds one after the other, and times their ranks."""
+def _cost(items: Sequence[Item]) -> tuple[int, int, dict[str, float]]:
+    """Return the number of runs to train, of how many it is known what they take, and what those take.
 
-    to_train: int
-    known: int
-    low_s: float | None = None
-    middle_s: float | None = None
-    high_s: float | None = None
-    ranks_s: float | None = None
-
-
-def _cost(items: Sequence[Item]) -> _Cost:
+    That is seconds one after the other, and times their ranks.
+    """
     waiting = [item for item in items if item.will_run]
     known = [(item.estimate, item.planned.spec.world_size) for item in waiting if item.estimate]
-    if not known:
-        return _Cost(len(waiting), 0)
-    low, middle, high = (sum(getattr(one, name) for one, _ in known) for name in ("low_s", "middle_s", "high_s"))
-    return _Cost(len(waiting), len(known), low, middle, high, sum(one.middle_s * ranks for one, ranks in known))
+    seconds = {name: sum(getattr(one, name) for one, _ in known) for name in ("low_s", "middle_s", "high_s")}
+    return len(waiting), len(known), seconds | {"ranks_s": sum(one.middle_s * ranks for one, ranks in known)}
 
 
 def _how_long(items: Sequence[Item]) -> list[str]:
-    cost = _cost(items)
-    if not cost.to_train:
+    waiting, known, seconds = _cost(items)
+    if not waiting:
         return ["nothing is to be trained"]
-    to_train = f"{counted(cost.to_train, 'run')} to train"
-    if cost.low_s is None or cost.middle_s is None or cost.high_s is None or cost.ranks_s is None:
+    to_train = f"{counted(waiting, 'run')} to train"
+    if not known:
         return [f"{to_train}; how long is not known: no run like them has finished"]
-    low, middle, high = (duration(seconds) for seconds in (cost.low_s, cost.middle_s, cost.high_s))
+    low, middle, high = (duration(seconds[name]) for name in ("low_s", "middle_s", "high_s"))
     spread = "" if low == high else f" ({low} to {high})"
-    unknown = cost.to_train - cost.known
-    more = f"; not counted: {unknown} like which none has finished" if unknown else ""
-    return [f"{to_train}: about {middle} one after the other{spread}, {rank_time(cost.ranks_s)}{more}"]
+    more = f"; not counted: {waiting - known} like which none has finished" if waiting > known else ""
+    return [f"{to_train}: about {middle} one after the other{spread}, {rank_time(seconds['ranks_s'])}{more}"]

@@ -12,7 +12,6 @@ from ddp_hpc.config.types import canonical_json
 from ddp_hpc.config.validation import reason
 
 T = TypeVar("T", bound=Hashable)
-FIRST, SECOND = 0, 1
 
 
 def values(pairs: Pairs) -> tuple[Any, Any]:
@@ -21,15 +20,13 @@ def values(pairs: Pairs) -> tuple[Any, Any]:
     Raises:
         ValueError: one of them is no value of that field.
     """
-    found = []
-    for value in pairs.values:
-        try:
-            found.append(field_type(pairs.axis).validate_python(value, strict=True))
-        except ValidationError as error:
-            raise ValueError(f"values: {reason(error.errors()[0])}") from None
-    if found[FIRST] == found[SECOND]:
+    try:
+        first, second = (field_type(pairs.axis).validate_python(value, strict=True) for value in pairs.values)
+    except ValidationError as error:
+        raise ValueError(f"values: {reason(error.errors()[0])}") from None
+    if first == second:
         raise ValueError(f"values: given {pairs.values[0]!r} twice, expected: two that differ")
-    return found[FIRST], found[SECOND]
+    return first, second
 
 
 def sides(pairs: Pairs, specs: Iterable[RunSpec]) -> dict[str, list[RunSpec | None]]:

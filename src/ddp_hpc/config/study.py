@@ -1,6 +1,7 @@
 """The study file: its keys, their types and defaults."""
 
 import json
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -206,35 +207,31 @@ class Study(BaseModel):
         out = {constant for constant, lacks in lacking.items() if lacks}
         return [name for name in catalog.names(kind) if not out & set(catalog.constants(kind, name))]
 
-    @property
-    def _parts(self) -> list[dict[str, Any]]:
-        """Where fields of specs stand: base, grids and what is zipped in them."""
-        return [self.base, *self.grid, *(group for grid in self.grid for group in listed(grid.get("zip", [])))]
+    @cached_property
+    def _written(self) -> dict[str, set[str]]:
+        """The values, as JSON, that base, grids and what is zipped in them give to each field, axis and option."""
+        parts = [self.base, *self.grid, *(group for grid in self.grid for group in listed(grid.get("zip", [])))]
+        found: dict[str, set[str]] = {}
+        for name, value in (item for part in parts for item in part.items()):
+            found.setdefault(name, set()).update(json.dumps(one, sort_keys=True, default=str) for one in listed(value))
+        return found
 
     @property
     def _on_gpus(self) -> bool:
         """Whether the study names GPUs as the device of any point."""
-        return any("cuda" in listed(part.get("device", [])) for part in self._parts)
+        return '"cuda"' in self._written.get("device", ())
 
     @property
     def _searches(self) -> bool:
         """Whether any axis of the search, or an option of it, has several values."""
-        found: dict[str, set[str]] = {}
-        for part in self._parts:
-            for name, value in part.items():
-                field = name.partition(".")[0].replace(GLOBAL_BATCH, "batch_size")
-                if field in self.search:
-                    found.setdefault(name, set()).update(json.dumps(item, sort_keys=True) for item in listed(value))
-        return any(len(values) > 1 for values in found.values())
+        fields = {name: name.partition(".")[0].replace(GLOBAL_BATCH, "batch_size") for name in self._written}
+        return any(len(self._written[name]) > 1 for name, field in fields.items() if field in self.search)
 
     @property
     def _several_exchanges(self) -> bool:
-        """Whether the grid has more than one way to exchange gradients beside `none`, or several options of one."""
-        parts = self._parts
-        if any(name.startswith("exchange.") and len(listed(part[name])) > 1 for part in parts for name in part):
-            return True
-        named = [value for part in parts if "exchange" in part for value in listed(part["exchange"])]
-        return len({json.dumps(value, sort_keys=True) for value in named if value != "none"}) > 1
+        """Whether there is more than one way to exchange gradients beside `none`, or several values of an option."""
+        ways = [values - {'"none"'} for name, values in self._written.items() if name.partition(".")[0] == "exchange"]
+        return any(len(values) > 1 for values in ways)
 
 
 KEYS = tuple(Study.model_fields)
