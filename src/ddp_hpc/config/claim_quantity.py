@@ -3,12 +3,11 @@
 from math import inf
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, field_validator, model_validator
 
 from ddp_hpc import perfmodel
 from ddp_hpc.config import catalog
-from ddp_hpc.config.budget import Budget
-from ddp_hpc.config.errors import given, unknown
+from ddp_hpc.config.errors import unknown
 from ddp_hpc.config.types import STRICT, Float, OneOf, Positive, Real
 from ddp_hpc.config.yaml_file import Key
 
@@ -37,19 +36,6 @@ class Cells(BaseModel):
         description="which rows: columns and their value, or a list of values, spelled as in `grid`, e.g. "
         "`{world_size: 4, exchange: ring}`",
     )
-
-    @field_validator("where")
-    @classmethod
-    def _budgets(cls, where: dict[str, Any]) -> dict[str, Any]:
-        wanted = where.get("budget")
-        for one in wanted if isinstance(wanted, list) else [wanted]:
-            try:
-                if isinstance(one, dict):
-                    Budget.model_validate(one)
-            except ValidationError as error:
-                one_of = f"one of {', '.join(Budget.model_fields)} with its number, e.g. {{steps: 100}}"
-                raise ValueError(f"budget: given {given(one)}, expected: {one_of}") from error
-        return where
 
 
 class Ratio(BaseModel):

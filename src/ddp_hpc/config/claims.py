@@ -23,7 +23,7 @@ from ddp_hpc.config.yaml_file import Key
 # as it stands in a cell: the white space of YAML's blocks is no part of it
 OneLine = Annotated[str, BeforeValidator(lambda text: " ".join(text.split()) if isinstance(text, str) else text)]
 Range = tuple[float, float]
-ID = Spelling(r"^[a-z][a-z0-9_]{0,63}$", "lower-case letters, digits and _, not _ first, at most 64")
+ID = Spelling(r"^[a-z][a-z0-9_]{0,63}$", "lower-case letters, digits and _, a letter first, at most 64")
 CONDITIONS = ("complete", "within_cores", "quiet", "gpu")
 
 

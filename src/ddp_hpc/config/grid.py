@@ -172,21 +172,16 @@ def _resolved(point: Point) -> Point:
                 fields[choice] = {"name": whole, option: value}
             elif isinstance(whole, Mapping):
                 fields[choice] = {**whole, option: value}
-    total = catalog.integral(point.get(GLOBAL_BATCH))
-    if total is not None:
-        if "batch_size" in fields:
-            raise ConflictError(
-                f"{GLOBAL_BATCH}={total} and batch_size={fields['batch_size']}: give one of the two", GLOBAL_BATCH
-            )
-        ranks = catalog.integral(fields.get("world_size"))
-        if type(total) is not int or total < 1:
-            raise ConflictError(f"{GLOBAL_BATCH}: given {total!r}, expected: an integer greater than 0", GLOBAL_BATCH)
-        if type(ranks) is int and ranks > 0:  # else the spec says what is wrong with world_size
-            if total % ranks:
-                raise ConflictError(
-                    f"{GLOBAL_BATCH}={total} cannot be shared equally among world_size={ranks} ranks", GLOBAL_BATCH
-                )
-            fields["batch_size"] = total // ranks
-        else:
-            fields["batch_size"] = total
-    return fields
+    total, ranks = catalog.integral(point.get(GLOBAL_BATCH)), catalog.integral(fields.get("world_size"))
+    shared = ranks if type(ranks) is int and ranks > 0 else 1  # the spec says what is wrong with world_size
+    if total is None:
+        return fields
+    if "batch_size" in fields:
+        why = f"{GLOBAL_BATCH}={total} and batch_size={fields['batch_size']}: give one of the two"
+    elif type(total) is not int or total < 1:
+        why = f"{GLOBAL_BATCH}: given {total!r}, expected: an integer greater than 0"
+    elif total % shared:
+        why = f"{GLOBAL_BATCH}={total} cannot be shared equally among world_size={ranks} ranks"
+    else:
+        return fields | {"batch_size": total // shared}
+    raise ConflictError(why, GLOBAL_BATCH)

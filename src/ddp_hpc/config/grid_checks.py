@@ -71,7 +71,8 @@ def _impossible(pattern: Mapping[str, Any], place: Key, document: Document) -> I
             try:
                 field_type(name).validate_python(value, strict=True)
             except ValidationError as error:
-                problem = {**error.errors()[0], "loc": (name,)}
+                problem = error.errors()[0]
+                problem["loc"] = (name, *problem["loc"])
                 yield explain(problem, document, RunSpec, place=(*place, name))
 
 
