@@ -60,6 +60,7 @@ WRONG = {
     "id": ("id: noise", "id: Noise!", [":6:", "given 'Noise!'", "lower-case letters"]),
     "no source": ("    source: A. Author (2017)\n", "", [":6:", "claims.source is missing"]),
     "value of a field": ("{world_size: 2}", "{world_size: two}", [":12:", "world_size: given 'two'", "an integer"]),
+    "budget of cells": ("{world_size: 2}", "{budget: {stepz: 2}}", [":12:", "unknown key 'stepz'", "mean 'steps'"]),
     "number of text": ("published: 2.6", "published: much", [":9:", "given 'much'", "a number"]),
 }
 
