@@ -117,10 +117,10 @@ def test_a_filter_sees_defaults_options_choices_and_shared_batches(tmp_path):
     }
     found = expand(tmp_path, study)
     assert sorted(f"{s.model} {s.exchange} {s.world_size} x {s.batch_size}" for s in found.specs) == [
+        "mlp (widths 8) ring 1 x 32",
         "mlp none 1 x 32",
         "mlp ring 1 x 32",
         "mlp ring 2 x 16",
-        "mlp (widths 8) ring 1 x 32",
     ]
 
 
