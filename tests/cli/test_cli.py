@@ -153,7 +153,7 @@ def test_progress_tells_runs_apart_on_little_space(project, capsys):
     project.study("short", BASE + "grid: {learning_rate: [11, 12], optimizer: [sgd, adam], seed: [1, 2]}\n")
     study_runs = Project.here(project.root).study_runs("short")
     last = study_runs.planned[-1].run
-    journal = study_runs.store.folder(last) / "attempts" / "1"
+    journal = study_runs.store.run(last).path / "attempts" / "1"
     shown = progress.TrainingProgress(study_runs, study_runs.planned)
     shown.line = ProgressLine(at_once=True)
     journal.mkdir(parents=True)
@@ -177,7 +177,7 @@ def test_time_left_counts_what_runs_side_by_side_have_done(project, capsys):
     shown = progress.TrainingProgress(study_runs, study_runs.planned)
     shown.line = ProgressLine(at_once=True)
     shown.began -= 79
-    journals = [study_runs.store.folder(one.run) / "attempts" / "1" for one in study_runs.planned]
+    journals = [study_runs.store.run(one.run).path / "attempts" / "1" for one in study_runs.planned]
     for journal in journals:
         journal.mkdir(parents=True)
         (journal / "progress.json").write_text(json.dumps({"step": 90, "steps_asked": 100, "eta_s": 8}))

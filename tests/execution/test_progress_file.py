@@ -8,6 +8,7 @@ from sandbox import wait_for
 
 from ddp_hpc.config import spec
 from ddp_hpc.execution import progress_file
+from ddp_hpc.runs.attempt import Attempt
 
 BASE = {"model": "mlp", "dataset": "digits", "exchange": "none", "world_size": 1, "batch_size": 16}
 
@@ -32,7 +33,7 @@ def test_the_time_left_follows_from_the_budget(budget, step, elapsed_s, left_s):
 def test_the_latest_step_is_in_the_file_after_a_while(tmp_path, monkeypatch):
     monkeypatch.setattr(progress_file, "EVERY_S", 0.02)
     file = tmp_path / "progress.json"
-    told = progress_file.ProgressFile(file, of())
+    told = progress_file.ProgressFile(Attempt(tmp_path), of())
 
     time.sleep(0.1)
     assert not file.exists()  # nothing to tell
@@ -49,7 +50,7 @@ def test_the_latest_step_is_in_the_file_after_a_while(tmp_path, monkeypatch):
 
 def test_a_disk_that_refuses_ends_no_training(tmp_path, monkeypatch):
     monkeypatch.setattr(progress_file, "EVERY_S", 0.02)
-    told = progress_file.ProgressFile(tmp_path / "not there" / "progress.json", of())
+    told = progress_file.ProgressFile(Attempt(tmp_path / "not there"), of())
     told.tell(10, 0.1, 5.0)
     time.sleep(0.1)
     (tmp_path / "not there").mkdir()
@@ -58,21 +59,22 @@ def test_a_disk_that_refuses_ends_no_training(tmp_path, monkeypatch):
     told.close()
 
 
-def test_progress_updates_one_line_on_a_terminal(capsys):
-    progress = progress_file.ProgressLine(of(world_size=2, exchange="ring"), on_terminal=True)
-    for step in (10, 20, 40):
+def test_progress_is_a_line_with_loss_rate_and_time_left_and_the_last_one_stays(capsys):
+    progress = progress_file.StepProgress(
+        of(world_size=2, exchange="ring"), heading=lambda: "2 ranks", on_terminal=True
+    )
+    for step in (20, 21, 40):
         progress(step, 0.41, step / 10)
     progress.close()
-    out = capsys.readouterr().out
-    assert out.count("\n") == 1
-    assert out.count("\r") == 3
-    assert "step 20/40  loss 0.41  3.2e+02 samples/s  ETA 2 s" in out
+    first, second, _ = capsys.readouterr().out.split("\n")
+    assert first == "2 ranks"
+    assert "step 20/40  loss 0.41  3.2e+02 samples/s  ETA 2 s" in second
+    assert "step 40/40" in second
+    assert "step 21" not in second
 
 
-def test_progress_is_sparse_in_a_log(capsys):
-    progress = progress_file.ProgressLine(of(world_size=2, exchange="ring", budget={"seconds": 60}), on_terminal=False)
-    for second in range(1, 60):
-        progress(second, 1.0, float(second))
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 6
-    assert lines[1] == "step 11  loss 1  32 samples/s  ETA 49 s"
+def test_without_a_number_of_steps_the_time_left_is_that_of_the_budget(capsys):
+    progress = progress_file.StepProgress(of(budget={"seconds": 60}, batch_size=32), on_terminal=False)
+    progress(11, 1.0, 11.0)
+    progress(12, 1.0, 12.0)  # too early for another line
+    assert capsys.readouterr().out.splitlines() == ["step 11  loss 1  32 samples/s  ETA 49 s"]

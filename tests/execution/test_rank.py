@@ -13,9 +13,10 @@ import pytest
 import torch
 
 from ddp_hpc.config import spec
-from ddp_hpc.execution import attempt_end
-from ddp_hpc.execution.rank import _kind_of
+from ddp_hpc.execution.rank import _status_of
 from ddp_hpc.runs import identity, records
+from ddp_hpc.runs.attempt import Attempt
+from ddp_hpc.runs.ending import Evidence, classify
 from ddp_hpc.system.process import boot_id
 
 FAULTY = Path(__file__).parents[1] / "mpi" / "faulty_rank.py"
@@ -137,7 +138,7 @@ def test_another_number_of_ranks_is_refused_before_training(attempt, mpiexec):
     assert done.returncode == 3
     assert "expected 4 ranks, MPI reports 1 (launcher or MPI build mismatch)" in done.stdout
     report = reports(folder)["rank-0.json"]
-    assert (report["error"], report["kind"], report["steps"]) == ("LaunchError", "launch", 0)
+    assert (report["error"], report["status"], report["steps"]) == ("LaunchError", "launch_failed", 0)
     assert not (folder / "run.parquet").exists()
 
 
@@ -149,14 +150,14 @@ def test_code_that_changed_since_planning_is_refused(attempt, mpiexec):
 
 
 @pytest.mark.parametrize(
-    ("how", "error", "message", "kind"),
+    ("how", "error", "message", "status"),
     [
-        ("raise", "RuntimeError", "the disk is on fire", "error"),
-        ("exit", "SystemExit", "0", "error"),
+        ("raise", "RuntimeError", "the disk is on fire", "crashed"),
+        ("exit", "SystemExit", "0", "crashed"),
         ("gpu memory", "OutOfMemoryError", "CUDA out of memory: as a device would say it", "oom_gpu"),
     ],
 )
-def test_a_rank_that_fails_ends_all_and_says_why(attempt, mpiexec, how, error, message, kind):
+def test_a_rank_that_fails_ends_all_and_says_why(attempt, mpiexec, how, error, message, status):
     folder = attempt()
     began = time.monotonic()
     done = mpiexec(2, FAULTY, folder, how, 1, timeout_s=30)
@@ -164,7 +165,7 @@ def test_a_rank_that_fails_ends_all_and_says_why(attempt, mpiexec, how, error, m
     assert time.monotonic() - began < 30
     assert f"rank 1 on {os.uname().nodename}: {error}: {message}" in done.stdout
     report = reports(folder)["rank-1.json"]
-    assert (report["rank"], report["error"], report["message"], report["kind"]) == (1, error, message, kind)
+    assert (report["rank"], report["error"], report["message"], report["status"]) == (1, error, message, status)
     assert report["steps"] == len(report["curve"]["rank_loss"]) == len(report["curve"]["t_s"]) == 19
     assert not (folder / "run.parquet").exists()
 
@@ -191,9 +192,9 @@ def test_a_crash_within_mpi_init_is_the_launch_not_the_training(attempt, number,
     )
 
     assert done.returncode == 128 + number
-    outcome = attempt_end.judge(done.returncode, folder, [])
-    assert outcome.status == "launch_failed"
-    assert re.fullmatch(f"rank 0 on .*: killed by {number.name} before MPI was up{more}", outcome.reason)
+    ending = classify(Evidence(exit_code=done.returncode, reports=Attempt(folder).reports))
+    assert ending.status == "launch_failed"
+    assert re.fullmatch(f"rank 0 on .*: killed by {number.name} before MPI was up{more}", ending.reason)
 
 
 def test_a_thread_that_lives_on_holds_no_rank(attempt, mpiexec):
@@ -205,7 +206,7 @@ def test_a_thread_that_lives_on_holds_no_rank(attempt, mpiexec):
 def test_memory_that_does_not_suffice_is_told_apart():
     with pytest.raises(RuntimeError) as torchs:
         torch.empty(1 << 50)
-    assert _kind_of(torchs.value) == _kind_of(MemoryError()) == "oom_host"
-    assert _kind_of(torch.cuda.OutOfMemoryError("CUDA out of memory")) == "oom_gpu"
-    assert _kind_of(RuntimeError("CUDA error: out of memory")) == "oom_gpu"
-    assert _kind_of(ValueError("out of range")) == "error"
+    assert _status_of(torchs.value) == _status_of(MemoryError()) == "oom_host"
+    assert _status_of(torch.cuda.OutOfMemoryError("CUDA out of memory")) == "oom_gpu"
+    assert _status_of(RuntimeError("CUDA error: out of memory")) == "oom_gpu"
+    assert _status_of(ValueError("out of range")) == "crashed"

@@ -11,14 +11,16 @@ import pytest
 from fake_slurm import line, says, shown
 
 from ddp_hpc.runs import lease
+from ddp_hpc.runs.attempt import Attempt
 from ddp_hpc.slurm import client
+from ddp_hpc.system import deadlines
 from ddp_hpc.system.process import process_created
 
 
 @pytest.fixture
 def cluster(tmp_path, monkeypatch):
     client.forget()
-    monkeypatch.setattr(lease, "ENDING_S", 0.2)
+    monkeypatch.setattr(deadlines, "PREDECESSOR_S", 0.2)
     yield lambda **commands: fake_slurm.install(tmp_path / "bin", monkeypatch, commands)
     client.forget()
 
@@ -30,15 +32,11 @@ def attempt(run, number, silent_s=0.0, **started):
     at = {"at": "2026-01-31T08:00:00+00:00", "host": "node1", "pid": 4, "process_created": 5, "slurm_job": None}
     (journal / "started.json").write_text(json.dumps(at | started))
     os.utime(journal / "started.json", (time.time() - silent_s,) * 2)
-    return journal
-
-
-def is_alive(journal):
-    return lease.alive(journal, json.loads((journal / "started.json").read_text()))
+    return Attempt(journal)
 
 
 HERE = {"host": os.uname().nodename, "pid": os.getpid(), "process_created": process_created(os.getpid())}
-OLD = 10 * lease.SILENT_S
+OLD = 10 * deadlines.SILENT_S
 
 
 @pytest.mark.parametrize(
@@ -57,13 +55,13 @@ def test_on_another_host_slurm_knows_and_the_heartbeat_counts_when_it_does_not_a
     tmp_path, cluster, squeue, scontrol, silent_s, expected
 ):
     cluster(squeue=squeue, scontrol=scontrol)
-    assert is_alive(attempt(tmp_path, 1, silent_s, slurm_job="17")) is expected
+    assert lease.alive(attempt(tmp_path, 1, silent_s, slurm_job="17")) is expected
 
 
 @pytest.mark.parametrize(("silent_s", "expected"), [(0, True), (OLD, False)])
 def test_an_allocation_for_many_runs_outlives_the_supervisor_of_one(tmp_path, cluster, silent_s, expected):
     cluster(squeue=says(line(17, "RUNNING").replace("rule_train_wildcards_one", "")))
-    assert is_alive(attempt(tmp_path, 1, silent_s, slurm_job="17")) is expected
+    assert lease.alive(attempt(tmp_path, 1, silent_s, slurm_job="17")) is expected
 
 
 @pytest.mark.parametrize(("silent_s", "expected"), [(0, True), (OLD, False)])
@@ -71,22 +69,22 @@ def test_an_allocation_for_many_runs_outlives_the_supervisor_of_one(tmp_path, cl
 def test_without_slurm_only_the_heartbeat_tells(tmp_path, cluster, job, silent_s, expected):
     cluster()
     journal = attempt(tmp_path, 1, silent_s, slurm_job=job)
-    assert is_alive(journal) is expected
+    assert lease.alive(journal) is expected
     lease.beat(journal)
-    assert is_alive(journal) is True
+    assert lease.alive(journal) is True
 
 
 def test_on_this_host_the_process_tells_whatever_slurm_says(tmp_path, cluster):
     cluster(squeue=says(line(17, "RUNNING")))
-    assert is_alive(attempt(tmp_path, 1, OLD, **HERE)) is True
-    assert is_alive(attempt(tmp_path, 2, 0, **HERE | {"process_created": 1}, slurm_job="17")) is False
+    assert lease.alive(attempt(tmp_path, 1, OLD, **HERE)) is True
+    assert lease.alive(attempt(tmp_path, 2, 0, **HERE | {"process_created": 1}, slurm_job="17")) is False
 
 
 def test_a_second_supervisor_is_refused_and_told_who_works(tmp_path, cluster):
     cluster(squeue=says(line(17, "RUNNING")))
     attempt(tmp_path, 1, slurm_job="17")
     with pytest.raises(lease.HeldError, match=r"attempt 1: since 2026-.* on node1, pid 4, Slurm job 17"):
-        lease.take(tmp_path, attempt(tmp_path, 2, **HERE))
+        lease.take(attempt(tmp_path, 2, **HERE))
 
 
 def test_of_several_that_start_at_once_the_first_goes_on(tmp_path, cluster):
@@ -95,33 +93,33 @@ def test_of_several_that_start_at_once_the_first_goes_on(tmp_path, cluster):
     second, third = attempt(tmp_path, 2, **HERE), attempt(tmp_path, 3, **HERE)
     for journal in (second, third):
         with pytest.raises(lease.HeldError, match=r"attempt [12]: "):
-            lease.take(tmp_path, journal)
-    lease.take(tmp_path, attempt(tmp_path, 0, **HERE))
+            lease.take(journal)
+    lease.take(attempt(tmp_path, 0, **HERE))
 
 
 def test_one_that_is_about_to_leave_this_host_is_waited_for(tmp_path, cluster, monkeypatch):
     cluster()
-    monkeypatch.setattr(lease, "ENDING_S", 30)
+    monkeypatch.setattr(deadlines, "PREDECESSOR_S", 30)
     sleeper = subprocess.Popen(["/bin/sleep", "1"])
     attempt(tmp_path, 1, **HERE | {"pid": sleeper.pid, "process_created": process_created(sleeper.pid)})
     threading.Thread(target=sleeper.wait).start()
-    lease.take(tmp_path, attempt(tmp_path, 2, **HERE))
+    lease.take(attempt(tmp_path, 2, **HERE))
     assert sleeper.poll() == 0
 
 
 def test_attempts_that_have_ended_or_died_are_no_hindrance(tmp_path, cluster):
     cluster(squeue="exit 0", scontrol="exit 1")
-    (attempt(tmp_path, 1, **HERE) / "ended.json").write_text("{}")
+    (attempt(tmp_path, 1, **HERE).path / "ended.json").write_text("{}")
     attempt(tmp_path, 2, **HERE | {"process_created": 1})
     attempt(tmp_path, 3, OLD)
     attempt(tmp_path, 4, slurm_job="17")
-    lease.take(tmp_path, attempt(tmp_path, 5, **HERE))
+    lease.take(attempt(tmp_path, 5, **HERE))
 
 
 def test_an_attempt_that_has_no_journal_yet_has_just_begun(tmp_path):
-    attempt = tmp_path / "attempts" / "1"
-    attempt.mkdir(parents=True)
-    assert lease.alive(attempt, {})
-    long_ago = time.time() - lease.SILENT_S - 1
-    os.utime(attempt, (long_ago, long_ago))
-    assert not lease.alive(attempt, {})
+    folder = tmp_path / "attempts" / "1"
+    folder.mkdir(parents=True)
+    assert lease.alive(Attempt(folder))
+    long_ago = time.time() - deadlines.SILENT_S - 1
+    os.utime(folder, (long_ago, long_ago))
+    assert not lease.alive(Attempt(folder))

@@ -8,10 +8,11 @@ import fake_slurm
 import pytest
 from fake_slurm import line, says, shown
 
-from ddp_hpc.runs import lease
-from ddp_hpc.runs.state import State, keep, record_is_late, state_of
+from ddp_hpc.runs.ending import Ending
+from ddp_hpc.runs.state import State, keep_end, keep_slurm_ends, record_is_late, state_of
 from ddp_hpc.runs.store import Store
 from ddp_hpc.slurm import client
+from ddp_hpc.system.deadlines import SILENT_S
 
 NO_ANSWER = "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1"
 
@@ -32,7 +33,7 @@ def cluster(tmp_path, monkeypatch):
 
 
 def attempt(store: Store, number: int, job: str | None, silent_s: float = 0.0, **files: dict):
-    journal = store.folder("one") / "attempts" / str(number)
+    journal = store.run("one").path / "attempts" / str(number)
     journal.mkdir(parents=True)
     started = {"at": "2026-01-31T08:00:00+00:00", "host": "node1", "pid": 4, "process_created": 5, "slurm_job": job}
     for name, content in ({"started": started} | files).items():
@@ -96,7 +97,7 @@ def test_a_job_that_slurm_has_put_back_into_the_queue_is_queued(store, cluster):
 @pytest.mark.parametrize("squeue", [NO_ANSWER, says("Welcome to this cluster!")])
 def test_while_slurm_does_not_answer_nothing_has_ended(store, cluster, squeue):
     """A24."""
-    attempt(store, 1, "17", silent_s=10 * lease.SILENT_S)
+    attempt(store, 1, "17", silent_s=10 * SILENT_S)
     cluster(squeue=squeue, scontrol="exit 1")
     state = state_of(store, "one")
     assert state.status == "running"
@@ -118,15 +119,15 @@ def test_of_a_supervisor_without_a_word_slurm_tells_the_end_and_it_is_kept(store
     attempt(store, 1, "17")
     cluster(squeue=says(line(17, said, folder=store.root.parent)), scontrol=says(shown(17, said, "ExitCode=0:9")))
     state = state_of(store, "one")
-    assert (state.status, state.attempts, state.learned) == (status, 1, True)
+    assert (state.status, state.attempts, state.job) == (status, 1, "17")
     assert "Slurm job 17" in state.reason
 
-    keep(store, "one", state)
+    keep_slurm_ends(store, ["one"])
 
     client.forget()
     cluster(squeue="exit 0", scontrol="exit 1")  # it has forgotten
     assert state_of(store, "one") == State(status, state.reason, 1)
-    assert not state_of(store, "one").learned
+    assert state_of(store, "one").job is None
 
 
 def test_memory_near_the_limit_is_a_lack_of_memory_though_slurm_says_failed(store, cluster):
@@ -145,9 +146,9 @@ def test_a_supervisor_that_only_saw_a_signal_learns_from_slurm_why(store, cluste
     journal = attempt(store, 1, "17", ended=saw)
     cluster(squeue=says(line(17, said)), scontrol=says(shown(17, said)))
     state = state_of(store, "one")
-    assert (state.status, state.learned) == (status, True)
-    keep(store, "one", state)
-    assert json.loads((journal / "ended.json").read_text())["wall_s"] == 60.0
+    assert (state.status, state.job) == (status, "17")
+    keep_slurm_ends(store, ["one"])
+    assert json.loads((journal / "ended.json").read_text()) == saw  # whose word that is
     client.forget()
     cluster(squeue="exit 0")
     assert state_of(store, "one").status == status
@@ -164,8 +165,10 @@ def test_what_a_supervisor_says_stands_where_slurm_knows_no_better(store, cluste
 def test_a_job_that_never_came_to_its_supervisor_is_an_attempt_once_kept(store, cluster, said, status):
     cluster(squeue=says(line(17, said, folder=store.root.parent)), scontrol="exit 1")
     state = state_of(store, "one")
-    assert (state.status, state.attempts) == (status, 0)
-    keep(store, "one", state)
+    assert (state.status, state.attempts) == (status, 1)
+    keep_slurm_ends(store, ["one"])
+    client.forget()
+    cluster(squeue="exit 0", scontrol="exit 1")
     assert state_of(store, "one") == State(status, state.reason, 1)
 
 
@@ -191,25 +194,25 @@ def test_of_a_job_that_never_came_to_its_supervisor_its_log_says_why(store, clus
     assert state.reason.endswith(f"before its supervisor began; its log, {tmp_path}/job.log, {said}")
 
 
-def test_the_words_of_a_supervisor_are_not_written_over(store, cluster):
+def test_the_words_of_a_supervisor_count_more_than_those_of_slurm(store, cluster):
     journal = attempt(store, 1, "17")
     cluster(squeue=says(line(17, "FAILED")), scontrol=says(shown(17, "FAILED")))
-    state = state_of(store, "one")
-    (journal / "ended.json").write_text('{"status": "oom_host", "reason": "rank 1: MemoryError"}')
-    keep(store, "one", state)
+    keep_slurm_ends(store, ["one"])
+    assert state_of(store, "one").status == "crashed"
+    (journal / "ended.json").write_text('{"status": "oom_host", "reason": "rank 1: MemoryError"}')  # seen late
     assert state_of(store, "one").reason == "rank 1: MemoryError"
 
 
 def test_a_refused_submission_is_kept_as_an_attempt_of_its_own(store, cluster):
     attempt(store, 1, "17", ended={"status": "timeout", "reason": "too slow"})
     cluster(squeue="exit 0")
-    keep(store, "one", State("rejected", "sbatch: error: invalid partition"))
+    keep_end(store, "one", Ending("rejected", "sbatch: error: invalid partition"))
     assert state_of(store, "one") == State("rejected", "sbatch: error: invalid partition", 2)
 
 
 def test_slurm_is_not_asked_about_projects_that_do_not_use_it(store, cluster, tmp_path):
     (store.root / "slurm.json").unlink()
-    attempt(store, 1, None, silent_s=10 * lease.SILENT_S)
+    attempt(store, 1, None, silent_s=10 * SILENT_S)
     cluster(squeue=f"touch {tmp_path}/asked")
     assert state_of(store, "one").status == "cancelled"
     assert not (tmp_path / "asked").exists()
@@ -221,5 +224,5 @@ def test_a_record_is_late_if_its_run_has_ended_well_and_it_is_not_there(store, c
     assert not record_is_late(store, "one")
     attempt(store, 1, "17", ended=ended)
     assert record_is_late(store, "one") is late
-    (store.folder("one") / "run.parquet").touch()
+    (store.run("one").path / "run.parquet").touch()
     assert not record_is_late(store, "one")

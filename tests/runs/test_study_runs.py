@@ -42,7 +42,7 @@ def finish(study_runs: StudyRuns, number: int, **columns: object) -> None:
 
 
 def attempt(study_runs: StudyRuns, number: int, count: int, **files: dict) -> Path:
-    journal = study_runs.store.folder(study_runs.planned[number].run) / "attempts" / str(count)
+    journal = study_runs.store.run(study_runs.planned[number].run).path / "attempts" / str(count)
     journal.mkdir(parents=True)
     for name, content in files.items():
         (journal / f"{name}.json").write_text(json.dumps(content))

@@ -74,7 +74,7 @@ def test_a_run_of_one_partition_is_not_trained_in_a_job_of_another(tmp_path, mon
 
     plan.prepare(study_runs)
     slow = next(one for one in study_runs.planned if one.spec.partition == "slow")
-    outcome = supervise(study_runs.store.folder(slow.run), [], tmp_path / "data")
+    outcome = supervise(study_runs.store.run(slow.run).path, [], tmp_path / "data")
     assert (outcome.status, "partition slow" in outcome.reason) == ("launch_failed", True)
 
     monkeypatch.delenv("SLURM_JOB_PARTITION")  # as in a job of the plugin, which has asked for the right one

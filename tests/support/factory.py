@@ -76,7 +76,7 @@ def write(study_runs: StudyRuns, run: Planned, result: Result) -> None:
     if result.status == "missing":
         return
     if result.status not in ("ok", "diverged", "oom_gpu"):
-        journal = study_runs.store.folder(run.run) / "attempts" / "1"
+        journal = study_runs.store.run(run.run).path / "attempts" / "1"
         journal.mkdir(parents=True)
         (journal / "ended.json").write_text(json.dumps({"status": result.status, "reason": result.reason}))
         return

@@ -92,3 +92,39 @@ def test_a_file_system_without_locks_or_room_is_a_warning(tmp_path, monkeypatch)
 
     monkeypatch.setattr(machine.fcntl, "flock", unsupported)
     assert "two drivers" in machine.results(tmp_path).means
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "kills"),
+    [
+        ("0::/a", {"a/memory.events": "low 0\noom 1\noom_kill 2\n"}, 2),
+        # a rank in another step of the same job, which the job's group counts too; other jobs do not matter
+        (
+            "0::/slurm/job_17/step_batch",
+            {
+                "slurm/memory.events": "oom_kill 9",
+                "slurm/job_17/memory.events": "oom_kill 1",
+                "slurm/job_17/step_batch/memory.events": "oom_kill 0",
+            },
+            1,
+        ),
+        (
+            "11:memory:/slurm/uid_0/job_17/step_batch\n3:cpu:/",
+            {"memory/slurm/uid_0/job_17/memory.oom_control": "under_oom 0\noom_kill 3"},
+            3,
+        ),
+        ("0::/a", {}, 0),
+        ("", {}, 0),
+    ],
+    ids=["own group", "the job's", "version 1", "no counter", "no group"],
+)
+def test_kills_for_memory_are_counted_in_our_group_and_in_that_of_the_job(tmp_path, own, files, kills):
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "own").write_text(own)
+    assert cgroups.oom_kills(tmp_path, tmp_path / "own") == kills
+
+
+def test_where_the_kernel_does_not_say_nothing_was_killed(tmp_path):
+    assert cgroups.oom_kills(tmp_path, tmp_path / "nowhere") == 0

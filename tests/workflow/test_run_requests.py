@@ -41,7 +41,7 @@ def by_point(study_runs, asked) -> dict[tuple[int, float], object]:
 
 
 def journal(study_runs, index: int, number: int, **content) -> None:
-    folder = study_runs.store.folder(study_runs.planned[index].run) / "attempts" / str(number)
+    folder = study_runs.store.run(study_runs.planned[index].run).path / "attempts" / str(number)
     folder.mkdir(parents=True)
     (folder / "started.json").write_text(json.dumps({"request": content.pop("request", None)}))
     (folder / "ended.json").write_text(json.dumps(content))
@@ -220,6 +220,6 @@ def test_a_job_trains_what_was_submitted_whatever_is_edited_while_it_waits(proje
     assert asked["mpi"](wildcards).endswith("-n 2 -c 4 --ntasks-per-node=2 --distribution=block")
     assert (asked["slurm_partition"](wildcards), asked["runtime"](wildcards)) == ("gpu", 60)
 
-    shutil.rmtree(study_runs.store.folder(run))
+    shutil.rmtree(study_runs.store.run(run).path)
     with pytest.raises(MachineError, match=r"spec\.json is missing .* call `ddp-hpc run` again"):
         targets.data_for(run)

@@ -15,8 +15,8 @@ from fake_slurm import line, says
 from ddp_hpc.runs.project import Project
 from ddp_hpc.runs.state import mark_slurm, state_of
 from ddp_hpc.slurm import client
+from ddp_hpc.system import deadlines
 from ddp_hpc.system.progress import ProgressLine
-from ddp_hpc.workflow import slurm_jobs
 from ddp_hpc.workflow.progress import TrainingProgress
 from ddp_hpc.workflow.retries import RetryRounds
 from ddp_hpc.workflow.slurm_jobs import Jobs, Watch
@@ -97,12 +97,12 @@ def workflow() -> Iterator[int]:
 @pytest.mark.parametrize(
     ("squeue", "unended", "idle_s", "over", "stuck"),
     [
-        ("exit 0", 0, 2 * slurm_jobs.QUIET_S, True, False),  # all has ended, Snakemake has not noticed
+        ("exit 0", 0, 2 * deadlines.QUIET_S, True, False),  # all has ended, Snakemake has not noticed
         ("exit 0", 0, 0.0, False, False),
-        ("exit 0", 1, 2 * slurm_jobs.QUIET_S, False, False),  # it may be about to submit
-        ("exit 0", 1, 2 * slurm_jobs.STUCK_S, True, True),
-        ("exit 1", 1, 2 * slurm_jobs.STUCK_S, False, False),  # unknown is not none
-        ("exit 1", 0, 2 * slurm_jobs.STUCK_S, False, False),
+        ("exit 0", 1, 2 * deadlines.QUIET_S, False, False),  # it may be about to submit
+        ("exit 0", 1, 2 * deadlines.STUCK_S, True, True),
+        ("exit 1", 1, 2 * deadlines.STUCK_S, False, False),  # unknown is not none
+        ("exit 1", 0, 2 * deadlines.STUCK_S, False, False),
     ],
 )
 def test_a_workflow_is_pointless_when_all_has_ended_or_it_waits_for_jobs_that_are_not_there(
@@ -117,26 +117,26 @@ def test_a_workflow_is_pointless_when_all_has_ended_or_it_waits_for_jobs_that_ar
 @pytest.mark.parametrize("state", ["PENDING", "RUNNING", "COMPLETING", "SUSPENDED"])
 def test_a_workflow_whose_jobs_wait_or_run_is_left_alone(tmp_path, study_runs, cluster, watch, workflow, state):
     cluster(squeue=listed(study_runs, tmp_path, state))
-    assert watch(1, 2 * slurm_jobs.STUCK_S)(workflow) is False
+    assert watch(1, 2 * deadlines.STUCK_S)(workflow) is False
 
 
 def test_a_workflow_that_fetches_a_dataset_is_left_alone(cluster, watch, workflow, monkeypatch):
     cluster(squeue="exit 0")
-    monkeypatch.setattr(slurm_jobs, "LOOK_S", 0.2)
+    monkeypatch.setattr(deadlines, "LOOK_S", 0.2)
     with subprocess.Popen(["/bin/sh", "-c", "/bin/sleep 2; echo"], stdout=subprocess.PIPE) as fetching:
         time.sleep(0.5)
-        assert watch(1, 2 * slurm_jobs.STUCK_S)(fetching.pid) is False
-    assert watch(1, 2 * slurm_jobs.STUCK_S)(workflow) is True
+        assert watch(1, 2 * deadlines.STUCK_S)(fetching.pid) is False
+    assert watch(1, 2 * deadlines.STUCK_S)(workflow) is True
 
 
 def test_a_workflow_that_waits_for_accounting_that_hangs_does_not_work(cluster, watch, monkeypatch, tmp_path):
     """With slurmdbd stopped, one sacct took 45 s, and the plugin asks twenty times."""
     cluster(squeue="exit 0")
-    monkeypatch.setattr(slurm_jobs, "LOOK_S", 0.2)
+    monkeypatch.setattr(deadlines, "LOOK_S", 0.2)
     (tmp_path / "sacct").symlink_to("/bin/sleep")
     with subprocess.Popen(["/bin/sh", "-c", f"{tmp_path}/sacct 2; echo"], stdout=subprocess.PIPE) as asking:
         time.sleep(0.5)
-        assert watch(0, 2 * slurm_jobs.QUIET_S)(asking.pid) is True
+        assert watch(0, 2 * deadlines.QUIET_S)(asking.pid) is True
 
 
 def test_all_jobs_are_cancelled_once_and_named(tmp_path, study_runs, jobs, cluster, capsys):
@@ -159,7 +159,6 @@ def test_what_cannot_be_cancelled_because_slurm_is_away_is_said(jobs, cluster, c
 
 def test_nothing_is_submitted_until_slurm_answers(tmp_path, jobs, cluster, monkeypatch, capsys):
     monkeypatch.setattr(client, "KEPT_WITHOUT_ANSWER_S", 0)
-    monkeypatch.setattr(client, "KEPT_S", 0)
     cluster(squeue=f"echo x >> {tmp_path}/asked; read -r two < {tmp_path}/answers || exit 1")
     threading.Timer(1, lambda: (tmp_path / "answers").write_text("yes\n")).start()
     jobs.wait_for_slurm()
@@ -173,7 +172,7 @@ def test_a_slow_squeue_does_not_keep_progress_from_looking_again(tmp_path, study
     cluster(squeue="/bin/sleep 1.5")
     progress = TrainingProgress(study_runs, study_runs.planned)
     progress.show()
-    assert progress.next_look - time.monotonic() < slurm_jobs.STUCK_S / 4
+    assert progress.next_look - time.monotonic() < deadlines.STUCK_S / 4
 
 
 def test_while_nothing_runs_it_is_said_why_jobs_wait(tmp_path, study_runs, cluster, capsys):
@@ -204,7 +203,7 @@ class Scripted:
                 factory.write(self.study_runs, one, factory.realistic(one.spec))
                 continue
             tried = len(self.study_runs.store.attempts(one.run))
-            journal = self.study_runs.store.folder(one.run) / "attempts" / str(tried + 1)
+            journal = self.study_runs.store.run(one.run).path / "attempts" / str(tried + 1)
             journal.mkdir(parents=True)
             (journal / "ended.json").write_text(json.dumps({"status": status, "reason": "scripted"}))
         return 1

@@ -20,7 +20,7 @@ def study_runs(tmp_path):
 
 
 def journal(study_runs, number, attempt, **files):
-    folder = study_runs.store.folder(study_runs.planned[number].run) / "attempts" / str(attempt)
+    folder = study_runs.store.run(study_runs.planned[number].run).path / "attempts" / str(attempt)
     folder.mkdir(parents=True)
     for name, content in files.items():
         (folder / f"{name}.json").write_text(json.dumps(content))
@@ -40,8 +40,8 @@ def test_node_hours_are_those_of_all_attempts_times_their_nodes(study_runs):
 
 def test_what_is_expected_counts_the_time_left_of_those_that_run(study_runs):
     runs = [planned.run for planned in study_runs.planned]
-    (study_runs.store.folder(runs[1])).mkdir()
-    (study_runs.store.folder(runs[1]) / "request.json").write_text('{"nodes": 2}')
+    study_runs.store.run(runs[1]).path.mkdir()
+    (study_runs.store.run(runs[1]).path / "request.json").write_text('{"nodes": 2}')
     states = {run: State("missing") for run in runs} | {
         runs[0]: State("ok"),
         runs[1]: State("running", progress={"eta_s": 1800.0}),
@@ -63,9 +63,9 @@ def test_of_an_interrupted_run_the_rest_is_to_come_and_the_reason_says_where_it_
     monkeypatch.setattr(plan, "plan", lambda study_runs: items + others)
 
     anew = status.overview(study_runs)
-    (study_runs.store.folder(run) / "checkpoint").mkdir()
+    (study_runs.store.run(run).path / "checkpoint").mkdir()
     step = spec.steps_asked * 3 // 4
-    (study_runs.store.folder(run) / "checkpoint" / "checkpoint.json").write_text(json.dumps({"step": step}))
+    (study_runs.store.run(run).path / "checkpoint" / "checkpoint.json").write_text(json.dumps({"step": step}))
     goes_on = status.overview(study_runs)
 
     assert [found["node_hours"]["expected"] for found in (anew, goes_on)] == [1.0, pytest.approx(0.25, rel=0.01)]

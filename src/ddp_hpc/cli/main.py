@@ -128,12 +128,13 @@ def _data(options: argparse.Namespace) -> int:
 
 def _train(options: argparse.Namespace) -> int:
     from ddp_hpc.execution.supervisor import supervise
+    from ddp_hpc.runs.attempt import RunFolder
 
     root = _root()
     limit = None if options.time_limit_min is None else 60 * options.time_limit_min
     launcher = shlex.split(options.launcher)
     folder, data = root / "results" / "runs" / options.run, root / "results" / "data"
-    if (folder / "run.parquet").exists() and not options.again:
+    if RunFolder(folder).finished and not options.again:
         said = f"{options.run} has a finished record; `--again` trains it again, and the new record takes its place"
         if options.trace:
             raise ValueError(f"nothing was traced: {said}")

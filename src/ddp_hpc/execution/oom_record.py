@@ -1,26 +1,25 @@
 """The record of a run that ended in a finding which its own ranks could not write: out of GPU memory."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from ddp_hpc.config import spec
 from ddp_hpc.runs import records
+from ddp_hpc.runs.attempt import RunFolder
+from ddp_hpc.runs.ending import Ending
 
 
-def write(
-    folder: Path, planned: dict[str, Any], report: dict[str, Any], status: str, reason: str | None, wall_s: float
-) -> None:
+def write(run: RunFolder, ending: Ending, report: Mapping[str, Any], wall_s: float) -> None:
     """Write the records of a finding: the curve up to there, as far as the failing rank knew it.
 
     Args:
-        folder: of the run.
-        planned: the content of `spec.json`.
-        report: what the rank that failed left in the journal.
-        status: `oom_gpu`.
-        reason: the rank's error.
+        run: where to.
+        ending: `oom_gpu`, with the rank's error.
+        report: what the rank that failed has left.
         wall_s: seconds from the launch to the end.
     """
+    planned = run.plan
     one = spec.load(planned["spec"])
     curve = report.get("curve") or {}
     losses, times = curve.get("rank_loss", []), curve.get("t_s", [])
@@ -39,8 +38,8 @@ def write(
         "run": planned["run"],
         "spec_hash": planned["spec_hash"],
         "code_hash": planned["code_hash"],
-        "status": status,
-        "reason": reason,
+        "status": ending.status,
+        "reason": ending.reason,
         "samples_asked": one.samples_asked,
         "samples_seen": report["steps"] * one.global_batch_size if report.get("steps") is not None else None,
         "steps": report.get("steps"),
@@ -49,13 +48,13 @@ def write(
         "min_loss": min(losses) if losses and alone else None,
         "ended_at": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    records.write("steps", steps, folder / "steps.parquet")
-    records.write("evaluations", {"step": []}, folder / "evaluations.parquet")
-    records.write("gpu", {"t_s": []}, folder / "gpu.parquet")
+    records.write("steps", steps, run.record("steps"))
+    records.write("evaluations", {"step": []}, run.record("evaluations"))
+    records.write("gpu", {"t_s": []}, run.record("gpu"))
     notes = {
         "run": planned["run"],
         "provenance": {"host": report.get("host")},
         "spec": planned["spec"],
         "files": planned["files"],
     }
-    records.write("run", {name: [value] for name, value in row.items()}, folder / "run.parquet", notes)
+    records.write("run", {name: [value] for name, value in row.items()}, run.record(), notes)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from ddp_hpc.config.spec import RunSpec
 from ddp_hpc.execution.mpi_environment import TERMINAL
-from ddp_hpc.system.files import write_json
+from ddp_hpc.runs.attempt import Attempt
+from ddp_hpc.system.progress import ProgressLine
 from ddp_hpc.training.placement import Placement
 
 EVERY_S = 3.0
@@ -26,13 +27,13 @@ class ProgressFile:
     """Writes the latest of what it was told every few seconds, from a thread of its own: no step waits for a disk.
 
     Args:
-        file: what to write; its keys are step, steps_asked (null: the budget is in seconds), loss (of rank 0),
+        attempt: where to write it; the keys are step, steps_asked (null: the budget is in seconds), loss (of rank 0),
             elapsed_s, eta_s, memory_bytes (resident, of this process) and at (seconds since the epoch).
         spec: how much there is to do.
     """
 
-    def __init__(self, file: Path, spec: RunSpec) -> None:
-        self._file, self._spec = file, spec
+    def __init__(self, attempt: Attempt, spec: RunSpec) -> None:
+        self._attempt, self._spec = attempt, spec
         self._told: tuple[int, float, float] | None = None
         self._over = threading.Event()
         threading.Thread(target=self._write, name="progress", daemon=True).start()
@@ -61,7 +62,7 @@ class ProgressFile:
                 "at": time.time(),
             }
             with suppress(OSError):  # a full disk must not end a training
-                write_json(self._file, content)
+                self._attempt.progress = content
 
 
 def _resident_bytes() -> int | None:
@@ -84,12 +85,12 @@ def heading(place: Placement, device: str) -> str:
     return f"{ranks} on {hosts}, {threads} each, device {device}{gpu}{more}"
 
 
-class ProgressLine:
-    """Says how far the training is: one line that updates on a terminal, a line now and then in a log.
+class StepProgress:
+    """Says how far the training is, and tells it to `file`.
 
     Args:
         spec: how much there is to do.
-        file: is told, too; None: nobody looks on from outside.
+        file: None: nobody looks on from outside.
         heading: gives a line to print before the first.
         on_terminal: None: as the environment variable DDP_HPC_TERMINAL says.
     """
@@ -102,35 +103,27 @@ class ProgressLine:
         on_terminal: bool | None = None,
     ) -> None:
         self._spec, self._file, self._heading = spec, file, heading
-        self._on_terminal = os.environ.get(TERMINAL) == "1" if on_terminal is None else on_terminal
-        self._every_s = 0.2 if self._on_terminal else 10.0
-        self._next_s = 0.0
+        on_terminal = os.environ.get(TERMINAL) == "1" if on_terminal is None else on_terminal
+        self._line = ProgressLine(sparse_s=10.0, on_terminal=on_terminal, at_once=True)
 
     def __call__(self, step: int, loss: float, elapsed_s: float) -> None:
-        """Print a line, if the last one is old enough or the training is over."""
+        """Show a line, if the last one is old enough or the training is over."""
         if self._file:
             self._file.tell(step, loss, elapsed_s)
         if self._heading:
             print(self._heading(), flush=True)
             self._heading = None
         last = step == self._spec.steps_asked
-        if elapsed_s < self._next_s and not last:
-            return
-        self._next_s = elapsed_s + self._every_s
-        text = self.line(step, loss, elapsed_s)
-        if self._on_terminal:
-            print(f"\r{text}\x1b[K", end="", flush=True)
-        else:
-            print(text, flush=True)
+        if last or self._line.is_due:
+            self._line.show(self._text(step, loss, elapsed_s), last)
 
     def close(self) -> None:
         """Leave the line, so that the next output begins a new one."""
         if self._file:
             self._file.close()
-        if self._on_terminal:
-            print(flush=True)
+        self._line.end(keep=True)
 
-    def line(self, step: int, loss: float, elapsed_s: float) -> str:
+    def _text(self, step: int, loss: float, elapsed_s: float) -> str:
         """Return e.g. `step 120/400  loss 0.41  3.1e+04 samples/s  ETA 12 s`."""
         asked, rate = self._spec.steps_asked, step / max(elapsed_s, 1e-9)
         of = f"/{asked}" if asked else ""

@@ -1,7 +1,7 @@
 """The process of one rank: `python -m ddp_hpc.execution.rank ATTEMPT_DIR`, started by an MPI launcher, once per rank.
 
-It reads ATTEMPT_DIR/launch.json, trains, and leaves its records there, run.parquet and others. Whatever
-goes wrong on one rank ends all of them: it leaves ATTEMPT_DIR/rank-<r>.json and aborts the launch.
+It reads there what was launched, trains, and leaves its records there. Whatever goes wrong on one rank ends all of
+them: it leaves a report and aborts the launch.
 """
 
 import os
@@ -17,8 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ddp_hpc.execution import mpi_environment
-from ddp_hpc.system.files import read_json, write_json
-from ddp_hpc.system.process import DONE_FD, INTERRUPTED, rank_from_environment, remember
+from ddp_hpc.runs.attempt import PLAN, Attempt
+from ddp_hpc.runs.statuses import PEER_FAILURE
+from ddp_hpc.system.deadlines import PEER_S
+from ddp_hpc.system.files import write_json
+from ddp_hpc.system.process import DONE_FD, rank_from_environment, remember
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
     from ddp_hpc.config.spec import RunSpec
     from ddp_hpc.execution.clock_sync import ClockReading
     from ddp_hpc.execution.node_meter import Metered, NodeMeter
-    from ddp_hpc.execution.progress_file import ProgressLine
+    from ddp_hpc.execution.progress_file import StepProgress
     from ddp_hpc.execution.trace_steps import Tracer
     from ddp_hpc.training.placement import Placement
     from ddp_hpc.training.result import TrainResult
@@ -34,7 +37,6 @@ if TYPE_CHECKING:
 
 EXIT_ERROR, EXIT_LAUNCH = 1, 3
 LOST = ("Connection closed by peer", "Connection reset by peer", "remote process exited")  # Gloo's words, and NCCL's
-LOST_S = 1.0  # after which whoever watches over the rank that has died has said so
 
 
 def main(arguments: list[str], asked: list[int] | None = None) -> NoReturn:
@@ -44,12 +46,12 @@ def main(arguments: list[str], asked: list[int] | None = None) -> NoReturn:
         arguments: the folder of the attempt.
         asked: gets an entry when a signal asks the training to end; None: SIGUSR1 is such a signal.
     """
-    folder = Path(arguments[0])
-    rank = Rank(folder, remember(signal.SIGUSR1) if asked is None else asked)
+    attempt = Attempt(Path(arguments[0]))
+    rank = Rank(attempt, remember(signal.SIGUSR1) if asked is None else asked)
     try:
         rank.run()
     except BaseException as error:  # whatever it is, the other ranks must not wait for this one
-        _fail(folder, error, rank.result)
+        _fail(attempt, error, rank.result)
     _leave()
 
 
@@ -57,7 +59,7 @@ class Rank:
     """One rank, stage by stage. A stage imports what it needs: torch must not be there before the threads are set.
 
     Args:
-        folder: of the attempt; holds `launch.json`.
+        attempt: what was launched.
         asked: gets an entry when somebody asks the training to end.
 
     Attributes:
@@ -72,11 +74,11 @@ class Rank:
     clock: "ClockReading | None"  # before the training, where the ranks sit on several hosts
     meter: "NodeMeter"
     tracer: "Tracer | None"
-    progress: "ProgressLine | None"
+    progress: "StepProgress | None"
     trainer: "Trainer"
 
-    def __init__(self, folder: Path, asked: list[int]) -> None:
-        self.folder, self.asked = folder, asked
+    def __init__(self, attempt: Attempt, asked: list[int]) -> None:
+        self.attempt, self.asked = attempt, asked
         self.startup: dict[str, float] = {}
         self.result: TrainResult | None = None
 
@@ -98,11 +100,9 @@ class Rank:
 
     def join(self) -> None:
         """Read what was launched, and join the other ranks."""
-        self.launch = read_json(self.folder / "launch.json")
+        self.launch = self.attempt.launch
         if not self.launch:
-            raise FileNotFoundError(
-                f"{self.folder}/launch.json is missing or no JSON: a rank is started by `ddp-hpc train`"
-            )
+            raise FileNotFoundError(f"nothing was launched in {self.attempt.path}: `ddp-hpc train` starts ranks")
         with self._timed("import_s"):
             import mpi4py
 
@@ -124,10 +124,10 @@ class Rank:
         from ddp_hpc.config.errors import LaunchError
         from ddp_hpc.runs import identity
 
-        _claim(self.folder / f"rank-{self.place.rank}.pid", LaunchError)
+        _claim(self.attempt.process_file(self.place.rank), LaunchError)
         if self.spec.hash != self.launch["spec_hash"]:
             raise LaunchError(
-                f"spec.json holds another spec (hash {self.spec.hash}) than its run was planned with "
+                f"{PLAN} holds another spec (hash {self.spec.hash}) than its run was planned with "
                 f"({self.launch['spec_hash']}): delete that file and plan again"
             )
         with self._timed("code_hash_s"):
@@ -149,7 +149,7 @@ class Rank:
         with self._timed("import_s"):
             from ddp_hpc.execution.clock_sync import reading
             from ddp_hpc.execution.node_meter import NodeMeter
-            from ddp_hpc.execution.progress_file import ProgressFile, ProgressLine, heading
+            from ddp_hpc.execution.progress_file import ProgressFile, StepProgress, heading
             from ddp_hpc.execution.trace_steps import Tracer
             from ddp_hpc.training.checkpoint import Checkpoints
             from ddp_hpc.training.trainer import Trainer
@@ -159,8 +159,8 @@ class Rank:
         self.clock = None if place.on_one_host else reading(comm)
         self.meter, self.progress = NodeMeter(comm), None
         if comm.rank == 0:
-            file = ProgressFile(self.folder / "progress.json", spec)
-            self.progress = ProgressLine(spec, file, heading=lambda: heading(place, self.trainer.result.device))
+            file = ProgressFile(self.attempt, spec)
+            self.progress = StepProgress(spec, file, heading=lambda: heading(place, self.trainer.result.device))
         self.trainer = Trainer(
             spec,
             comm,
@@ -177,7 +177,7 @@ class Rank:
         """Say that the ranks were asked to end, and have left."""
         if self.comm.rank == 0:
             left = {"steps": result.steps, "saved": result.saved, "signal": next(iter(self.asked), None)}
-            write_json(self.folder / INTERRUPTED, left)
+            self.attempt.interrupted = left
 
     def record(self, result: "TrainResult", metered: "Metered") -> None:
         """Gather what the ranks have measured; rank 0 writes the records."""
@@ -186,14 +186,14 @@ class Rank:
         from ddp_hpc.execution import node_meter, run_record
 
         if self.tracer is not None:
-            self.tracer.write(self.folder, self.place)
+            self.tracer.write(self.attempt, self.place)
         parts = run_record.gather(result, self.place, self.startup, self.comm, metered, self.clock)
         if self.comm.rank == 0:
             # only now: it takes memory, whose peak is in the parts
             worked = node_meter.with_work(metered, self.trainer.components.replica, result.example)
             parts[0] = replace(parts[0], metered=worked)
             library = MPI.Get_library_version()
-            nulls = run_record.write(self.folder, self.launch, self.spec, result, parts, library)
+            nulls = run_record.write(self.attempt, self.launch, self.spec, result, parts, library)
             if result.device == "cuda" and "energy_j" in nulls:
                 print(f"GPU metering: energy_j is null: {nulls['energy_j']}", flush=True)
 
@@ -231,12 +231,12 @@ def _leave() -> NoReturn:
     os._exit(0)
 
 
-def _fail(folder: Path, error: BaseException, result: "TrainResult | None") -> NoReturn:
+def _fail(attempt: Attempt, error: BaseException, result: "TrainResult | None") -> NoReturn:
     """Say what happened, and end all ranks."""
     mpi = sys.modules.get("mpi4py.MPI")
     comm = mpi.COMM_WORLD if mpi and mpi.Is_initialized() and not mpi.Is_finalized() else None
     rank = comm.rank if comm else rank_from_environment()
-    host, kind, text = socket.gethostname(), _kind_of(error), traceback.format_exc()
+    host, status, text = socket.gethostname(), _status_of(error), traceback.format_exc()
     report = {
         "rank": rank,
         "host": host,
@@ -245,35 +245,32 @@ def _fail(folder: Path, error: BaseException, result: "TrainResult | None") -> N
         "message": str(error),
         "traceback": text,
         "at": time.time(),
-        "kind": kind,
+        "status": status,
     }
     try:
-        write_json(folder / f"rank-{rank}.json", report | _curve_of(result))
+        write_json(attempt.report_file(rank), report | _curve_of(result))
     except Exception as problem:  # a full disk, a broken device: nothing must keep the other ranks waiting
         print(f"rank {rank} on {host}: cannot leave a report: {problem}", file=sys.stderr)
     print(f"{text}rank {rank} on {host}: {type(error).__name__}: {error}", file=sys.stderr)
     _flush()
-    if kind == "lost":
-        time.sleep(LOST_S)
-    code = EXIT_LAUNCH if kind == "launch" else EXIT_ERROR
+    if status == PEER_FAILURE:
+        time.sleep(PEER_S)
+    code = EXIT_LAUNCH if status == "launch_failed" else EXIT_ERROR
     if comm:
         comm.Abort(code)
     os._exit(code)
 
 
-def _kind_of(error: BaseException) -> str:
-    """Return `launch`, `oom_gpu`, `oom_host`, `lost` (another rank has gone) or `error`.
-
-    By name and words, because torch may not be there yet.
-    """
-    names, text = {kind.__name__ for kind in type(error).__mro__}, str(error)
+def _status_of(error: BaseException) -> str:
+    """Return the status that follows from an error, by its name and words: torch may not be there yet."""
+    names, text = {base.__name__ for base in type(error).__mro__}, str(error)
     if "LaunchError" in names:
-        return "launch"
+        return "launch_failed"
     if "OutOfMemoryError" in names or "CUDA error: out of memory" in text or "CUBLAS_STATUS_ALLOC_FAILED" in text:
         return "oom_gpu"
     if "MemoryError" in names or "can't allocate memory" in text:  # the second is torch's, a RuntimeError
         return "oom_host"
-    return "lost" if any(words in text for words in LOST) else "error"
+    return PEER_FAILURE if any(words in text for words in LOST) else "crashed"
 
 
 def _curve_of(result: "TrainResult | None") -> dict[str, Any]:

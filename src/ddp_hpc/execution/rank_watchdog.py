@@ -6,22 +6,18 @@ and a non-zero exit that makes the launcher end the other ranks. SIGUSR1 is pass
 checkpoint and end.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys
 import time
 from pathlib import Path
+from typing import NoReturn
 
+from ddp_hpc.runs.attempt import Attempt
+from ddp_hpc.system.deadlines import LEAVE_S
 from ddp_hpc.system.files import write_json
 from ddp_hpc.system.process import DONE_FD, die_with_parent, rank_from_environment, remember
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:  # a quick start
-    from typing import NoReturn
-
-LEAVE_S = 20  # to leave a checkpoint
 BROKEN = 70  # exit code where the rank's own would be 0
 
 # A rank that crashes so early did not come to our code. Open MPI 5.0 does now and then under srun, on several nodes: a
@@ -30,15 +26,15 @@ _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT)
 _FULL = ", which comes of memory with nothing behind it: most often /dev/shm is full (see `df /dev/shm`)"
 
 
-def main(attempt: Path) -> NoReturn:
-    """Fork a rank, wait for it, report how it ended; `attempt` is its journal."""
+def main(attempt: Attempt) -> NoReturn:
+    """Fork a rank of an attempt, wait for it, report how it ended."""
     asked, parent = remember(signal.SIGUSR1), os.getppid()
     end, start = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(end)
         die_with_parent(signal.SIGKILL)
-        remember(signal.SIGTERM)  # who signals all processes, as Slurm does, leaves it to the shepherd what follows
+        remember(signal.SIGTERM)  # who signals all processes, as Slurm does, leaves it to the watchdog what follows
         os.environ[DONE_FD] = str(start)
         _be_the_rank(attempt, asked)
     os.close(start)
@@ -59,31 +55,31 @@ def main(attempt: Path) -> NoReturn:
         done = False
     code = os.waitstatus_to_exitcode(status)
     if not done:
-        early = -code in _CRASHES and not (attempt / f"rank-{rank_from_environment()}.pid").exists()
+        early = -code in _CRASHES and not attempt.process_file(rank_from_environment()).exists()
         why = _how(code) + " before MPI was up" * early + _FULL * (code == -signal.SIGBUS)
-        _report(attempt, None, why, "launch" if early else "error")
+        _report(attempt, None, why, "launch_failed" if early else "crashed")
     sys.exit(code if code > 0 else 128 - code if code < 0 else 0 if done else BROKEN)
 
 
-def _be_the_rank(attempt: Path, asked: list[int]) -> NoReturn:
+def _be_the_rank(attempt: Attempt, asked: list[int]) -> NoReturn:
     try:
         from ddp_hpc.execution import rank
     except BaseException as error:  # a broken installation on this node, say
         _report(attempt, type(error).__name__, str(error))
         os._exit(1)
-    rank.main([str(attempt)], asked)
+    rank.main([str(attempt.path)], asked)
 
 
-def _end_soon(child: int, attempt: Path, parent: int) -> None:
+def _end_soon(child: int, attempt: Attempt, parent: int) -> None:
     """End the rank: at once if another has failed or the launcher is gone, else with time to leave a checkpoint.
 
     Then it was the scheduler that has sent the signal, to all processes of the job.
     """
     signal.signal(signal.SIGTERM, lambda number, frame: _end(child, number))
-    if os.getppid() != parent or any(attempt.glob("rank-*.json")):
+    if os.getppid() != parent or attempt.has_failed:
         _end(child, signal.SIGTERM)
     os.kill(child, signal.SIGUSR1)
-    signal.alarm(LEAVE_S)
+    signal.alarm(int(LEAVE_S))
 
 
 def _end(child: int, number: int) -> NoReturn:
@@ -97,15 +93,16 @@ def _how(code: int) -> str:
     return f"ended with exit code {code} {'and no word of why' if code else 'before the training was done'}"
 
 
-def _report(attempt: Path, error: str | None, message: str, kind: str = "error") -> None:
+def _report(attempt: Attempt, error: str | None, message: str, status: str = "crashed") -> None:
     """Say why the rank ended, unless it has said so itself."""
     rank, host = rank_from_environment(), os.uname().nodename
-    file = attempt / f"rank-{rank}.json"
+    file = attempt.report_file(rank)
     if file.exists():
         return
     print(f"rank {rank} on {host}: {f'{error}: ' if error else ''}{message}", file=sys.stderr, flush=True)
-    write_json(file, {"rank": rank, "host": host, "error": error, "message": message, "at": time.time(), "kind": kind})
+    report = {"rank": rank, "host": host, "error": error, "message": message, "at": time.time(), "status": status}
+    write_json(file, report)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Attempt(Path(sys.argv[1])))

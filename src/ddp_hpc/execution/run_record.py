@@ -19,7 +19,7 @@ from ddp_hpc.execution.rank_series import RankPart, curves
 from ddp_hpc.execution.record_columns import evaluation_columns, run_columns, step_columns
 from ddp_hpc.profiling import provenance
 from ddp_hpc.runs import identity, records
-from ddp_hpc.system.files import write_json
+from ddp_hpc.runs.attempt import Attempt
 from ddp_hpc.training.placement import Placement
 from ddp_hpc.training.result import TrainResult
 
@@ -64,7 +64,7 @@ def gather(
 
 
 def write(
-    folder: Path,
+    attempt: Attempt,
     launch: dict[str, Any],
     spec: RunSpec,
     result: TrainResult,
@@ -75,7 +75,7 @@ def write(
     does this.
 
     Args:
-        folder: of this attempt.
+        attempt: where to.
         launch: what `launch.json` says.
         spec: what was trained.
         result: rank 0's.
@@ -100,11 +100,11 @@ def write(
     }
     kept = ("status", "reason", "steps", "train_s", "startup_s", "wall_s", "resumes", "lost_s")
     summary = {name: run[name] for name in kept}
-    records.write("evaluations", evaluation_columns(spec, result, curve), folder / "evaluations.parquet", metadata)
-    records.write("steps", step_columns(curve), folder / "steps.parquet", metadata)
-    records.write("gpu", samples, folder / "gpu.parquet", metadata)
-    records.write("run", {name: [value] for name, value in run.items()}, folder / "run.parquet", metadata)
-    write_json(folder / "summary.json", summary)
+    records.write("evaluations", evaluation_columns(spec, result, curve), attempt.record("evaluations"), metadata)
+    records.write("steps", step_columns(curve), attempt.record("steps"), metadata)
+    records.write("gpu", samples, attempt.record("gpu"), metadata)
+    records.write("run", {name: [value] for name, value in run.items()}, attempt.record(), metadata)
+    attempt.summary = summary
     return not_metered
 
 

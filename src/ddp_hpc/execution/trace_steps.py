@@ -16,10 +16,9 @@ from mpi4py import MPI
 from ddp_hpc.config.errors import LaunchError
 from ddp_hpc.config.spec import RunSpec
 from ddp_hpc.execution.clock_sync import clock_offset
+from ddp_hpc.runs.attempt import Attempt
 from ddp_hpc.training.components import Components
 from ddp_hpc.training.placement import Placement
-
-FOLDER = "trace"  # in the run's folder: rank-<r>.json.gz, and merged.json.gz
 
 
 class Tracer:
@@ -64,8 +63,8 @@ class Tracer:
         put_back()
         return time.perf_counter() - began
 
-    def write(self, attempt: Path, place: Placement) -> None:
-        """Write each rank's trace and the merged one below `attempt`, and `trace.parquet`. All ranks must call.
+    def write(self, attempt: Attempt, place: Placement) -> None:
+        """Write each rank's trace and the merged one of an attempt, and the record of the trace. All ranks must call.
 
         If the run ended before the steps were reached, or went on from a later one, nothing is written.
         """
@@ -77,17 +76,16 @@ class Tracer:
             return
         zero_ns = self._comm.bcast(self._zero_ns)
         events = trace.on_one_axis(self._events, place.rank, place.host, self._offset_ns, zero_ns)
-        folder = attempt / FOLDER
-        folder.mkdir(parents=True, exist_ok=True)
+        attempt.trace_file(place.rank).parent.mkdir(parents=True, exist_ok=True)
         offset = {"offset_ns": self._offset_ns, "error_ns": self._error_ns}
         facts = {"rank": place.rank, "world_size": place.world_size, "backend": "ddp-hpc", "clock": offset}
-        _write(folder / f"rank-{place.rank}.json.gz", events, {"distributedInfo": facts})
+        _write(attempt.trace_file(place.rank), events, {"distributedInfo": facts})
         rows = [row | {"rank": place.rank} | offset for row in trace.summary(events)]
         gathered = self._comm.gather((events, rows))
         if gathered is not None:
             merged = [event for events, _ in gathered for event in events]
-            _write(folder / "merged.json.gz", merged, {})
-            _write_record([row for _, rows in gathered for row in rows], attempt / "trace.parquet")
+            _write(attempt.trace_file(None), merged, {})
+            _write_record([row for _, rows in gathered for row in rows], attempt.record("trace"))
 
 
 def _write(file: Path, events: list[dict[str, Any]], facts: dict[str, Any]) -> None:

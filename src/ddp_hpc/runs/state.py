@@ -1,17 +1,20 @@
-"""Where a run stands: from its record, else from its journal, else from Slurm. What nobody knows is not an end."""
+"""Where a run stands: from its record, else from what its attempts left, else from Slurm. Not known is not ended."""
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from ddp_hpc.runs import lease
+from ddp_hpc.runs.attempt import Attempt
+from ddp_hpc.runs.ending import Ending, classify, written
 from ddp_hpc.runs.statuses import FAILED, FINISHED
 from ddp_hpc.runs.store import Store
-from ddp_hpc.slurm import client
-from ddp_hpc.slurm.job_end import ending, log_says
-from ddp_hpc.system.files import read_json, write_json
+from ddp_hpc.slurm import client, job_end
+from ddp_hpc.system.deadlines import SILENT_S
+from ddp_hpc.system.files import write_json
 from ddp_hpc.system.terminal import duration
 
 _MARK = "slurm.json"  # in results/: without it no question to Slurm slows the commands of those who do not use it
@@ -22,9 +25,8 @@ class State:
     """Where a run stands: a status of `statuses.STATUSES`, its reason, and how many attempts were made.
 
     Args:
-        job: the Slurm job that waits or runs, or of whose end Slurm has told.
+        job: the Slurm job that waits or runs, or of whose end Slurm alone has told: `keep_slurm_ends` writes it down.
         progress: of a running one, what `ProgressFile` has written; empty if nothing yet.
-        learned: the end is known from Slurm alone, which forgets: `keep` writes it down.
     """
 
     status: str
@@ -32,7 +34,6 @@ class State:
     attempts: int = 0
     job: str | None = field(default=None, compare=False)
     progress: dict[str, Any] = field(default_factory=dict, compare=False)
-    learned: bool = field(default=False, compare=False)
 
 
 def state_of(store: Store, run: str) -> State:
@@ -41,22 +42,19 @@ def state_of(store: Store, run: str) -> State:
     Raises:
         RecordError: the record cannot be read, or is of another run.
     """
-    tried = store.attempts(run)
-    if store.finished(run):
-        return _finished(store, run, len(tried))
-    started = read_json(tried[-1] / "started.json") if tried else {}
-    state = _of_attempt(tried[-1], started, len(tried)) if tried else State("missing")
+    folder = store.run(run)
+    attempts = folder.attempts
+    if folder.finished:
+        return _finished(store, run, len(attempts))
+    state = _of_attempt(attempts[-1], len(attempts)) if attempts else State("missing")
     if state.status in FINISHED:
-        if store.finished(run):  # it has just ended
-            return _finished(store, run, len(tried))
-        told = f"its record was removed; attempt {tried[-1].name} had ended {state.status}"
-        state = State("missing", told, len(tried))
-    state = _of_newer_job(store, run, state, started) if uses_slurm(store) else state
-    return _with_checkpoint(state, store.checkpointed_step(run)) if state.status in FAILED else state
-
-
-def _with_checkpoint(state: State, step: int | None) -> State:
-    """Say where the next attempt goes on, of an end of which only Slurm knows: it does not know of checkpoints."""
+        if folder.finished:  # it has just ended
+            return _finished(store, run, len(attempts))
+        told = f"its record was removed; attempt {attempts[-1].number} had ended {state.status}"
+        state = State("missing", told, len(attempts))
+    if uses_slurm(store) and state.status not in ("running", "queued"):
+        state = _of_newer_job(store, run, state, int(_job(attempts) or 0))
+    step = folder.checkpointed_step if state.status in FAILED else None
     if step is None or "goes on after step" in (state.reason or ""):
         return state
     return replace(state, reason=f"{state.reason}; the next attempt goes on after step {step}")
@@ -64,8 +62,8 @@ def _with_checkpoint(state: State, step: int | None) -> State:
 
 def record_is_late(store: Store, run: str) -> bool:
     """Return whether a run has ended well and its record is not seen yet: a file system may take a minute."""
-    tried = store.attempts(run)
-    return bool(tried) and read_json(tried[-1] / "ended.json").get("status") in FINISHED and not store.finished(run)
+    attempts = store.attempts(run)
+    return bool(attempts) and attempts[-1].ended.get("status") in FINISHED and not store.finished(run)
 
 
 def uses_slurm(store: Store) -> bool:
@@ -77,30 +75,32 @@ def mark_slurm(store: Store) -> None:
     """Note that jobs of this project may be in a queue."""
     if not (store.root / _MARK).exists():
         store.root.mkdir(parents=True, exist_ok=True)
-        write_json(store.root / _MARK, {"since": datetime.now(UTC).isoformat(timespec="seconds")})
+        write_json(store.root / _MARK, {"since": _now()})
 
 
-def keep(store: Store, run: str, state: State) -> None:
-    """Write an end that nobody else has written into the journal: of the attempt whose job it was, else as a new one.
+def keep_slurm_ends(store: Store, runs: Iterable[str]) -> None:
+    """Write down the ends that only Slurm knows, before it forgets."""
+    for run in runs:
+        state = State("missing") if store.finished(run) else state_of(store, run)
+        if state.status in FAILED and state.job:
+            keep_end(store, run, Ending(state.status, state.reason), state.job)
+
+
+def keep_end(store: Store, run: str, ending: Ending, job: str | None = None) -> None:
+    """Write down how an attempt ended as Slurm says: the one whose job it was, else one that has not come to begin.
 
     Args:
         store: where the run is.
         run: its name.
-        state: as `state_of` says (`learned`), or what the driver knows of a job that never came to be.
+        ending: of the job, or why Slurm has refused it.
+        job: its number; None: it was refused.
     """
-    tried = store.attempts(run)
-    journal = tried[-1] if tried else None
-    if journal is None or read_json(journal / "started.json").get("slurm_job") != state.job or state.job is None:
-        journal = store.folder(run) / "attempts" / str(int(journal.name) + 1 if journal else 1)
-        journal.mkdir(parents=True, exist_ok=True)
-        asked = read_json(store.folder(run) / "request.json") or None
-        write_json(journal / "started.json", {"slurm_job": state.job, "request": asked})
-    said = read_json(journal / "ended.json")
-    if said and "signal" not in said:
-        return  # its supervisor has given a better reason meanwhile
-    said.pop("signal", None)
-    now = {"at": datetime.now(UTC).isoformat(timespec="seconds")}
-    write_json(journal / "ended.json", now | said | {"status": state.status, "reason": state.reason})
+    folder = store.run(run)
+    attempts = folder.attempts
+    if job is None or _job(attempts) != job:
+        attempts = [folder.new_attempt()]
+        attempts[-1].started = {"slurm_job": job, "request": folder.request or None}
+    attempts[-1].slurm_end = {"at": _now(), "status": ending.status, "reason": ending.reason}
 
 
 def stranger(file: Path, owner: str) -> str:
@@ -117,64 +117,53 @@ def _finished(store: Store, run: str, count: int) -> State:
     return State(row["status"], row["reason"], count)
 
 
-def _of_attempt(journal: Path, started: dict[str, Any], count: int) -> State:
-    """Return the state as the journal of the last attempt has it; a status of FINISHED if it ended as such."""
-    ended, number = read_json(journal / "ended.json"), started.get("slurm_job")
-    if ended.get("status") in FINISHED:
-        return State(ended["status"], ended.get("reason"), count)
-    told = _told_by_slurm(journal, number, count) if not ended or "signal" in ended else None
-    if ended.get("status") in FAILED:  # if by a signal, Slurm may know better why it was sent
-        better = told is not None and told.status not in ("crashed", "running", "queued")
-        return told if told and better else State(ended["status"], ended.get("reason"), count)
-    alive = lease.alive(journal, started)
-    if alive is False:
-        if told and told.status not in ("running", "queued"):
-            return told
-        if not ended and read_json(journal / "ended.json"):  # it ended between our two looks
-            return _of_attempt(journal, started, count)
-        return State("cancelled", "its supervisor ended without a word: killed, or the machine went down", count)
-    if told and told.status == "queued":
-        return told
-    progress = read_json(journal / "progress.json")
-    return State("running", f"{lease.holder(started)}{_doubt(journal, alive)}", count, number, progress)
+def _job(attempts: list[Attempt]) -> str | None:
+    """Return the Slurm job of the last attempt."""
+    return attempts[-1].started.get("slurm_job") if attempts else None
 
 
-def _doubt(journal: Path, alive: bool | None) -> str:
-    silent_s = lease.silent_s(journal)
+def _of_attempt(attempt: Attempt, count: int) -> State:
+    """Return where an attempt stands; Slurm is asked if nobody has said how it ended, or only that a signal came."""
+    evidence, job = written(attempt), _job([attempt])
+    if not evidence.ended and not evidence.slurm:
+        listed = client.queue().job(job) if job and client.is_here() else None
+        if listed and listed.waits:
+            return State("queued", f"{_waits(listed)}, after Slurm had ended it", count, job)
+        alive = lease.alive(attempt)
+        if alive is not False:
+            doubt = _doubt(attempt, alive)
+            return State("running", f"{lease.holder(attempt.started)}{doubt}", count, job, attempt.progress)
+        evidence = replace(written(attempt), alive=alive)  # it may have ended between our two looks
+    by_signal = evidence.ended is None or "signal" in evidence.ended.numbers
+    learned = _end_of_job(attempt, job) if by_signal and not evidence.slurm else None
+    ending = classify(replace(evidence, slurm=learned) if learned else evidence)
+    assert ending is not None  # it has ended, or its supervisor is dead
+    return State(ending.status, ending.reason, count, job if ending is learned else None)
+
+
+def _doubt(attempt: Attempt, alive: bool | None) -> str:
+    silent_s = attempt.silent_s()
     if alive is None:
         return f"; no sign of life for {duration(silent_s)}, and Slurm does not answer: not known whether it still runs"
-    return f"; no sign of life for {duration(silent_s)}" if silent_s > lease.SILENT_S else ""
+    return f"; no sign of life for {duration(silent_s)}" if silent_s > SILENT_S else ""
 
 
-def _told_by_slurm(journal: Path, number: str | None, count: int) -> State | None:
-    """Return what has become of an attempt's job: queued again, running, or its end; None if Slurm cannot tell."""
-    if not number or not client.is_here():
+def _end_of_job(attempt: Attempt, job: str | None) -> Ending | None:
+    """Return how an attempt's job has ended; None: it has not, or Slurm does not say."""
+    if not job or not client.is_here():
         return None
-    listed = client.queue().job(number)
-    if listed and listed.active:
-        if listed.waits:
-            return State("queued", f"{_waits(listed)}, after Slurm had ended it", count, number)
-        return State("running", None, count, number)
-    if listed is None and client.queue().problem:
+    listed = client.queue().job(job)
+    if (listed and listed.active) or (listed is None and client.queue().problem):
         return None
-    told = client.record(number) or (listed and client.Record(number, listed.state))
+    told = client.record(job) or (listed and client.Record(job, listed.state))
     if not told or told.state not in client.ENDED:
         return None
-    status, reason = ending(told, _seen_bytes(journal, told.nodes or 1))
-    return State(status, reason, count, number, learned=True)
+    seen = attempt.progress.get("memory_bytes")  # of rank 0: all ranks are taken to use as much
+    return Ending(*job_end.ending(told, seen and int(seen * attempt.launch.get("world_size", 1) / (told.nodes or 1))))
 
 
-def _seen_bytes(journal: Path, nodes: int) -> int | None:
-    """Return the memory of a node's ranks, if all take as much as rank 0 was last seen to."""
-    seen, ranks = read_json(journal / "progress.json").get("memory_bytes"), read_json(journal / "launch.json")
-    return int(seen * ranks.get("world_size", 1) / nodes) if seen else None
-
-
-def _of_newer_job(store: Store, run: str, state: State, started: dict[str, Any]) -> State:
-    """Return what a job says that was submitted after the last attempt; else `state`."""
-    if state.status in ("running", "queued"):
-        return state
-    last = int(started.get("slurm_job") or 0)
+def _of_newer_job(store: Store, run: str, state: State, last: int) -> State:
+    """Return what a job says that was submitted after the last attempt, whose job was `last`; else `state`."""
     jobs = [job for job in client.queue().of(os.path.abspath(store.root.parent), run) if int(job.number) > last]
     if not jobs:
         return state
@@ -186,10 +175,10 @@ def _of_newer_job(store: Store, run: str, state: State, started: dict[str, Any])
     if job.state == "COMPLETED" or (state.attempts and not last):  # an attempt without Slurm came later, or before
         return state
     told = client.record(job.number) or client.Record(job.number, job.state)
-    status, reason = ending(told)
-    says = log_says(told) if status == "crashed" else ""
+    status, reason = job_end.ending(told)
+    says = job_end.log_says(told) if status == "crashed" else ""
     status = "launch_failed" if status == "crashed" else status
-    return State(status, f"{reason}, before its supervisor began{says}", state.attempts, job.number, learned=True)
+    return State(status, f"{reason}, before its supervisor began{says}", state.attempts + 1, job.number)
 
 
 def why_queued(state_reason: str | None) -> str:
@@ -201,3 +190,7 @@ def _waits(job: client.Job) -> str:
     """Return why a job waits, in Slurm's word: `Resources`, `Priority`, `QOSMaxJobsPerUserLimit`, ..."""
     because = f": {job.reason}" if job.reason not in ("None", "") else ""
     return f"Slurm job {job.number} waits{because}"
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -19,6 +19,7 @@ STATUSES = {
 }
 FINISHED = frozenset(status for status, (kind, _, _) in STATUSES.items() if kind in ("result", "finding"))
 FAILED = frozenset(status for status, (kind, _, _) in STATUSES.items() if kind == "failure")
+PEER_FAILURE = "peer_failure"  # in the report of a rank that has lost another; no run ends so
 
 
 def in_words(status: str) -> str:

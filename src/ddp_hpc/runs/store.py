@@ -1,10 +1,9 @@
-"""The folder of all runs, shared by all studies; a run's journal of attempts lies beside its record."""
+"""The folder of all runs, shared by all studies."""
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddp_hpc.system.files import read_json
+from ddp_hpc.runs.attempt import Attempt, RunFolder, finished
 
 
 @dataclass(frozen=True)
@@ -13,27 +12,27 @@ class Store:
 
     root: Path
 
-    def folder(self, run: str) -> Path:
+    @property
+    def runs(self) -> Path:
+        """The folder in which the runs lie."""
+        return self.root / "runs"
+
+    def run(self, run: str) -> RunFolder:
         """Return the folder of a run."""
-        return self.root / "runs" / run
+        return RunFolder(self.runs / run)
 
     def file(self, run: str, kind: str = "run") -> Path:
         """Return the Parquet file of a run: of a kind of record, e.g. `run`, `steps`."""
-        return self.folder(run) / f"{kind}.parquet"
+        return self.run(run).record(kind)
 
     def finished(self, run: str) -> bool:
         """Return whether the run has ended as a result or a finding."""
-        return self.file(run).exists()
+        return self.run(run).finished
 
-    def checkpointed_step(self, run: str) -> int | None:
-        """Return the step after which an interrupted run goes on; None: it starts anew."""
-        step = read_json(self.folder(run) / "checkpoint" / "checkpoint.json").get("step")
-        return int(step) if step else None
+    def attempts(self, run: str) -> list[Attempt]:
+        """Return the attempts at a run, the oldest first."""
+        return self.run(run).attempts
 
-    def attempts(self, run: str) -> list[Path]:
-        """Return the journals of a run's attempts, the oldest first."""
-        try:
-            found = [entry for entry in os.scandir(self.folder(run) / "attempts") if entry.name.isdigit()]
-        except FileNotFoundError:
-            return []
-        return [Path(entry.path) for entry in sorted(found, key=lambda entry: int(entry.name))]
+    def finished_runs(self) -> list[RunFolder]:
+        """Return all runs that have ended as a result or a finding, whichever study asked for them."""
+        return finished(self.runs)

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ddp_hpc.system.commands import run
+from ddp_hpc.system.deadlines import QUEUE_KEPT_S
 
 TIMEOUT_S = 20.0  # of one question; Slurm's own clients give up after 10 s without a controller
-KEPT_S = 5.0  # how long an answer of squeue is good enough
 KEPT_WITHOUT_ANSWER_S = 30.0  # a controller that is away is not asked all the time
 ACCOUNTING_LEFT_ALONE_S = 300.0  # nor is accounting: there may be none
 
@@ -106,7 +106,7 @@ class Record:
     preempted_at: str | None = None  # when it was told to make room; it may then have left by itself
 
 
-def queue(kept_s: float = KEPT_S) -> Queue:
+def queue(kept_s: float = QUEUE_KEPT_S) -> Queue:
     """Return the user's jobs, from an answer that is at most `kept_s` seconds old."""
     global _kept
     asked, answer = _kept

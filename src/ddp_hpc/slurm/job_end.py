@@ -25,6 +25,16 @@ _NODE_WORDS = re.compile(
 _ERROR = re.compile(r"(\w+\.)*\w*(Error|Exception)\b|.*\b(error|command not found|No such file or directory)\b")
 _BESIDE = re.compile(r"(Wildcards|Traceback|Attributes)\b.*:|File \"")
 
+# words of a refusal: the controller, or accounting, does not answer
+_AWAY = re.compile(
+    "contact slurm controller|socket timed out|connection refused|unable to test the validity", re.IGNORECASE
+)
+
+
+def refused(words: str) -> tuple[str, str]:
+    """Return status and reason of a run whose job sbatch has refused."""
+    return ("launch_failed" if _AWAY.search(words) else "rejected"), words
+
 
 def ending(job: Record, seen_bytes: int | None = None) -> tuple[str, str]:
     """Return status and reason of a run whose job has ended without a word of its supervisor.

@@ -6,6 +6,7 @@ from typing import Any
 
 from ddp_hpc.config.machine import Machine, MachineError
 from ddp_hpc.slurm.resources import Request
+from ddp_hpc.system.deadlines import WARNED_S
 
 
 def launch_line(request: Request, launcher: str) -> str:
@@ -47,8 +48,6 @@ def _srun(request: Request) -> str:
     return f"-N {request.nodes} -n {request.tasks} -c {request.cores_per_rank} {how}"
 
 
-# so long before a job's end its ranks are told to leave a checkpoint; Slurm may tell them a minute earlier
-WARNED_S = 60
 WARNED_FROM_MIN = 10  # jobs shorter than that would lose too much of their time
 
 # the resources of the rule `train` on a machine

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import IO
 
 DONE_FD = "DDP_HPC_DONE_FD"  # number of an open file: the rank writes b"done" there when it has really finished
-INTERRUPTED = "interrupted.json"  # in an attempt: its ranks were asked to end, and have
 _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 _PR_SET_PDEATHSIG = 1
 

@@ -13,7 +13,6 @@ from ddp_hpc.runs.state import State, state_of
 from ddp_hpc.runs.statuses import FAILED
 from ddp_hpc.runs.store import Store
 from ddp_hpc.runs.study_runs import Planned, StudyRuns
-from ddp_hpc.system.files import read_json, write_json
 
 MOST_NEIGHBOURS = 20
 
@@ -80,7 +79,7 @@ def prepare(study_runs: StudyRuns) -> None:
     for planned in study_runs.planned:
         if study_runs.store.finished(planned.run):
             continue
-        file = study_runs.store.folder(planned.run) / "spec.json"
+        folder = study_runs.store.run(planned.run)
         _, spec_hash, code_hash = identity.parts(planned.run)
         content = {
             "run": planned.run,
@@ -93,23 +92,23 @@ def prepare(study_runs: StudyRuns) -> None:
         asked = study_runs.study.trace
         if asked is not None and planned.spec.why_not_traced(*asked.steps) is None:
             content["trace"] = list(asked.steps)
-        if read_json(file) != content:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            write_json(file, content)
+        if folder.plan != content:
+            folder.path.mkdir(parents=True, exist_ok=True)
+            folder.plan = content
 
 
 def finished_runs(store: Store) -> list[Finished]:
     """Return all finished runs in the store, whichever study asked for them."""
     found = []
-    for file in sorted((store.root / "runs").glob("*/run.parquet")):
-        planned = read_json(file.parent / "spec.json")
+    for run in store.finished_runs():
+        planned = run.plan
         if not isinstance(planned.get("spec"), dict) or not isinstance(planned.get("files"), dict):
             continue  # a record without its plan: it counts as finished, but explains nothing
-        journals = store.attempts(file.parent.name)
-        ended = read_json(journals[-1] / "ended.json") if journals else {}
+        attempts = run.attempts
+        ended = attempts[-1].ended if attempts else {}
         found.append(
             Finished(
-                file.parent.name,
+                run.path.name,
                 ended.get("status"),
                 _fields(planned["spec"]),
                 planned["files"],

@@ -8,6 +8,7 @@ from typing import Any
 
 from ddp_hpc.runs.state import State, state_of, uses_slurm, why_queued
 from ddp_hpc.runs.statuses import FAILED
+from ddp_hpc.runs.store import Store
 from ddp_hpc.runs.study_runs import Planned, StudyRuns
 from ddp_hpc.system.progress import ProgressLine
 from ddp_hpc.system.terminal import counted, duration
@@ -61,12 +62,12 @@ class TrainingProgress:
         missing: the runs of the round.
 
     Attributes:
-        waiting: by run that has not ended: its attempts before the round.
+        waiting: by run that has not ended: how many attempts at it were over before the round.
     """
 
     def __init__(self, study_runs: StudyRuns, missing: Sequence[Planned]) -> None:
         self.study_runs = study_runs
-        self.waiting = {planned.run: len(study_runs.store.attempts(planned.run)) for planned in missing}
+        self.waiting = {planned.run: _attempts_over(study_runs.store, planned.run) for planned in missing}
         self.total = len(missing)
         self.failed = 0
         self.began = self.next_look = time.monotonic()
@@ -108,19 +109,24 @@ class TrainingProgress:
         """Drop the runs that have ended since we last looked, and return the states of those that run or are queued."""
         found = {}
         store = self.study_runs.store
-        for run, attempts_before in list(self.waiting.items()):
+        for run, before in list(self.waiting.items()):
             if store.finished(run):
                 del self.waiting[run]
                 continue
-            if len(store.attempts(run)) == attempts_before and not uses_slurm(store):
+            if len(store.attempts(run)) == before and not uses_slurm(store):
                 continue
             state = state_of(store, run)
-            if state.status in FAILED and (state.attempts > attempts_before or state.learned):
+            if state.status in FAILED and state.attempts > before:
                 del self.waiting[run]
                 self.failed += 1
             elif state.status in ("running", "queued"):
                 found[run] = state
         return found
+
+
+def _attempts_over(store: Store, run: str) -> int:
+    state = state_of(store, run)
+    return state.attempts - (state.status in ("running", "queued"))
 
 
 def _queued(waiting: Sequence[State], others_run: bool) -> list[str]:

@@ -12,15 +12,15 @@ from ddp_hpc.config.comparability import SAME_TIME
 from ddp_hpc.config.machine import Machine, MachineError
 from ddp_hpc.config.spec import SPEC_FIELDS, RunSpec
 from ddp_hpc.config.types import canonical_json
+from ddp_hpc.runs.attempt import PLAN, REQUEST
+from ddp_hpc.runs.ending import classify, written
 from ddp_hpc.runs.statuses import FAILED
 from ddp_hpc.runs.store import Store
 from ddp_hpc.runs.study_runs import Planned, StudyRuns
 from ddp_hpc.slurm.resources import ImpossibleError, Past, Request, request
-from ddp_hpc.system.files import read_json, write_json
 from ddp_hpc.workflow import plan
 from ddp_hpc.workflow.plan import Finished
 
-SPEC, REQUEST = "spec.json", "request.json"
 MOST_PROBLEMS = 10
 
 _TIMED = [index for index, name in enumerate(SPEC_FIELDS) if name not in SAME_TIME]
@@ -71,11 +71,11 @@ def _listed(problems: Mapping[str, list[str]]) -> list[str]:
 def past(store: Store, run: str) -> list[Past]:
     """Return the attempts at a run that failed, the oldest first, with what they had asked for."""
     found = []
-    for journal in store.attempts(run):
-        status = read_json(journal / "ended.json").get("status")
-        if status in FAILED:
-            asked = read_json(journal / "started.json").get("request") or {}
-            found.append(Past(status=status, runtime_min=asked.get("runtime_min"), mem_mb=asked.get("mem_mb")))
+    for attempt in store.attempts(run):
+        ending = classify(written(attempt))
+        if ending and ending.status in FAILED:
+            asked = attempt.started.get("request") or {}
+            found.append(Past(status=ending.status, runtime_min=asked.get("runtime_min"), mem_mb=asked.get("mem_mb")))
     return found
 
 
@@ -96,14 +96,11 @@ def _times(finished: Iterable[Finished]) -> dict[tuple[str, ...], list[float]]:
 def write(store: Store, planned: Iterable[Planned], asked: Mapping[str, Request]) -> None:
     """Keep what each of these runs asks for; what a run asked for earlier goes, also where nothing is asked now."""
     for one in planned:
-        file = store.folder(one.run) / REQUEST
-        if one.run not in asked:
-            file.unlink(missing_ok=True)
-            continue
-        content = asdict(asked[one.run])
-        if read_json(file) != content:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            write_json(file, content)
+        folder = store.run(one.run)
+        content = asdict(asked[one.run]) if one.run in asked else {}
+        if folder.request != content:
+            folder.path.mkdir(parents=True, exist_ok=True)
+            folder.request = content
 
 
 def read(store: Store, run: str) -> Request:
@@ -113,7 +110,7 @@ def read(store: Store, run: str) -> Request:
         MachineError: nobody has written that.
     """
     try:
-        return Request(**read_json(store.folder(run) / REQUEST))
+        return Request(**store.run(run).request)
     except TypeError:
         raise _gone(store, run, REQUEST) from None
 
@@ -125,13 +122,13 @@ def spec(store: Store, run: str) -> RunSpec:
         MachineError: nobody has written that.
     """
     try:
-        return specs.load(read_json(store.folder(run) / SPEC)["spec"])
+        return specs.load(store.run(run).plan["spec"])
     except (KeyError, TypeError, ValueError):
-        raise _gone(store, run, SPEC) from None
+        raise _gone(store, run, PLAN) from None
 
 
 def _gone(store: Store, run: str, name: str) -> MachineError:
     return MachineError(
-        f"{store.folder(run) / name} is missing or of another version of ddp-hpc: the driver writes it before it "
+        f"{store.run(run).path / name} is missing or of another version of ddp-hpc: the driver writes it before it "
         "submits a run; call `ddp-hpc run` again"
     )

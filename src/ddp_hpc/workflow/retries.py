@@ -8,22 +8,21 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from ddp_hpc.runs.state import State, keep, mark_slurm, record_is_late, state_of
+from ddp_hpc.runs.ending import Ending
+from ddp_hpc.runs.state import keep_end, keep_slurm_ends, mark_slurm, record_is_late, state_of
 from ddp_hpc.runs.statuses import FAILED, in_words
 from ddp_hpc.runs.study_runs import Planned, StudyRuns
+from ddp_hpc.slurm import job_end
+from ddp_hpc.system import deadlines
 from ddp_hpc.system.terminal import counted, duration
 from ddp_hpc.workflow.progress import TrainingProgress
 from ddp_hpc.workflow.slurm_jobs import Jobs, Watch
 from ddp_hpc.workflow.snakemake_process import POLL_S, Signals, Snakemake
 
-LATE_S = 60.0
 PAUSING = ("node_fail", "launch_failed")  # what a second job may meet, too, if it starts at once
 MOST_STUCK = 3  # rounds that Snakemake may spoil by hanging
 
-# words of a refusal: the controller, or accounting, does not answer; the user, or Slurm, may have no more jobs queued
-_AWAY = re.compile(
-    "contact slurm controller|socket timed out|connection refused|unable to test the validity", re.IGNORECASE
-)
+# words of a refusal: the user, or Slurm, may have no more jobs queued
 _FULL = re.compile("submit ?limit|MaxSubmit|MaxJobCount|temporarily unable to accept job", re.IGNORECASE)
 
 
@@ -113,7 +112,7 @@ class RetryRounds:
 
     def _wait_for_records(self, waiting: Sequence[Planned]) -> None:
         """Wait a while for records that were written on a node and are not seen here yet."""
-        deadline = time.monotonic() + LATE_S
+        deadline = time.monotonic() + deadlines.LATE_S
         while time.monotonic() < deadline and not self.signals.asked:
             if not any(record_is_late(self.study_runs.store, planned.run) for planned in waiting):
                 return
@@ -159,19 +158,12 @@ class RetryRounds:
             time.sleep(POLL_S)
 
     def _keep_refusals(self, waiting: Sequence[Planned]) -> None:
-        """Write into the journals what sbatch has refused since the last time, and note where the queue was full."""
+        """Write down, as attempts, what sbatch has refused since the last time; note where the queue was full."""
         refused = self.snakemake.events.refusals()
         for planned in waiting:
-            words = refused.get(planned.run)
-            if words:
-                state = State("launch_failed" if _AWAY.search(words) else "rejected", words)
-                keep(self.study_runs.store, planned.run, state)
+            if words := refused.get(planned.run):
+                keep_end(self.study_runs.store, planned.run, Ending(*job_end.refused(words)))
                 self.full |= {planned.run} if _FULL.search(words) else set()
 
     def _keep_ends(self, runs: Sequence[Planned]) -> None:
-        """Write into the journals what only Slurm knows, before it forgets."""
-        for planned in runs:
-            if not self.study_runs.store.finished(planned.run):
-                state = state_of(self.study_runs.store, planned.run)
-                if state.learned:
-                    keep(self.study_runs.store, planned.run, state)
+        keep_slurm_ends(self.study_runs.store, [planned.run for planned in runs])

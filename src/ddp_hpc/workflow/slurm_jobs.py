@@ -8,15 +8,11 @@ from collections.abc import Callable, Sequence
 from ddp_hpc.runs.project import Project
 from ddp_hpc.runs.study_runs import Planned
 from ddp_hpc.slurm import client
+from ddp_hpc.system import deadlines
 from ddp_hpc.system.terminal import counted, duration
 from ddp_hpc.workflow.snakemake_process import POLL_S, Shows, Signals
 
-# The plugin looks every 3 minutes, once nothing has ended for a while; then a record may take another to be seen.
-STUCK_S = 420.0
-QUIET_S = 8.0  # with no job left and nothing to wait for, the round is over after so long
-LOOK_S = 5.0
 QUESTIONS = ("sacct", "scontrol", "squeue")  # of the plugin about its jobs
-LEAVING_S = 60.0  # how long cancelled jobs may take to go: they leave checkpoints
 PATIENCE = 3  # so many questions without an answer, and Slurm is taken to be away
 SAY_AGAIN_S = 300.0
 
@@ -68,7 +64,7 @@ class Jobs:
     def cancel(self) -> None:
         """Cancel all, say so, and wait until they have gone."""
         began, cancelled, unanswered = time.monotonic(), set[str](), 0
-        while (waited := time.monotonic() - began) < LEAVING_S:
+        while (waited := time.monotonic() - began) < deadlines.CANCELLED_S:
             client.forget()
             jobs, problem = self.active(), client.queue().problem
             unanswered = unanswered + 1 if problem else 0
@@ -110,14 +106,14 @@ class Watch:
         now = time.monotonic()
         if now < self._next_look:
             return False
-        self._next_look = now + LOOK_S
+        self._next_look = now + deadlines.LOOK_S
         if client.queue().problem or self.jobs.active() or _works(pid):  # unknown is not none
             self._last_active = now
             return False
         idle_s = now - self._last_active
-        if not self.unended() and idle_s > QUIET_S:
+        if not self.unended() and idle_s > deadlines.QUIET_S:
             return True
-        if idle_s < STUCK_S:
+        if idle_s < deadlines.STUCK_S:
             return False
         self.stuck = (
             f"the workflow waits, but for {duration(idle_s)} no job of this study was in the queue: it has lost track "
@@ -135,6 +131,6 @@ def _works(pid: int) -> bool:
 
     try:
         children = [child for child in psutil.Process(pid).children() if child.name() not in QUESTIONS]
-        return any(time.time() - child.create_time() > LOOK_S for child in children)
+        return any(time.time() - child.create_time() > deadlines.LOOK_S for child in children)
     except psutil.Error:
         return False

@@ -13,11 +13,11 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from ddp_hpc.runs.project import Project
+from ddp_hpc.system import deadlines
 from ddp_hpc.system.process import die_with_parent, path_with_own_scripts
 from ddp_hpc.workflow.driver_lock import DriverLock
 from ddp_hpc.workflow.snakefile import DRIVER
 
-GRACE_S = 40.0  # how long the workflow may take to cancel its jobs before it is killed
 POLL_S = 0.5
 _TAIL = 12
 # what profiles/README.md says that every profile must keep; a copy may have lost a line
@@ -168,7 +168,7 @@ class Snakemake:
             except subprocess.TimeoutExpired:
                 progress.show()
             if self.signals.asked and deadline is None:
-                deadline = time.monotonic() + (0 if remote else GRACE_S)
+                deadline = time.monotonic() + (0 if remote else deadlines.WORKFLOW_S)
                 if not remote:
                     os.killpg(process.pid, signal.SIGINT)  # also reaches the local trainings
             elif over and deadline is None and over(process.pid):

@@ -1,20 +1,19 @@
 """`ddp-hpc status`: where a study stands at a glance, and what it has cost."""
 
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
-from pathlib import Path
+from datetime import datetime
 from typing import Any
 
+from ddp_hpc.runs.attempt import Attempt
 from ddp_hpc.runs.state import State, state_of, why_queued
 from ddp_hpc.runs.statuses import FAILED, FINISHED, STATUSES, in_words
 from ddp_hpc.runs.study_runs import StudyRuns
-from ddp_hpc.system.files import read_json
 from ddp_hpc.system.terminal import counted
 from ddp_hpc.workflow import plan
 from ddp_hpc.workflow.progress import how_far
-from ddp_hpc.workflow.requests import REQUEST
 
 MOST_LINES = 60
 _TOLD = ("step", "steps_asked", "eta_s", "loss")
@@ -60,15 +59,15 @@ def _row(run: str, state: State) -> dict[str, Any]:
 def node_hours(study_runs: StudyRuns, states: Mapping[str, State]) -> NodeHours:
     """Return what the study has used, and what it is expected to use still."""
     used = sum(
-        _nodes(journal.parents[1], read_json(journal / "started.json")) * _seconds(journal)
+        _nodes(attempt.started.get("request") or attempt.run.request) * _seconds(attempt)
         for run in states
-        for journal in study_runs.store.attempts(run)
+        for attempt in study_runs.store.attempts(run)
     )
     estimates = {item.planned.run: item.estimate for item in plan.plan(study_runs)}
     steps_asked = {planned.run: planned.spec.steps_asked for planned in study_runs.planned}
 
     def done(run: str) -> float:  # the part that its last checkpoint holds
-        step, asked = study_runs.store.checkpointed_step(run), steps_asked[run]
+        step, asked = study_runs.store.run(run).checkpointed_step, steps_asked[run]
         return min(1.0, step / asked) if step and asked else 0.0
 
     to_do = [run for run, state in states.items() if state.status not in FINISHED]
@@ -79,33 +78,26 @@ def node_hours(study_runs: StudyRuns, states: Mapping[str, State]) -> NodeHours:
             expected_s[run] = eta_s
         elif estimate:
             expected_s[run] = estimate.middle_s * (1 - done(run))
-    expected = sum(_nodes(study_runs.store.folder(run), {}) * seconds for run, seconds in expected_s.items())
+    expected = sum(_nodes(study_runs.store.run(run).request) * seconds for run, seconds in expected_s.items())
     return NodeHours(used / 3600, expected / 3600, len(expected_s), len(to_do))
 
 
-def _nodes(folder: Path, started: Mapping[str, Any]) -> int:
+def _nodes(request: Mapping[str, Any]) -> int:
     """Return the nodes that were asked for; one where no machine was named."""
-    asked = started.get("request") or read_json(folder / REQUEST)
-    return int(asked.get("nodes") or 1)
+    return int(request.get("nodes") or 1)
 
 
-def _seconds(journal: Path) -> float:
-    """Return how long an attempt took, or has been running; 0 if its journal does not say."""
-    started, ended = read_json(journal / "started.json"), read_json(journal / "ended.json")
+def _seconds(attempt: Attempt) -> float:
+    """Return how long an attempt took, or has been running; 0 if it has not left when it began."""
+    ended = attempt.ended
     if "wall_s" in ended:
         return float(ended["wall_s"])
-    last = str(ended.get("at") or _last_sign(journal))
+    at = ended.get("at") or attempt.slurm_end.get("at")
     try:
-        return max(0.0, (datetime.fromisoformat(last) - datetime.fromisoformat(started["at"])).total_seconds())
+        last = datetime.fromisoformat(at).timestamp() if at else time.time() - attempt.silent_s()
+        return max(0.0, last - datetime.fromisoformat(attempt.started["at"]).timestamp())
     except (KeyError, ValueError, TypeError):
         return 0.0
-
-
-def _last_sign(journal: Path) -> str | None:
-    try:
-        return datetime.fromtimestamp((journal / "alive").stat().st_mtime, UTC).isoformat()
-    except OSError:
-        return None
 
 
 def lines(study_runs: StudyRuns, found: Mapping[str, Any]) -> list[str]:

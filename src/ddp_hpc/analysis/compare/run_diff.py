@@ -8,6 +8,7 @@ from typing import Any
 from ddp_hpc.analysis.columns import show
 from ddp_hpc.config.spec import SPEC_COLUMNS
 from ddp_hpc.runs import records
+from ddp_hpc.runs.attempt import RunFolder
 from ddp_hpc.runs.project import Project
 from ddp_hpc.system.terminal import table_lines
 
@@ -58,22 +59,24 @@ def find(given: str) -> Path:
     """Return the folder of a finished run."""
     path = Path(given)
     for folder in (path, path.parent):
-        if folder.name and (folder / "run.parquet").is_file():
+        if folder.name and RunFolder(folder).finished:
             return folder
     if path.name != given:
         raise ValueError(f"{given}: no finished run lies there; expected: a folder with a run.parquet")
-    runs = Project.here().store.root / "runs"
-    matching = sorted(file.parent for file in runs.glob("*/run.parquet") if file.parent.name.startswith(given))
+    store = Project.here().store
+    matching = [run.path for run in store.finished_runs() if run.path.name.startswith(given)]
     if len(matching) != 1:
         names = ", ".join(folder.name for folder in matching[:5])
         count = f"{len(matching)} finished runs begin so: {names}" if matching else "no finished run begins so"
-        raise ValueError(f"{given}: {count}; expected: a name that only one in {runs} has, or a path to its folder")
+        raise ValueError(
+            f"{given}: {count}; expected: a name that only one in {store.runs} has, or a path to its folder"
+        )
     return matching[0]
 
 
 def facts(folder: Path) -> Facts:
     """Return what is known of a run by section and name; what does not exist is left out."""
-    file = folder / "run.parquet"
+    file = RunFolder(folder).record()
     row = records.read("run", file).to_pylist()[0]
     metadata = records.read_metadata(file)
     provenance = metadata.get("provenance", {})

@@ -10,6 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ddp_hpc.runs import identity, records
+from ddp_hpc.runs.attempt import finished
 from ddp_hpc.runs.project import Project
 from ddp_hpc.runs.store import Store
 from ddp_hpc.system.terminal import counted
@@ -67,7 +68,7 @@ _ALLOWED = f"expected: a study, STUDY{BEFORE}, a folder of results, or a table r
 def _folder(given: str, path: Path) -> ResultSet:
     for place in PLACES:
         folder = path / place
-        files = sorted(folder.glob("*/run.parquet"))
+        files = [run.record() for run in finished(folder)]
         if files:
             return ResultSet(given, *_newest(_read(files), folder))
     raise ValueError(f"{given}: no finished run in it, in its `runs` or in its `results/runs`; {_ALLOWED}")
@@ -87,11 +88,11 @@ def _table(given: str, file: Path) -> ResultSet:
 def _before(given: str, store: Store, planned: set[str]) -> ResultSet:
     """Return the newest run by other code of each planned spec that has one."""
     specs = {identity.parts(run)[1] for run in planned}
-    folders = [file.parent.name for file in (store.root / "runs").glob("*/run.parquet")]
-    files = [store.file(run) for run in folders if run not in planned and identity.parts(run)[1] in specs]
+    runs = {run.path.name: run.record() for run in store.finished_runs()}
+    files = [file for run, file in runs.items() if run not in planned and identity.parts(run)[1] in specs]
     if not files:
-        raise ValueError(f"{given}: no run of this study by other code lies in {store.root / 'runs'}")
-    return ResultSet(given, *_newest(_read(files), store.root / "runs"))
+        raise ValueError(f"{given}: no run of this study by other code lies in {store.runs}")
+    return ResultSet(given, *_newest(_read(files), store.runs))
 
 
 def _read(files: list[Path]) -> pd.DataFrame:

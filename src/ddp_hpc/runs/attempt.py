@@ -1,0 +1,210 @@
+"""What lies in the folder of a run, and in those of the attempts at it. No other module names these files.
+
+    spec.json           the run, as it was planned: what its supervisor starts from
+    request.json        what the cluster was asked for
+    run.parquet, ...    the records, once the run has ended as result or finding
+    checkpoint/         where an interrupted run goes on: checkpoint.json, step-<n>/rank-<r>.pt
+    trace/              traced steps: rank-<r>.json.gz, merged.json.gz
+    attempts/<k>/       in the order in which they come to be:
+        started.json      by the supervisor, as it begins: host, process, Slurm job, request
+        alive             its date is that of the supervisor's last sign of life
+        launch.json       what the ranks are to do
+        rank-<r>.pid      the process of a rank
+        progress.json     how far rank 0 is
+        rank-<r>.json     by a rank or its watchdog: how it failed
+        interrupted.json  by rank 0: asked to end, the ranks have left
+        run.parquet, ...  by rank 0; summary.json says that they are whole
+        ended.json        by the supervisor: how the attempt ended
+        slurm_end.json    by the driver: how it ended as Slurm says, before Slurm forgets
+
+It imports only the standard library: supervisor and rank watchdog start quickly.
+"""
+
+import os
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ddp_hpc.system.files import read_json, write_json
+
+RECORDS = ("steps", "evaluations", "gpu", "run")  # in the order in which they are put in place
+PLAN, REQUEST = "spec.json", "request.json"
+_RECORD, _TRACE, _CHECKPOINT = "run.parquet", "trace", "checkpoint"
+
+
+class JsonFile:
+    """An attribute that is an object in a JSON file of its owner's folder: what is set is written, empty: no file."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, owner: Any, kind: type) -> dict[str, Any]:
+        return read_json(owner.path / self.name)
+
+    def __set__(self, owner: Any, content: dict[str, Any]) -> None:
+        if content:
+            write_json(owner.path / self.name, content)
+        else:
+            (owner.path / self.name).unlink(missing_ok=True)
+
+
+@dataclass
+class Checkpoint:
+    """The folder of a run's checkpoint. The parts of the ranks count once the manifest names their step."""
+
+    path: Path
+
+    manifest = JsonFile("checkpoint.json")
+
+    def part(self, step: int, rank: int) -> Path:
+        """Return the file of one rank; all ranks' lie in one folder."""
+        return self.path / f"step-{step}" / f"rank-{rank}.pt"
+
+    def remove(self, but_step: int | None = None) -> None:
+        """Remove all, or what is not of one step."""
+        for folder in self.path.glob("step-*") if but_step is not None else [self.path]:
+            if folder.name != f"step-{but_step}":
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+@dataclass
+class RunFolder:
+    """The folder of a run."""
+
+    path: Path
+
+    plan = JsonFile(PLAN)
+    request = JsonFile(REQUEST)
+
+    def record(self, kind: str = "run") -> Path:
+        """Return the Parquet file of a kind of record, e.g. `run`, `steps`."""
+        return self.path / f"{kind}.parquet"
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has ended as a result or a finding."""
+        return self.record().exists()
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """Where the run goes on if it was interrupted."""
+        return Checkpoint(self.path / _CHECKPOINT)
+
+    @property
+    def checkpointed_step(self) -> int | None:
+        """The step after which an interrupted run goes on; None: it starts anew."""
+        step = self.checkpoint.manifest.get("step")
+        return int(step) if step else None
+
+    @property
+    def attempts(self) -> list["Attempt"]:
+        """The attempts at the run, the oldest first."""
+        try:
+            found = [entry for entry in os.scandir(self.path / "attempts") if entry.name.isdigit()]
+        except FileNotFoundError:
+            return []
+        return [Attempt(Path(entry.path)) for entry in sorted(found, key=lambda entry: int(entry.name))]
+
+    def new_attempt(self) -> "Attempt":
+        """Make the folder of the next attempt, which no other process has made."""
+        number = max((attempt.number for attempt in self.attempts), default=0)
+        while True:
+            number += 1
+            try:
+                (self.path / "attempts" / str(number)).mkdir(parents=True)
+            except FileExistsError:
+                continue
+            return Attempt((self.path / "attempts" / str(number)).resolve())
+
+
+@dataclass
+class Attempt:
+    """The folder of one attempt at a run."""
+
+    path: Path
+
+    started = JsonFile("started.json")
+    launch = JsonFile("launch.json")
+    progress = JsonFile("progress.json")
+    interrupted = JsonFile("interrupted.json")
+    summary = JsonFile("summary.json")
+    ended = JsonFile("ended.json")
+    slurm_end = JsonFile("slurm_end.json")
+
+    @property
+    def number(self) -> int:
+        """Which attempt it is, from 1."""
+        return int(self.path.name)
+
+    @property
+    def run(self) -> RunFolder:
+        """The run that is tried."""
+        return RunFolder(self.path.parents[1])
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its supervisor has said how it ended, or the driver what Slurm says of that."""
+        return any((self.path / name).exists() for name in ("ended.json", "slurm_end.json"))
+
+    def beat(self) -> None:
+        """Give a sign of life."""
+        (self.path / "alive").touch()
+
+    def silent_s(self) -> float:
+        """Return the seconds since its supervisor gave a sign of life, if only by making its folder."""
+        dates = [_date(self.path / name) for name in ("alive", "started.json")]
+        return time.time() - (max(dates) if max(dates) > 0 else _date(self.path))
+
+    def process_file(self, rank: int) -> Path:
+        """Return the file that says which process is a rank."""
+        return self.path / f"rank-{rank}.pid"
+
+    def report_file(self, rank: int) -> Path:
+        """Return the file in which a rank says how it failed."""
+        return self.path / f"rank-{rank}.json"
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a rank has said that it failed."""
+        return any(self.path.glob("rank-*.json"))
+
+    @property
+    def reports(self) -> list[dict[str, Any]]:
+        """What ranks have said of how they failed, the first first."""
+        return sorted(map(read_json, self.path.glob("rank-*.json")), key=lambda report: report.get("at", 0))
+
+    def record(self, kind: str = "run") -> Path:
+        """Return the Parquet file of a kind of record."""
+        return self.path / f"{kind}.parquet"
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the ranks have left all their records."""
+        return bool(self.summary) and all(self.record(kind).exists() for kind in RECORDS)
+
+    def trace_file(self, rank: int | None) -> Path:
+        """Return the file of the traced steps of one rank; None: of all together."""
+        return self.path / _TRACE / ("merged.json.gz" if rank is None else f"rank-{rank}.json.gz")
+
+    def publish(self) -> None:
+        """Put records and traces in their place in the folder of the run, the record of the run last."""
+        if self.record(_TRACE).exists():
+            shutil.rmtree(self.run.path / _TRACE, ignore_errors=True)
+            os.replace(self.path / _TRACE, self.run.path / _TRACE)
+            os.replace(self.record(_TRACE), self.run.record(_TRACE))
+        for kind in RECORDS:
+            os.replace(self.record(kind), self.run.record(kind))
+
+
+def finished(runs: Path) -> list[RunFolder]:
+    """Return the runs in a folder of runs that have ended as result or finding, by name."""
+    return [RunFolder(file.parent) for file in sorted(runs.glob(f"*/{_RECORD}"))]
+
+
+def _date(file: Path) -> float:
+    try:
+        return file.stat().st_mtime
+    except OSError:
+        return 0.0

@@ -1,0 +1,193 @@
+"""How an attempt at a run ended: all that is known of it is one value, and one function decides.
+
+The supervisor calls it when the launcher has ended, with what it has seen; whoever asks later, with what the supervisor
+wrote, what Slurm says, and whether the supervisor lives.
+"""
+
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ddp_hpc.runs.attempt import Attempt
+from ddp_hpc.runs.statuses import PEER_FAILURE, STATUSES
+from ddp_hpc.slurm.job_end import memory_words, node_words
+from ddp_hpc.system.deadlines import NEAR, NEAR_S
+
+TIME_LIMIT = "time limit"  # what asks a run to end, where it is no signal
+
+
+@dataclass(frozen=True)
+class Ending:
+    """A status, its reason, and what else is kept of the end: `steps`, `train_s`, `signal`, ..."""
+
+    status: str
+    reason: str | None = None
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the job: 0 for a result or a finding."""
+        code = STATUSES[self.status][1]
+        return 1 if code is None else code
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What is known of an attempt. Its supervisor sees all but the last three, which are known later.
+
+    Args:
+        refused: why no rank was started.
+        exit_code: of the launcher, negative for a signal; None: nobody saw it end.
+        last_words: of the launcher and its ranks.
+        reports: of ranks that failed, the first first.
+        summary: of rank 0; empty: the records are not whole.
+        asked_by: the name of the signal that asked the run to end, or `TIME_LIMIT`; None: nothing did.
+        asked_after_s: when that was, since the start.
+        limit_s: the supervisor's own time limit.
+        left: what rank 0 said when the ranks left because they were asked to.
+        checkpointed_step: where the next attempt goes on.
+        oom_kills: how many processes the kernel has killed for memory meanwhile.
+        ended: what the supervisor has written.
+        slurm: the end of the job, as Slurm says.
+        alive: whether the supervisor lives; None: not known, or it has ended.
+    """
+
+    refused: str | None = None
+    exit_code: int | None = None
+    last_words: Sequence[str] = ()
+    reports: Sequence[Mapping[str, Any]] = ()
+    summary: Mapping[str, Any] = field(default_factory=dict)
+    asked_by: str | None = None
+    asked_after_s: float = 0.0
+    limit_s: float | None = None
+    left: Mapping[str, Any] = field(default_factory=dict)
+    checkpointed_step: int | None = None
+    oom_kills: int = 0
+    ended: Ending | None = None
+    slurm: Ending | None = None
+    alive: bool | None = None
+
+
+def classify(evidence: Evidence) -> Ending | None:
+    """Return how an attempt ended; None: it has not, as far as is known. The first rule that has an answer counts."""
+    return next((ending for rule in _RULES if (ending := rule(evidence))), None)
+
+
+def written(attempt: Attempt) -> Evidence:
+    """Return what supervisor and driver have written of the end of an attempt."""
+    return Evidence(ended=_read(attempt.ended), slurm=_read(attempt.slurm_end))
+
+
+def _read(content: dict[str, Any]) -> Ending | None:
+    if "status" not in content:
+        return None
+    return Ending(content.pop("status"), content.pop("reason", None), content)
+
+
+def first_report(reports: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return the report of the rank that failed first, empty if none did.
+
+    A rank that was ended because another had failed reports later, and an exception says more than a signal; but one
+    that says no more than that another rank has gone is a consequence, whoever was quicker.
+    """
+    causes = [report for report in reports if report.get("status") != PEER_FAILURE] or reports
+    return next((report for report in causes if report.get("error")), causes[0] if causes else {})
+
+
+def _said_by_supervisor(e: Evidence) -> Ending | None:
+    return e.ended if e.ended and "signal" not in e.ended.numbers else None
+
+
+def _said_by_slurm(e: Evidence) -> Ending | None:
+    """Slurm knows why a signal was sent; that the job then failed is what the supervisor knows better."""
+    return None if e.ended and e.slurm and e.slurm.status == "crashed" else e.slurm
+
+
+def _signal_to_supervisor(e: Evidence) -> Ending | None:
+    return e.ended
+
+
+def _dead_supervisor(e: Evidence) -> Ending | None:
+    if e.alive is not False:
+        return None
+    return Ending("cancelled", "its supervisor ended without a word: killed, or the machine went down")
+
+
+def _not_started(e: Evidence) -> Ending | None:
+    return Ending("launch_failed", e.refused) if e.refused else None
+
+
+def _failed_rank(e: Evidence) -> Ending | None:
+    """Ranks that were asked to end, and found in their steps, were ended for that."""
+    first = first_report(e.reports)
+    if not first or e.asked_by:
+        return None
+    who, error = f"rank {first['rank']} on {first['host']}: ", f"{first['error']}: " if first.get("error") else ""
+    # it could not write a report, on a full disk say, but has printed what it would have written
+    printed = "" if error else next((line for line in e.last_words if line.startswith(who) and "Error: " in line), "")
+    reason = printed or f"{who}{error}{first['message']}"
+    status, numbers = first.get("status", "crashed"), {"steps": first.get("steps")}
+    status = "crashed" if status == PEER_FAILURE else status
+    if status in ("crashed", "launch_failed") and (words := memory_words("\n".join(e.last_words))):
+        return Ending("oom_host", f"{reason}; the launcher said: {words[:200]}", numbers)
+    if status == "crashed" and e.oom_kills:
+        return Ending("oom_host", f"{reason}; the kernel killed a process for memory meanwhile", numbers)
+    return Ending(status, reason, numbers)
+
+
+def _done(e: Evidence) -> Ending | None:
+    """Whatever then kept the launcher, the training was done."""
+    if not e.summary or e.reports:
+        return None
+    numbers = {key: e.summary.get(key) for key in ("steps", "train_s", "startup_s", "resumes")}
+    if e.summary.get("resumes"):  # what the run takes in one go; this attempt was the last part of it
+        numbers["wall_s"] = e.summary["wall_s"] - e.summary["lost_s"]
+    return Ending(e.summary["status"], e.summary.get("reason"), numbers)
+
+
+def _asked_to_end(e: Evidence) -> Ending | None:
+    if not e.asked_by:
+        return None
+    step, numbers = e.checkpointed_step, {"steps": e.left.get("steps")}
+    rest = f"the next attempt goes on after step {step}" if step else "there is no checkpoint, it starts anew"
+    if e.asked_by == TIME_LIMIT:
+        return Ending("timeout", f"the time limit of {e.limit_s:.0f} s was reached; {rest}", numbers)
+    numbers["signal"] = e.asked_by
+    if e.asked_by != "SIGUSR1":
+        return Ending("cancelled", f"{e.asked_by}: asked to end, or the driver went away; {rest}", numbers)
+    if e.limit_s is not None and e.asked_after_s > e.limit_s - min(NEAR_S, NEAR * e.limit_s):
+        return Ending("timeout", f"SIGUSR1, near the time limit of {e.limit_s:.0f} s; {rest}", numbers)
+    return Ending("preempted", f"SIGUSR1: asked to make room; {rest}", numbers)
+
+
+def _failed_launcher(e: Evidence) -> Ending | None:
+    if e.exit_code is None:
+        return None
+    said = "; ".join(line.strip(" -*|") for line in e.last_words if line.strip(" -*|"))[-600:] or "it said nothing"
+    how = (
+        f"was ended by {signal.Signals(-e.exit_code).name}"
+        if e.exit_code < 0
+        else f"ended with exit code {e.exit_code}"
+    )
+    reason = f"the launcher {how}, and no rank left a record or a reason: {said}"
+    if words := memory_words("\n".join(e.last_words)):
+        return Ending("oom_host", f"{reason}; the launcher said: {words[:200]}")
+    if words := node_words("\n".join(e.last_words)):  # Slurm may notice minutes later
+        return Ending("node_fail", f"a node does not answer: {words[:200]}; {reason}")
+    return Ending("launch_failed", reason)
+
+
+_RULES = (
+    # later
+    _said_by_supervisor,
+    _said_by_slurm,
+    _signal_to_supervisor,
+    _dead_supervisor,
+    # at once, by the supervisor
+    _not_started,
+    _failed_rank,
+    _done,
+    _asked_to_end,
+    _failed_launcher,
+)
