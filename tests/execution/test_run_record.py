@@ -9,6 +9,7 @@ from ddp_hpc.execution import record_columns, run_record
 from ddp_hpc.profiling.phases import PARTS, PHASES
 from ddp_hpc.profiling.timers import Timings
 from ddp_hpc.runs import records
+from ddp_hpc.runs.attempt import Attempt
 from ddp_hpc.system.process import boot_id
 from ddp_hpc.training.placement import Placement
 from ddp_hpc.training.result import WARM_UP_STEPS, TrainResult
@@ -172,7 +173,7 @@ def test_meters_that_fail_do_not_hurt_the_result(tmp_path, monkeypatch):
         raise ArithmeticError("joules are gone")
 
     monkeypatch.setattr(run_record.energy_columns, "columns", broken)
-    nulls = run_record.write(tmp_path, LAUNCH, TWO_RANKS, ended(), two_ranks(), "an MPI")
+    nulls = run_record.write(Attempt(tmp_path), LAUNCH, TWO_RANKS, ended(), two_ranks(), "an MPI")
     row = records.read("run", tmp_path / "run.parquet").to_pylist()[0]
     assert (row["status"], row["energy_j"]) == ("ok", None)
     assert all("a bug in ddp-hpc: ArithmeticError: joules are gone" in reason for reason in nulls.values())

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from ddp_hpc.config import spec
+from ddp_hpc.runs.attempt import CheckpointFolder
 from ddp_hpc.system.process import boot_id
 from ddp_hpc.training import checkpoint, placement, trainer
 
@@ -38,7 +39,7 @@ def run(comm, folder=None, ask_at=None, kill_at=None, every_s=0.0, owner=(), ask
     given, launched_ns = spec.load(BASE | {"world_size": comm.size} | fields), time.perf_counter_ns()
     place, asked, said = placement.survey(given, comm), list(asked), []
     kept = checkpoint.Checkpoints(
-        folder=folder,
+        folder=CheckpointFolder(folder) if folder else None,
         launch=LAUNCH | {"spec_hash": given.hash, "world_size": comm.size, "launched_ns": launched_ns} | dict(owner),
         every_s=every_s,
         startup={"import_s": 1.0 + comm.rank},

@@ -15,6 +15,7 @@ from ddp_hpc.config import spec
 from ddp_hpc.execution import node_meter, run_record
 from ddp_hpc.profiling import flops, provenance
 from ddp_hpc.runs import records
+from ddp_hpc.runs.attempt import Attempt
 from ddp_hpc.system.process import boot_id
 from ddp_hpc.training import placement, trainer
 
@@ -60,7 +61,7 @@ def trained(comm, folder, monkeypatch, mode, uuids, steps=160, wait_s=0.0):
     if comm.rank == 0:
         launch = {"run": "r", "spec_hash": "s", "code_hash": "c"}
         launch |= {"launched_on": boot_id(), "launched_ns": result.time_zero_ns}
-        run_record.write(folder, launch, given, result, parts, "MPI")
+        run_record.write(Attempt(folder), launch, given, result, parts, "MPI")
     return list(result.losses)
 
 

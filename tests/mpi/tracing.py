@@ -14,6 +14,7 @@ from ddp_hpc.execution import run_record, trace_steps
 from ddp_hpc.execution.rank_series import curves
 from ddp_hpc.profiling.phases import PHASES
 from ddp_hpc.runs import records
+from ddp_hpc.runs.attempt import Attempt
 from ddp_hpc.training import placement, trainer
 
 BASE = {
@@ -37,7 +38,7 @@ def run(comm, folder=None, **fields):
     training = trainer.Trainer(given, comm, place, Path("unused"), tracer=tracer)
     result = training.run()
     if tracer:
-        tracer.write(folder, place)
+        tracer.write(Attempt(folder), place)
     parts = run_record.gather(result, place, {"import_s": 0.0}, comm)
     return result, training.components.replica.weights.numpy().copy(), curves(parts) if comm.rank == 0 else None
 

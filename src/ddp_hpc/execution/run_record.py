@@ -3,7 +3,6 @@
 import traceback
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -71,12 +70,11 @@ def write(
     parts: Sequence[RankPart],
     mpi_library: str,
 ) -> dict[str, str]:
-    """Write the records of `records.SCHEMAS` into `folder`, and last `summary.json`: that all is there. Rank 0 alone
-    does this.
+    """Write the records of an attempt, and last its summary, which says that all is there. Rank 0 alone does this.
 
     Args:
         attempt: where to.
-        launch: what `launch.json` says.
+        launch: what was launched.
         spec: what was trained.
         result: rank 0's.
         parts: by rank.

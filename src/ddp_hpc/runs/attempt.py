@@ -30,7 +30,7 @@ from typing import Any
 from ddp_hpc.system.files import read_json, write_json
 
 RECORDS = ("steps", "evaluations", "gpu", "run")  # in the order in which they are put in place
-PLAN, REQUEST = "spec.json", "request.json"
+PLAN, REQUEST, MANIFEST = "spec.json", "request.json", "checkpoint.json"
 _RECORD, _TRACE, _CHECKPOINT = "run.parquet", "trace", "checkpoint"
 
 
@@ -51,22 +51,33 @@ class JsonFile:
 
 
 @dataclass
-class Checkpoint:
+class CheckpointFolder:
     """The folder of a run's checkpoint. The parts of the ranks count once the manifest names their step."""
 
     path: Path
 
-    manifest = JsonFile("checkpoint.json")
+    manifest = JsonFile(MANIFEST)
 
     def part(self, step: int, rank: int) -> Path:
-        """Return the file of one rank; all ranks' lie in one folder."""
-        return self.path / f"step-{step}" / f"rank-{rank}.pt"
+        """Return the file of one rank."""
+        return self._parts(step) / f"rank-{rank}.pt"
 
-    def remove(self, but_step: int | None = None) -> None:
-        """Remove all, or what is not of one step."""
-        for folder in self.path.glob("step-*") if but_step is not None else [self.path]:
-            if folder.name != f"step-{but_step}":
+    def remove_parts(self, step: int) -> None:
+        """Remove the files of all ranks that are of one step."""
+        shutil.rmtree(self._parts(step), ignore_errors=True)
+
+    def remove_parts_but(self, step: int) -> None:
+        """Remove all files of ranks that are of other steps."""
+        for folder in self.path.glob("step-*"):
+            if folder != self._parts(step):
                 shutil.rmtree(folder, ignore_errors=True)
+
+    def remove(self) -> None:
+        """Remove all."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def _parts(self, step: int) -> Path:
+        return self.path / f"step-{step}"
 
 
 @dataclass
@@ -88,9 +99,9 @@ class RunFolder:
         return self.record().exists()
 
     @property
-    def checkpoint(self) -> Checkpoint:
+    def checkpoint(self) -> CheckpointFolder:
         """Where the run goes on if it was interrupted."""
-        return Checkpoint(self.path / _CHECKPOINT)
+        return CheckpointFolder(self.path / _CHECKPOINT)
 
     @property
     def checkpointed_step(self) -> int | None:

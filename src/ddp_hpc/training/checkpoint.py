@@ -1,15 +1,12 @@
 """Checkpoints of a training: written by all ranks together, and where the next attempt goes on.
 
-    checkpoint/step-120/rank-0.pt  ...   one file per rank
-    checkpoint/checkpoint.json           whose they are, of which step, and their checksums
-
-The files count only once `checkpoint.json` says so, which comes last, by rename: what was half written is never read.
+There is one file per rank. They count only once the manifest says so, which names the step and holds their checksums;
+it comes last, by rename: what was half written is never read.
 Nothing here decides a result: a training that was interrupted ends with the bits of one that was not.
 """
 
 import math
 import os
-import shutil
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -21,12 +18,11 @@ import torch
 from mpi4py import MPI
 
 from ddp_hpc.profiling.timers import Timings
-from ddp_hpc.system.files import read_json, write_json
+from ddp_hpc.runs.attempt import MANIFEST, CheckpointFolder
 from ddp_hpc.training.components import Components
 from ddp_hpc.training.result import History, TrainResult
 
 FORMAT = 1
-MANIFEST = "checkpoint.json"
 _PIECE_BYTES = 1 << 22
 _KEPT = (
     "evaluations",
@@ -48,7 +44,7 @@ class Checkpoints:
 
     Args:
         folder: where they lie; None: none is kept.
-        launch: what `launch.json` says of this attempt. A checkpoint of another run, code or world size is not read.
+        launch: what was launched. A checkpoint of another run, code or world size is not read.
         every_s: seconds from one to the next; 0: only when the training is asked to end.
         one_host: the ranks sit on one, so their clocks can be compared.
         startup: seconds by part that the start of this attempt took; what a checkpoint holds replaces it.
@@ -56,7 +52,7 @@ class Checkpoints:
         say: told, on rank 0, what the user must know.
     """
 
-    folder: Path | None = None
+    folder: CheckpointFolder | None = None
     launch: Mapping[str, Any] = field(default_factory=dict)
     every_s: float = 0.0
     one_host: bool = True
@@ -67,9 +63,9 @@ class Checkpoints:
 
     @classmethod
     def of(cls, launch: Mapping[str, Any], one_host: bool, startup: dict[str, float], asked: list[int]) -> Self:
-        """Return the checkpoints that `launch.json` asks for; none, if it names no folder."""
+        """Return the checkpoints that a launch asks for; none, if it names no folder."""
         return cls(
-            folder=Path(launch["checkpoint"]) if "checkpoint" in launch else None,
+            folder=CheckpointFolder(Path(launch["checkpoint"])) if "checkpoint" in launch else None,
             launch=launch,
             every_s=launch.get("checkpoint_every_s", 0.0),
             one_host=one_host,
@@ -95,15 +91,15 @@ class Checkpoints:
             return False
         began = time.perf_counter()
         components.clock.resolve()
-        target = self.folder / f"step-{comm.bcast(step)}"
-        problem, file = _write(target / f"rank-{comm.rank}.pt", lambda: self._content(step, components, outcome))
+        part = self.folder.part(comm.bcast(step), comm.rank)
+        problem, file = _write(part, lambda: self._content(step, components, outcome))
         answers = comm.gather((problem, file))
         if answers is not None:
             problem = next((f"rank {rank}: {text}" for rank, (text, _) in enumerate(answers) if text), None)
             if problem is None:
-                problem = self._publish(target, step, [file for _, file in answers])
+                problem = self._publish(step, [file for _, file in answers])
             if problem:
-                shutil.rmtree(target, ignore_errors=True)
+                self.folder.remove_parts(step)
                 self.say(f"no checkpoint of step {step}, training does not need it: {problem}")
         problem = comm.bcast(problem)
         outcome.checkpoint_s += time.perf_counter() - began
@@ -125,16 +121,14 @@ class Checkpoints:
             "one_host": self.one_host,
         }
 
-    def _publish(self, target: Path, step: int, files: list[dict[str, int]]) -> str | None:
+    def _publish(self, step: int, files: list[dict[str, int]]) -> str | None:
         """Let the files count, and remove those before; return what went wrong."""
         assert self.folder is not None
         try:
-            write_json(self.folder / MANIFEST, {**self._owner(), "step": step, "files": files})
+            self.folder.manifest = {**self._owner(), "step": step, "files": files}
         except OSError as error:
             return str(error)
-        for other in self.folder.glob("step-*"):
-            if other != target:
-                shutil.rmtree(other, ignore_errors=True)
+        self.folder.remove_parts_but(step)
         return None
 
     def _owner(self) -> dict[str, Any]:
@@ -149,29 +143,27 @@ class Checkpoints:
         if self.folder is None:
             return 0
         manifest: dict[str, Any] | None = None
-        if comm.rank == 0 and (self.folder / MANIFEST).exists():
-            manifest = read_json(self.folder / MANIFEST)
+        if comm.rank == 0 and (self.folder.path / MANIFEST).exists():
+            manifest = self.folder.manifest
         manifest = comm.bcast(manifest)
         if manifest is None:
             return 0
         problem, content, snapshot = self._stranger(manifest), {}, components.snapshot()
         if problem is None:
             try:
-                content = _read(
-                    self.folder / f"step-{manifest['step']}" / f"rank-{comm.rank}.pt", manifest["files"][comm.rank]
-                )
+                content = _read(self.folder.part(manifest["step"], comm.rank), manifest["files"][comm.rank])
                 snapshot.take_over(content["state"])
             except (OSError, ValueError) as error:
                 problem = f"rank {comm.rank}: {error}"
         problems = [text for text in comm.allgather(problem) if text]
         if problems:
             if comm.rank == 0:
-                self.say(f"the checkpoint in {self.folder} is not used, training starts anew: {problems[0]}")
+                self.say(f"the checkpoint in {self.folder.path} is not used, training starts anew: {problems[0]}")
             return 0
         snapshot.restore()
         self._take_over(content, outcome)
         if comm.rank == 0:
-            self.say(f"training goes on after step {content['step']}, from {self.folder}")
+            self.say(f"training goes on after step {content['step']}, from {self.folder.path}")
         return int(content["step"])
 
     def _stranger(self, manifest: dict[str, Any]) -> str | None:
