@@ -1,6 +1,5 @@
 """Runs on a real Slurm go on from where they were interrupted, with the same losses."""
 
-import json
 import re
 from pathlib import Path
 
@@ -9,6 +8,8 @@ from faulty import FAULTY
 from sandbox import Sandbox, wait_for
 
 from ddp_hpc.runs import records
+from ddp_hpc.runs.attempt import Attempt
+from ddp_hpc.runs.ending import Ending, classify, written
 
 pytestmark = pytest.mark.slurm
 
@@ -55,8 +56,10 @@ def newest(project: Sandbox, run: str) -> Path:
     return max((project.root / "results" / "runs" / run / "attempts").iterdir(), key=lambda folder: int(folder.name))
 
 
-def ended(attempt: Path) -> dict:
-    return json.loads((attempt / "ended.json").read_text())
+def ended(attempt: Path) -> Ending:
+    ending = classify(written(Attempt(attempt)))
+    assert ending is not None
+    return ending
 
 
 def test_a_run_that_loses_a_node_and_has_to_make_room_goes_on_each_time_with_the_same_losses(study, cluster):
@@ -75,9 +78,9 @@ def test_a_run_that_loses_a_node_and_has_to_make_room_goes_on_each_time_with_the
     cluster.run("sbatch", "--partition=urgent", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap=sleep 1")
 
     assert driver.wait(240) == 0
-    assert ended(lost)["status"] == "node_fail"
-    assert ended(told)["status"] == "preempted"
-    assert re.search(r"Slurm job \d+ had to make room for another.*goes on after step", ended(told)["reason"])
+    assert ended(lost).status == "node_fail"
+    assert ended(told).status == "preempted"
+    assert re.search(r"Slurm job \d+ had to make room for another.*goes on after step", ended(told).reason)
     assert cluster.jobs("pending,running") == {}  # Slurm has queued none again
     assert (row(project, run)["resumes"], row(project, run)["hosts"]) == (2, 2)
     assert steps(project, run) == expected

@@ -9,6 +9,9 @@ from conftest import MACHINE
 from faulty import FAULTY
 from sandbox import Sandbox
 
+from ddp_hpc.runs.attempt import Attempt
+from ddp_hpc.runs.ending import classify, written
+
 pytestmark = pytest.mark.slurm
 
 
@@ -41,6 +44,6 @@ def test_a_run_that_was_killed_for_memory_says_so_and_passes_with_twice_as_much(
     assert "1 run to try again: 1 oom_host" in done.stdout
     (row,) = killing.status("hoards").values()
     assert (row["status"], row["attempts"]) == ("ok", 2)
-    first = (killing.root / "results" / "runs" / row["run"] / "attempts" / "1" / "ended.json").read_text()
-    assert "used more memory than it may (1.05 GB)" in first
-    assert "exceeded memory limit" in first
+    first = classify(written(Attempt(killing.root / "results" / "runs" / row["run"] / "attempts" / "1")))
+    assert "used more memory than it may (1.05 GB)" in first.reason
+    assert "exceeded memory limit" in first.reason

@@ -1,18 +1,18 @@
 """A rank that trains nothing: `bench planning` puts it in the place of `execution/rank.py`."""
 
-import json
 import os
 from pathlib import Path
 from typing import NoReturn
 
+from ddp_hpc.runs.attempt import RECORDS, Attempt
 from ddp_hpc.system.process import DONE_FD
 
 
 def main(arguments: list[str], asked: list[int] | None = None) -> NoReturn:
     """Leave empty records and end, as a rank does that is through."""
-    attempt = Path(arguments[0])
-    for kind in ("steps", "evaluations", "gpu", "run"):
-        (attempt / f"{kind}.parquet").touch()
-    (attempt / "summary.json").write_text(json.dumps({"status": "ok"}))
+    attempt = Attempt(Path(arguments[0]))
+    for kind in RECORDS:
+        attempt.record(kind).touch()
+    attempt.summary = {"status": "ok"}
     os.write(int(os.environ[DONE_FD]), b"done")
     os._exit(0)
