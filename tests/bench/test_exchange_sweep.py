@@ -13,7 +13,7 @@ import pytest
 import torch
 from launching import MPI_ENVIRONMENT
 
-from ddp_hpc.analysis.figures._style import OVERSUBSCRIBED
+from ddp_hpc.analysis.figures._marks import OVERSUBSCRIBED
 from ddp_hpc.bench import exchange, fit, meters, sweep, sweep_results
 from ddp_hpc.bench import figure as _exchange_sweep
 from ddp_hpc.config import catalog

@@ -5,24 +5,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from matplotlib.artist import Artist
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter
 
+from ddp_hpc.analysis.figures._layout import finished
+from ddp_hpc.analysis.figures._marks import mark_notes
+from ddp_hpc.analysis.figures._panels import ranks
 from ddp_hpc.analysis.figures._save import save
-from ddp_hpc.analysis.figures._style import (
-    COLOURS,
-    GREY,
-    LINES,
-    MARKERS,
-    OVERSUBSCRIBED,
-    PAGE_IN,
-    legend_above,
-    small_print,
-    style,
-)
+from ddp_hpc.analysis.figures._style import COLOURS, GREY, IDEAL, LINES, MARKERS, PAGE_IN, rule, style
 from ddp_hpc.config.component import shown
 
 NAME = "exchange_sweep"
@@ -31,7 +24,7 @@ PANEL_IN = 2.7
 DARK = COLOURS[:-1]  # the last, yellow, is too pale for a thin line
 COPIES: dict[str, dict[str, Any]] = {
     "memory copy, one rank": {"color": GREY, "linewidth": 2.2},
-    "memory copy, all ranks at once": {"color": GREY, "linewidth": 1.4, "linestyle": (0, (4, 2))},
+    "memory copy, all ranks at once": IDEAL | {"linewidth": 1.4},
 }
 
 Row = Mapping[str, Any]
@@ -49,34 +42,27 @@ def draw(rows: Sequence[Row]) -> Figure:
     Args:
         rows: of a sweep, with the columns of `bench.sweep_results.SWEEP`.
     """
-    ranks = list(dict.fromkeys(row["world_size"] for row in rows))
-    names = list(dict.fromkeys(_name(row) for row in rows if row["exchange"] not in COPIES))
+    table = pd.DataFrame(rows)
+    table["name"] = [shown(row["exchange"], json.loads(row["exchange_options"])) for row in rows]
+    names = table[~table["exchange"].isin(COPIES)]["name"].unique()
     looks = {name: _look(number) for number, name in enumerate(names)} | COPIES
-    figure = Figure((PAGE_IN, PANEL_IN * len(ranks)), layout="constrained")
-    axes = figure.subplots(len(ranks), 2, squeeze=False)
-    for (times, rates), world_size in zip(axes, ranks, strict=True):
-        here = [row for row in rows if row["world_size"] == world_size and row["median_s"] is not None]
+    world_sizes = table["world_size"].unique()
+    figure = Figure((PAGE_IN, PANEL_IN * len(world_sizes)), layout="constrained")
+    axes = figure.subplots(len(world_sizes), 2, squeeze=False)
+    for (times, rates), world_size in zip(axes, world_sizes, strict=True):
+        here = table[(table["world_size"] == world_size) & table["median_s"].notna()].sort_values("bytes")
         for name, look in looks.items():
-            mine = sorted((row for row in here if _name(row) == name), key=lambda row: int(row["bytes"]))
-            _line(times, mine, look, "median_s")
-            _line(rates, mine, look, "algorithm_bandwidth" if name in COPIES else "bus_bandwidth")
-        words = f"{world_size} rank{'' if world_size == 1 else 's'}"
-        _dress(times, f"{words}: time of one exchange", "s")
-        _dress(rates, f"{words}: bus bandwidth", "B/s")
-    handles: list[Artist] = [Line2D([], [], label=name, markersize=3.5, **look) for name, look in looks.items()]
-    legend_above(figure, handles)
+            _line(times, here[here["name"] == name], look, "median_s")
+            rate = "algorithm_bandwidth" if name in COPIES else "bus_bandwidth"
+            _line(rates, here[here["name"] == name], look, rate)
+        _dress(times, f"{ranks(world_size)}: time of one exchange", "s")
+        _dress(rates, f"{ranks(world_size)}: bus bandwidth", "B/s")
     notes = [
         "Points: medians over the rounds, bars from the least to the largest. Bus bandwidth: bytes / time x 2(n-1)/n; "
         "of a memory copy, the bytes that are copied, per rank."
     ]
-    if any(row["oversubscribed"] for row in rows):
-        notes.append(f"Hollow: {OVERSUBSCRIBED}.")
-    small_print(figure, "", notes)
-    return figure
-
-
-def _name(row: Row) -> str:
-    return shown(row["exchange"], json.loads(row["exchange_options"]))
+    legend = [Line2D([], [], label=name, markersize=3.5, **look) for name, look in looks.items()]
+    return finished(figure, "", notes + mark_notes(table), legend)
 
 
 def _look(number: int) -> dict[str, Any]:
@@ -84,27 +70,25 @@ def _look(number: int) -> dict[str, Any]:
     return {"color": colour, "linestyle": dash, "marker": MARKERS[number % len(MARKERS)]}
 
 
-def _line(axes: Axes, rows: Sequence[Row], look: dict[str, Any], column: str) -> None:
-    shown = [row for row in rows if row[column] is not None]
-    if not shown:
+def _line(axes: Axes, rows: pd.DataFrame, look: dict[str, Any], column: str) -> None:
+    rows = rows[rows[column].notna()]
+    if rows.empty:
         return
-    x, y = [row["bytes"] for row in shown], [row[column] for row in shown]
-    hollow: dict[str, Any] = {"markerfacecolor": "#ffffff"} if shown[0]["oversubscribed"] else {}
-    axes.plot(x, y, markersize=3.5, zorder=1 if "marker" not in look else 2, **look, **hollow)
-    for row, value in zip(shown, y, strict=True):
-        if "marker" in look and row["least_s"] > 0:  # a range of differences may reach below 0
-            ends = [value * row[end] / row["median_s"] for end in ("least_s", "largest_s")]
-            if column != "median_s":
-                ends = [value * row["median_s"] / row[end] for end in ("least_s", "largest_s")]
-            axes.plot([row["bytes"]] * 2, ends, color=look["color"], linewidth=0.7)
+    hollow: dict[str, Any] = {"markerfacecolor": "#ffffff"} if rows["oversubscribed"].any() else {}
+    axes.plot(rows["bytes"], rows[column], markersize=3.5, zorder=1 if "marker" not in look else 2, **look, **hollow)
+    ranges = rows[rows["least_s"] > 0] if "marker" in look else rows[:0]  # of differences it may reach below 0
+    factors = [ranges[end] / ranges["median_s"] for end in ("least_s", "largest_s")]
+    if column != "median_s":  # a rate is the larger the shorter the time
+        factors = [1 / factor for factor in factors]
+    low, high = (ranges[column] * factor for factor in factors)
+    axes.vlines(ranges["bytes"], low, high, color=look["color"], linewidth=0.7)
 
 
 def _dress(axes: Axes, title: str, unit: str) -> None:
     axes.set_title(title)
     axes.set_xscale("log")
     axes.set_yscale("log")
-    axes.grid(True, which="major", color="#e4e4e4", linewidth=0.5)
-    axes.set_axisbelow(True)
+    rule(axes)
     axes.minorticks_off()
     axes.xaxis.set_major_formatter(EngFormatter(unit="B"))
     axes.yaxis.set_major_formatter(EngFormatter(unit=unit))

@@ -7,7 +7,8 @@ import pytest
 from drawn import words
 from factory import CORES, Result, made_up
 
-from ddp_hpc.analysis.figures._style import OVERSUBSCRIBED, style
+from ddp_hpc.analysis.figures._marks import OVERSUBSCRIBED
+from ddp_hpc.analysis.figures._style import style
 from ddp_hpc.runs import records
 
 STEPS = 40

@@ -13,7 +13,7 @@ from drawn import SITUATIONS, draw, situations, words
 from factory import planned
 
 from ddp_hpc.analysis import figures, tables
-from ddp_hpc.analysis.figures._style import OVERSUBSCRIBED
+from ddp_hpc.analysis.figures._marks import OVERSUBSCRIBED
 from ddp_hpc.config import catalog
 
 FIGURES = catalog.names("figure")

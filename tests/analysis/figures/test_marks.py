@@ -8,7 +8,7 @@ from drawn import draw, grid, situations, tables_of, words
 from factory import made_up, realistic
 from matplotlib.collections import LineCollection
 
-from ddp_hpc.analysis.figures._style import RING, SLOW
+from ddp_hpc.analysis.figures._marks import RING, SLOW
 from ddp_hpc.analysis.figures.heat_map import PALE, WHITE
 
 

@@ -7,7 +7,7 @@ import pytest
 from drawn import draw, words
 from factory import Result, made_up, planned
 
-from ddp_hpc.analysis.figures._style import OVERSUBSCRIBED, RING, SLOW
+from ddp_hpc.analysis.figures._marks import OVERSUBSCRIBED, RING, SLOW
 from ddp_hpc.analysis.tables import exchanges
 from ddp_hpc.config.study import Study
 

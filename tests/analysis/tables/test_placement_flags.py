@@ -6,7 +6,8 @@ import pandas as pd
 import pytest
 from factory import constant, made_up
 
-from ddp_hpc.analysis.report.warnings import flags, of_runs
+from ddp_hpc.analysis.report.provenance import of_runs
+from ddp_hpc.analysis.report.warnings import flags
 from ddp_hpc.analysis.tables import exchanges, phases, runs, scaling, winners
 
 GRID = [

@@ -7,7 +7,7 @@ import pytest
 from drawn import draw, words
 from factory import Result, made_up
 
-from ddp_hpc.analysis.figures._style import OVERSUBSCRIBED
+from ddp_hpc.analysis.figures._marks import OVERSUBSCRIBED
 from ddp_hpc.analysis.tables import server_times, time_to_metric
 from ddp_hpc.runs import records
 

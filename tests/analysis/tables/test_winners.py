@@ -10,7 +10,8 @@ from factory import Result, constant, made_up
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddp_hpc.analysis.report.warnings import flags, of_runs
+from ddp_hpc.analysis.report.provenance import of_runs
+from ddp_hpc.analysis.report.warnings import flags
 from ddp_hpc.analysis.tables import areas, runs, winners
 from ddp_hpc.analysis.tables._selection import NO_WINNER, exclusions, pick_winners, points
 

@@ -23,16 +23,23 @@ class Panel:
     rows: pd.DataFrame
 
 
-def group_columns(frame: pd.DataFrame, study: Study) -> list[str]:
-    """Return the spec columns of a table that say what competes with what."""
-    left_out = {"seed", *search_columns(study)}
+def columns_but(frame: pd.DataFrame, *left_out: str) -> list[str]:
+    """Return the spec columns of a table, without some."""
     return [name for name in SPEC_COLUMNS if name in frame and name not in left_out]
 
 
-def panels(frame: pd.DataFrame, groups: list[str]) -> list[Panel]:
-    """Return a panel per group of rows, first without exchange, by the ranks last, so that they follow one another."""
+def group_columns(frame: pd.DataFrame, study: Study) -> list[str]:
+    """Return the spec columns of a table that say what competes with what."""
+    return columns_but(frame, "seed", *search_columns(study))
+
+
+def panels(frame: pd.DataFrame, groups: list[str], *named: str) -> list[Panel]:
+    """Return a panel per group of rows, first without exchange, by the ranks last, so that they follow one another.
+
+    Titles say what differs between the panels, and what is `named`.
+    """
     order = sorted(groups, key=lambda name: name == "world_size")
-    differ = set(varying(frame))
+    differ = {*varying(frame), *named}
     found = [Panel(key, title(key, differ), rows) for key, rows in split(frame, order)]
     return sorted(found, key=lambda panel: panel.key.get("exchange") != "none")
 
@@ -45,20 +52,27 @@ def title(key: Mapping[str, Any], differ: set[str]) -> str:
 
 def _part(name: str, key: Mapping[str, Any], differ: set[str]) -> str:
     if name == "world_size":
-        return f"{show(key[name])} rank{'' if key[name] == 1 else 's'}"
+        return ranks(key[name])
+    options = f"{name}_options"
+    if not differ & {name, options}:
+        return ""
     if name in COMPONENTS:
-        options = f"{name}_options"
-        if name not in differ and options not in differ:
-            return ""
-        words = show_component(key[name], key.get(options, "{}") if options in differ else "{}")
-        return {"none": "no exchange"}.get(words, words) if name == "exchange" else words
-    if name.endswith("_options"):
-        return (
-            ""
-            if name.removesuffix("_options") in key or name not in differ
-            else show_component(name.removesuffix("_options"), key[name])
-        )
-    return f"{name.replace('_', ' ')} {show(key[name])}" if name in differ else ""
+        in_words = exchange_words if name == "exchange" else show_component
+        return in_words(key[name], key.get(options, "{}") if options in differ else "{}")
+    choice = name.removesuffix("_options")
+    if choice != name:
+        return "" if choice in key else show_component(choice, key[name])
+    return f"{name.replace('_', ' ')} {show(key[name])}"
+
+
+def ranks(world_size: int) -> str:
+    """Return `1 rank`, `2 ranks`."""
+    return f"{show(world_size)} rank{'' if world_size == 1 else 's'}"
+
+
+def exchange_words(exchange: str, options: Any = "{}") -> str:
+    """Return an exchange with its options; what has none is `no exchange`."""
+    return "no exchange" if exchange == "none" else show_component(exchange, options)
 
 
 def spelled_out(frame: pd.DataFrame) -> pd.DataFrame:

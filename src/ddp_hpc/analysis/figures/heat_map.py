@@ -1,33 +1,25 @@
 """Loss area over batch size and learning rate, a panel per group; what cannot win is a mark, never a zero."""
 
-import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 from matplotlib import colormaps
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.patheffects import withStroke
 
 from ddp_hpc.analysis.columns import DISTURBED, key_of, label, rows_of, search_columns, varying
-from ddp_hpc.analysis.figures._panels import Panel, axis_label, group_columns, matching, panels
-from ddp_hpc.analysis.figures._style import (
-    GREY,
-    OVERSUBSCRIBED,
-    SLOW,
-    columns_of,
-    grid,
-    head,
-    label_outer,
-    nothing,
-    plain_numbers,
-    small_print,
-)
+from ddp_hpc.analysis.figures._layout import columns_of, finished, grid, head, label_outer, nothing, width_in
+from ddp_hpc.analysis.figures._marks import is_oversubscribed, mark_notes
+from ddp_hpc.analysis.figures._panels import axis_label, group_columns, panels
+from ddp_hpc.analysis.figures._style import GREY, plain_numbers
 from ddp_hpc.config.spec import SPEC_COLUMNS
 from ddp_hpc.config.study import Study
 
@@ -39,9 +31,9 @@ COLOURS = "cividis"  # even in grey and to the colour-blind
 FAR = 10  # times the least area: beyond, nothing has a colour where no point may win
 FRAME: dict[str, Any] = {"color": "#e4e4e4", "linewidth": 0.4, "zorder": 0.5}  # of a cell, also where none is planned
 MOST_LETTERS = 95  # size of a number, in points, x its letters / width of its cell, in inches
-WINNER = "#D55E00"
+WINNER: dict[str, Any] = {"fill": False, "edgecolor": "#D55E00", "linewidth": 1.6}
 WHITE, PALE = (1.0, 1.0, 1.0, 1.0), (0.88, 0.88, 0.88, 1.0)  # no area; an area that may not win
-HATCH = "////"
+OVERSUBSCRIBED: dict[str, Any] = {"hatch": "////", "edgecolor": "#ffffff"}
 MOST_TICKS = 12
 ROW_IN, BEST_ROW_IN, MOST_IN = 0.26, 0.42, 1.3  # height of a cell: at least, at best, of all cells at best
 NUMBER_IN = 0.25  # width of a cell that has room for its number
@@ -57,7 +49,6 @@ MARKS = {
     "loss window": ("^", "minimum loss above the threshold"),
     "incomplete": ("s", "incomplete"),
     "without a loss area": ("s", "incomplete"),
-    "oversubscribed": ("", "oversubscribed"),
 }
 FAILED = ("+", "failed")  # every other reason
 
@@ -77,46 +68,44 @@ class Lattice:
 
 
 def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Figure:
-    """Return a heat map of `loss_area_loss_s` for each group, all on one scale of colours.
-
-    Args:
-        tables: `areas` and `winners`.
-        study: says what is searched.
-        coverage: how many of the planned runs there are.
-    """
+    """Return a heat map of `loss_area_loss_s` for each group, all on one scale of colours."""
     if tables["areas"].empty:
-        return nothing("no runs are planned", coverage)
+        return nothing(coverage, "none is planned")
     areas = tables["areas"].assign(excluded=tables["areas"]["excluded"].fillna(""))
     areas["coloured"] = coloured(areas)
     x, y, beside = axes_of(areas, study)
-    groups = group_columns(areas, study)
+    groups, searched = group_columns(areas, study), [*x, *y, *beside]
+    areas["wins"] = _wins(areas, tables["winners"], [*groups, *searched])
     shown = panels(areas, [name for name in SPEC_COLUMNS if name in groups or name in beside])
     lattice = Lattice(_levels(areas, x), _levels(areas, y), x, y)
-    figure, axes = grid(
-        len(shown),
-        0.75 + max(ROW_IN * len(lattice.up), min(MOST_IN, BEST_ROW_IN * len(lattice.up))),
-        most_columns=2 if areas[x].drop_duplicates().shape[0] > 6 else 4,
-    )
-    cell_in = 0.7 * figure.get_figwidth() / columns_of(axes) / len(lattice.across)
+    cells_in = max(ROW_IN * len(lattice.up), min(MOST_IN, BEST_ROW_IN * len(lattice.up)))
+    figure, axes = grid(len(shown), 0.75 + cells_in, most_columns=2 if len(lattice.across) > 6 else 4)
     norm = _norm(areas)
-    handles: dict[str, Any] = {}
     for one, panel in zip(axes, shown, strict=True):
-        winners = matching(tables["winners"], {name: panel.key[name] for name in groups})
-        best = {key_of(row, [*x, *y, *beside]) for row in rows_of(winners) if pd.notna(row["loss_area_loss_s"])}
-        rows = [row | {"wins": key_of(row, [*x, *y, *beside]) in best} for row in rows_of(panel.rows)]
-        _panel(one, panel, lattice, rows, norm, handles, cell_in)
+        head(one, panel.title, "" if panel.rows["wins"].any() else "no winner")
+        _panel(one, rows_of(panel.rows), lattice, norm)
     label_outer(axes, *(axis_label(columns[0]) if columns else "" for columns in (x, y)))
-    stacked = -(-len(axes) // columns_of(axes))
     if norm is not None:
-        looks: dict[str, Any] = {"pad": 0.01, "aspect": 14 * stacked}
+        looks: dict[str, Any] = {"pad": 0.01, "aspect": 14 * -(-len(axes) // columns_of(axes))}
         bar = figure.colorbar(ScalarMappable(norm, COLOURS), ax=axes, label="loss area (loss x s)", **looks)
         bar.outline.set_visible(False)
         plain_numbers(bar.ax.yaxis)
-    if handles:
-        columns = max(1, min(len(handles), int(figure.get_figwidth() / 1.7)))
-        figure.legend(handles=list(handles.values()), loc="outside upper left", ncols=columns, handlelength=1.2)
-    small_print(figure, coverage, _notes(areas, norm))
-    return figure
+    return finished(figure, coverage, _notes(areas, norm), _legend(areas))
+
+
+def _wins(areas: pd.DataFrame, winners: pd.DataFrame, columns: list[str]) -> list[bool]:
+    """Return for each point whether it has won its group."""
+    columns = [name for name in columns if name in winners]
+    won = {key_of(row, columns) for row in rows_of(winners) if pd.notna(row["loss_area_loss_s"])}
+    return [key_of(row, columns) in won for row in rows_of(areas)]
+
+
+def _legend(areas: pd.DataFrame) -> list[Artist]:
+    marks = dict.fromkeys(filter(None, map(mark, areas["excluded"])))
+    legend: list[Artist] = [Line2D([], [], label=words, linestyle="none", **_pen(marker)) for marker, words in marks]
+    if areas["oversubscribed"].any():
+        legend.insert(0, Patch(facecolor=GREY, label="oversubscribed", **OVERSUBSCRIBED))
+    return [Patch(label="winner", **WINNER), *legend] if areas["wins"].any() else legend
 
 
 def _notes(areas: pd.DataFrame, norm: Normalize | None) -> list[str]:
@@ -124,12 +113,8 @@ def _notes(areas: pd.DataFrame, norm: Normalize | None) -> list[str]:
     grey = areas["loss_area_loss_s"].notna() & ~areas["coloured"]
     if norm is not None and grey.any():
         notes.append("Grey: an area that may not win, or beyond the scale.")
-    if areas["oversubscribed"].any():
-        notes.append(f"Hatched: {OVERSUBSCRIBED}.")
     slow = int((areas["slow_steps_share"] > DISTURBED).sum())
-    if slow:
-        notes.append(f"In {slow} of {len(areas)} points {SLOW}.")
-    return notes
+    return notes + mark_notes(areas, "Hatched:", f"In {slow} of {len(areas)} points")
 
 
 def axes_of(areas: pd.DataFrame, study: Study) -> tuple[list[str], list[str], list[str]]:
@@ -166,70 +151,58 @@ def _norm(areas: pd.DataFrame) -> Normalize | None:
     return norm(low, high if high > low else low * 1.01)
 
 
-def _panel(
-    axes: Axes,
-    panel: Panel,
-    lattice: Lattice,
-    rows: list[dict[str, Any]],
-    norm: Normalize | None,
-    handles: dict[str, Any],
-    cell_in: float,
-) -> None:
-    wins = any(row["wins"] for row in rows)
-    head(axes, panel.title, "" if wins else "no winner")
-    for x, y in itertools.product(range(len(lattice.across)), range(len(lattice.up))):
-        axes.plot([x - 0.5, x + 0.5, x + 0.5, x - 0.5, x - 0.5], [y - 0.5, y - 0.5, y + 0.5, y + 0.5, y - 0.5], **FRAME)
+def mark(excluded: str) -> tuple[str, str] | None:
+    """Return the marker of a reason why a point may not win, and its words; None if it has no mark of its own."""
+    if excluded in ("", "oversubscribed"):
+        return None
+    return next((found for word, found in MARKS.items() if word in excluded), FAILED)
+
+
+def _pen(marker: str, size: float = 4.0) -> dict[str, Any]:
+    stroke = [withStroke(linewidth=2.2, foreground="#ffffff")]  # to be seen on dark cells too
+    return {"marker": marker, "color": "#000000", "markersize": size, "mew": 0.28 * size, "path_effects": stroke}
+
+
+def _panel(axes: Axes, rows: list[dict[str, Any]], lattice: Lattice, norm: Normalize | None) -> None:
+    columns, lines = len(lattice.across), len(lattice.up)
+    axes.hlines([y - 0.5 for y in range(lines + 1)], -0.5, columns - 0.5, **FRAME)
+    axes.vlines([x - 0.5 for x in range(columns + 1)], -0.5, lines - 0.5, **FRAME)
+    cell_in = 0.7 * width_in(axes) / columns
     for row in rows:
-        x, y = lattice.place(row)
-        ink = _cell(axes, row, (x, y), norm, handles)
+        (x, y), found = lattice.place(row), mark(row["excluded"])
+        ink = _cell(axes, row, (x, y), norm)
         written = cell_in >= NUMBER_IN and pd.notna(row["loss_area_loss_s"])
         if written:
-            marked = bool(row["excluded"]) and row["excluded"] != "oversubscribed"
-            area = row["loss_area_loss_s"]
-            text = f"{area:.0f}" if 1e3 <= area < 1e5 else f"{area:.3g}"
-            paper = withStroke(linewidth=1.2, foreground="#000000" if ink == "#ffffff" else "#ffffff")
-            size = min(6.0, MOST_LETTERS * cell_in / len(text))
-            axes.text(x, y - 0.14 * marked, text, size=size, color=ink, ha="center", va="center", path_effects=[paper])
-        _mark(axes, str(row["excluded"]), (x, y + 0.24 * written), handles, min(4.0, 14 * cell_in))
-    axes.set_xlim(-0.5, len(lattice.across) - 0.5)
-    axes.set_ylim(-0.5, len(lattice.up) - 0.5)
+            _number(axes, row["loss_area_loss_s"], (x, y - 0.14 * (found is not None)), ink, cell_in)
+        if found:
+            axes.plot(x, y + 0.24 * written, zorder=5, **_pen(found[0], min(4.0, 14 * cell_in)))
+    axes.set_xlim(-0.5, columns - 0.5)
+    axes.set_ylim(-0.5, lines - 0.5)
     axes.tick_params(length=0)
     for spine in axes.spines.values():
         spine.set_visible(False)
     _ticks(axes, lattice)
 
 
-def _cell(
-    axes: Axes, row: dict[str, Any], place: tuple[int, int], norm: Normalize | None, handles: dict[str, Any]
-) -> str:
+def _cell(axes: Axes, row: Mapping[str, Any], place: tuple[int, int], norm: Normalize | None) -> str:
     """Draw a point's cell; return the colour of ink that can be read on it."""
     corner, colour = (place[0] - 0.5, place[1] - 0.5), WHITE
     if norm is not None and pd.notna(row["loss_area_loss_s"]):
         colour = colormaps[COLOURS](norm(row["loss_area_loss_s"])) if row["coloured"] else PALE
     axes.add_patch(Rectangle(corner, 1, 1, facecolor=colour, edgecolor="#c8c8c8", linewidth=0.4))
-    if pd.notna(row["oversubscribed"]) and row["oversubscribed"]:
-        axes.add_patch(Rectangle(corner, 1, 1, fill=False, hatch=HATCH, edgecolor="#ffffff", linewidth=0))
-        handles.setdefault("hatch", Patch(facecolor=GREY, edgecolor="#ffffff", hatch=HATCH, label="oversubscribed"))
+    if is_oversubscribed(row):
+        axes.add_patch(Rectangle(corner, 1, 1, fill=False, linewidth=0, **OVERSUBSCRIBED))
     if row["wins"]:
-        frame: dict[str, Any] = {"fill": False, "edgecolor": WINNER, "linewidth": 1.6}
-        axes.add_patch(Rectangle((place[0] - 0.46, place[1] - 0.46), 0.92, 0.92, zorder=4, **frame))
-        handles.setdefault("winner", Patch(label="winner", **frame))
+        axes.add_patch(Rectangle((place[0] - 0.46, place[1] - 0.46), 0.92, 0.92, zorder=4, **WINNER))
     luminance = sum(part * weight for part, weight in zip(colour[:3], (0.299, 0.587, 0.114), strict=True))
     return "#ffffff" if luminance < 0.5 else "#000000"
 
 
-def _mark(axes: Axes, excluded: str, place: tuple[float, float], handles: dict[str, Any], size: float) -> None:
-    if not excluded:
-        return
-    marker, words = next((mark for word, mark in MARKS.items() if word in excluded), FAILED)
-    if not marker:
-        return
-    (drawn,) = axes.plot(
-        *place, marker, color="#000000", markersize=size, markeredgewidth=0.28 * size, label=words, zorder=5
-    )
-    drawn.set_linestyle("none")
-    drawn.set_path_effects([withStroke(linewidth=2.2, foreground="#ffffff")])  # to be seen on dark cells too
-    handles.setdefault(words, drawn)
+def _number(axes: Axes, area: float, place: tuple[float, float], ink: str, cell_in: float) -> None:
+    text = f"{area:.0f}" if 1e3 <= area < 1e5 else f"{area:.3g}"
+    paper = withStroke(linewidth=1.2, foreground="#000000" if ink == "#ffffff" else "#ffffff")
+    size = min(6.0, MOST_LETTERS * cell_in / len(text))
+    axes.text(*place, text, size=size, color=ink, ha="center", va="center", path_effects=[paper])
 
 
 def _ticks(axes: Axes, lattice: Lattice) -> None:

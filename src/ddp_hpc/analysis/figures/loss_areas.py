@@ -10,23 +10,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from ddp_hpc.analysis.columns import DISTURBED, rows_of
+from ddp_hpc.analysis.columns import rows_of
+from ddp_hpc.analysis.figures._layout import finished, grid, head, label_outer, nothing, say, width_in, wrapped
+from ddp_hpc.analysis.figures._marks import RING, mark_notes, ring
 from ddp_hpc.analysis.figures._panels import group_columns, matching, panels, searched_names
-from ddp_hpc.analysis.figures._style import (
-    OVERSUBSCRIBED,
-    RING,
-    SLOW,
-    SMALL,
-    grid,
-    head,
-    label_outer,
-    legend_above,
-    nothing,
-    say,
-    small_print,
-    width_in,
-    wrapped,
-)
+from ddp_hpc.analysis.figures._style import EDGE, SMALL, name_bars
 from ddp_hpc.config.study import Study
 
 INPUTS = ("areas", "winners")
@@ -36,7 +24,6 @@ OF_A_SEARCH = True
 FEWEST_PLACES = 3  # so that few bars are not broad
 MOST_LABELS = 40  # bars with their names beneath
 LETTER_IN = 0.048  # width of a letter of small print
-EDGE: dict[str, Any] = {"edgecolor": "#404040", "linewidth": 0.4}
 
 # what a bar is: its colour, and the words of the legend
 LOOKS = {
@@ -48,16 +35,10 @@ LOOKS = {
 
 
 def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Figure:
-    """Return bars of `loss_area_loss_s` for each group, from the lowest minimum loss to the highest.
-
-    Args:
-        tables: `areas` and `winners`.
-        study: says what is searched.
-        coverage: how many of the planned runs there are.
-    """
+    """Return bars of `loss_area_loss_s` for each group, from the lowest minimum loss to the highest."""
     areas = tables["areas"]
     if areas.empty:
-        return nothing("no runs are planned", coverage)
+        return nothing(coverage, "none is planned")
     shown = panels(areas, group_columns(areas, study))
     figure, axes = grid(len(shown), 1.9, most_columns=2)
     names = searched_names(areas, study)
@@ -70,25 +51,18 @@ def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Fig
         drawn.append(bars)
     label_outer(axes, f"{' / '.join(names) or 'the only point'}, by minimum loss", "loss area (loss x s)")
     every = pd.concat(drawn)
-    looks = [look for key, look in LOOKS.items() if _any(every, key)]
-    seen: list[Artist] = [Patch(facecolor=colour, label=words, **EDGE) for colour, words in looks]
-    slow = every["slow_steps_share"] > DISTURBED
-    if slow.any():
-        seen.append(Line2D([], [], marker="o", linestyle="none", label="ringed: disturbed", **RING))
-    if seen:
-        legend_above(figure, seen)
+    marks = mark_notes(every.assign(oversubscribed=every["look"] == "unfit"))
+    seen = set(every["look"])
+    legend: list[Artist] = [
+        Patch(facecolor=colour, label=words, **EDGE) for look, (colour, words) in LOOKS.items() if look in seen
+    ]
+    if any(mark.startswith("Ringed") for mark in marks):
+        legend.append(Line2D([], [], marker="o", linestyle="none", label="ringed: disturbed", **RING))
     notes = []
     if every["standard_error_loss_s"].notna().any():
         source = "the spread of the repeats" if study.repeats > 1 else "the scatter along the curve"
         notes.append(f"Lines on the bars: the area and one standard error to either side, from {source}.")
-    if slow.any():
-        notes.append(f"Ringed: {SLOW}.")
-    small_print(figure, coverage, notes + ([f"Hollow: {OVERSUBSCRIBED}."] if _any(every, "unfit") else []))
-    return figure
-
-
-def _any(bars: pd.DataFrame, look: str) -> bool:
-    return bool((bars["look"] == look).any())
+    return finished(figure, coverage, notes + marks, legend)
 
 
 def _bars(areas: pd.DataFrame, winner: Mapping[str, Any]) -> pd.DataFrame:
@@ -122,15 +96,14 @@ def _panel(axes: Axes, bars: pd.DataFrame, winner: Mapping[str, Any], names: lis
     axes.bar(places, areas, 0.8, color=fills, **EDGE)
     if errors.notna().any():
         axes.errorbar(places, areas, errors, fmt="none", ecolor="#000000", elinewidth=0.7, capsize=1.5, capthick=0.7)
-    for place, area, share in zip(places, areas, bars["slow_steps_share"], strict=True):
-        if share > DISTURBED:
-            axes.plot(place, area, "o", clip_on=False, zorder=4, **RING)
+    for place, row in enumerate(rows_of(bars)):
+        ring(axes, place, row["loss_area_loss_s"], row, clip_on=False, zorder=4)
     axes.set_ylim(bottom=0)
     margin = max(0.0, FEWEST_PLACES - len(bars)) / 2 + 0.7
     axes.set_xlim(-margin, len(bars) - 1 + margin)
     # one searched value is named by the axis
     points = [point.removeprefix(f"{names[0]} ") if len(names) == 1 else point for point in bars["point"]]
-    named = [place for place in places if len(points) <= MOST_LABELS or bars["look"].iloc[place] == "winner"]
-    flat = len(named) < 10 and all(len(points[place]) < 5 for place in named)
-    axes.set_xticks(named, [points[place] for place in named], rotation=0 if flat else 90, size=SMALL)
-    axes.tick_params(axis="x", length=0)
+    named = [len(points) <= MOST_LABELS or look == "winner" for look in bars["look"]]
+    shown = [point if is_named else "" for point, is_named in zip(points, named, strict=True)]
+    flat = sum(named) < 10 and all(len(text) < 5 for text in shown)
+    name_bars(axes.xaxis, shown, rotation=0 if flat else 90, size=SMALL)

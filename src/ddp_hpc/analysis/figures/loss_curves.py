@@ -11,20 +11,10 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from ddp_hpc.analysis.columns import rows_of, varying
+from ddp_hpc.analysis.figures._layout import finished, grid, head, label_outer, nothing
+from ddp_hpc.analysis.figures._marks import mark_notes
 from ddp_hpc.analysis.figures._panels import Panel, group_columns, matching, panels, searched_names, title
-from ddp_hpc.analysis.figures._style import (
-    COLOURS,
-    GREY,
-    LINES,
-    OVERSUBSCRIBED,
-    grid,
-    head,
-    label_outer,
-    legend_above,
-    nothing,
-    plain_numbers,
-    small_print,
-)
+from ddp_hpc.analysis.figures._style import COLOURS, GREY, LINES, plain_numbers
 from ddp_hpc.config.study import Study
 
 INPUTS = ("curves", "winners")
@@ -41,16 +31,10 @@ LOWEST = 0.01  # quantile of the losses: single lucky steps do not stretch the a
 
 
 def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Figure:
-    """Return loss against seconds since time zero.
-
-    Args:
-        tables: `curves` and `winners`.
-        study: says what is searched.
-        coverage: how many of the planned runs there are.
-    """
+    """Return loss against seconds since time zero."""
     curves, winners = tables["curves"], tables["winners"]
     if curves.empty:
-        return nothing("no eligible runs: none has a loss curve yet", coverage)
+        return nothing(coverage, "none has a loss curve yet")
     groups = group_columns(curves, study)
     shown = panels(curves, groups)
     won = [row for row in rows_of(winners) if pd.notna(row["loss_area_loss_s"])]
@@ -75,10 +59,7 @@ def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Fig
     lines = [(line, one.get_xlim()[1]) for one in axes[: len(chunks)] for line in one.lines]
     short = any(float(np.max(line.get_xdata())) > last for line, last in lines)
     label_outer(axes, "time (s)", "training loss")
-    if handles:
-        legend_above(figure, handles)
-    small_print(figure, coverage, _notes(curves, bool(won), names, cut, short))
-    return figure
+    return finished(figure, coverage, _notes(curves, bool(won), names, cut, short), handles)
 
 
 def _notes(curves: pd.DataFrame, won: bool, names: list[str], cut: int, short: bool) -> list[str]:
@@ -92,9 +73,7 @@ def _notes(curves: pd.DataFrame, won: bool, names: list[str], cut: int, short: b
         notes.append(f"Time ends at {BEYOND} x the winner's (without one: the median): {cut} curves go on beyond.")
     if short:
         notes.append(f"The panel of winners ends at {BEYOND**2} x the median of their times: some go on beyond.")
-    if curves["oversubscribed"].any():
-        notes.append(f"Dotted: {OVERSUBSCRIBED}.")
-    return notes
+    return notes + mark_notes(curves, "Dotted:")
 
 
 def _limits(curves: pd.DataFrame) -> tuple[float, float]:

@@ -4,32 +4,16 @@ The source's time to gather holds what rank 0 waits for the slowest rank; here w
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.transforms import ScaledTranslation
 
-from ddp_hpc.analysis.columns import rows_of, split, varying
-from ddp_hpc.analysis.figures._panels import title
-from ddp_hpc.analysis.figures._style import (
-    COLOURS,
-    LINES,
-    MARKERS,
-    OVERSUBSCRIBED,
-    SMALL,
-    grid,
-    head,
-    label_outer,
-    legend_above,
-    nothing,
-    plain_numbers,
-    say,
-    small_print,
-)
-from ddp_hpc.config.spec import SPEC_COLUMNS
+from ddp_hpc.analysis.figures._curves import curves, handles, interval_note, numbered, top_of, world_size_axis
+from ddp_hpc.analysis.figures._layout import finished, first_reason, grid, head, label_outer, nothing, say
+from ddp_hpc.analysis.figures._marks import mark_notes
+from ddp_hpc.analysis.figures._panels import columns_but
+from ddp_hpc.analysis.figures._style import SMALL
 from ddp_hpc.config.study import Study
 
 INPUTS = ("server_times",)
@@ -42,85 +26,34 @@ PANELS = {
     "average": "average",
     "distribute": "distribute",
 }
-HEADROOM = 1.12  # of the axis over what is drawn
-MOST = 1.6  # times the highest mean, where intervals are cut
-ASIDE_IN = 0.035  # between lines, at the same ranks
-MOST_LINEAR = 8  # ranks, up to which their axis is linear
 
 
 def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Figure:
-    """Return a panel for each time in milliseconds, a line for each setting that differs in more than the ranks.
-
-    Args:
-        tables: `server_times`.
-        study: the study.
-        coverage: how many of the planned runs there are.
-    """
+    """Return a panel for each time in milliseconds, a line for each setting that differs in more than the ranks."""
     times = tables["server_times"]
     known = times[times["runs"] > 0]
     if known.empty:
-        return nothing("no eligible runs: none of a parameter server has ended well", coverage)
-    line_columns = [name for name in SPEC_COLUMNS if name in known and name != "world_size"]
-    lines = list(split(known, line_columns))
-    figure, axes = grid(len(PANELS), 1.75, most_columns=4)
+        return nothing(coverage, "none of a parameter server has ended well")
+    known, names = numbered(known, columns_but(known, "world_size"))
+    figure, axes = grid(len(PANELS), 1.75)
     for one, (name, words) in zip(axes, PANELS.items(), strict=True):
         head(one, words)
-        _panel(one, name, [rows for _, rows in lines], known)
+        _panel(one, name, known, len(names))
     label_outer(axes, "world size (ranks)", "rank 0: ms per step")
-    differ = set(varying(known))
-    if len(lines) > 1:
-        names = [title(key, differ) for key, _ in lines]
-        legend_above(figure, [Line2D([], [], label=words, **_look(at)) for at, words in enumerate(names)])
     notes = [
-        "Gathering is waiting, until the slowest rank has its gradients, and moving them; distributing is of weights."
+        "Gathering is waiting, until the slowest rank has its gradients, and moving them; distributing is of weights.",
+        interval_note(known),
+        *mark_notes(known),
     ]
-    notes += [f"Bars: 95 % intervals, cut at the axes: {'; '.join(sorted(known['interval_from'].dropna().unique()))}."]
-    if known["oversubscribed"].any():
-        notes.append(f"Hollow: {OVERSUBSCRIBED}.")
-    small_print(figure, coverage, notes)
-    return figure
+    return finished(figure, coverage, notes, handles(names) if len(names) > 1 else [])
 
 
-def _look(number: int) -> dict[str, Any]:
-    looks = {"color": COLOURS, "linestyle": LINES, "marker": MARKERS}
-    return {"markersize": 4} | {name: values[number % len(values)] for name, values in looks.items()}
-
-
-def _panel(axes: Axes, name: str, lines: list[pd.DataFrame], known: pd.DataFrame) -> None:
+def _panel(axes: Axes, name: str, known: pd.DataFrame, lines: int) -> None:
     shown = known[known[f"{name}_s"].notna()]
     if shown.empty:
-        say(axes, str(known["reason"].dropna().iloc[0]) if known["reason"].notna().any() else "not known")
+        say(axes, first_reason(known, "not known"))
         return
-    top = MOST * 1e3 * float(shown[f"{name}_s"].max()) or 1.0
-    highest = 0.0
-    for number, line in enumerate(lines):
-        rows, look = rows_of(line.sort_values("world_size")), _look(number)
-        aside = ScaledTranslation(ASIDE_IN * (number - (len(lines) - 1) / 2), 0, axes.figure.dpi_scale_trans)
-        look["transform"] = axes.transData + aside  # else intervals of several lines hide one another
-        ranks, means = [row["world_size"] for row in rows], [1e3 * row[f"{name}_s"] for row in rows]
-        axes.plot(ranks, means, **look | {"marker": ""})
-        for row, mean in zip(rows, means, strict=True):
-            hollow = pd.notna(row["oversubscribed"]) and row["oversubscribed"]
-            face = "#ffffff" if hollow else look["color"]
-            axes.plot(row["world_size"], mean, **look | {"linestyle": ""}, markerfacecolor=face, clip_on=False)
-            ends = [1e3 * row[f"{name}_{end}_s"] for end in ("low", "high")]
-            if pd.notna(ends).all():
-                low, high = ends[0], min(ends[1], top)
-                axes.vlines(
-                    row["world_size"], low, high, color=look["color"], linewidth=0.8, transform=look["transform"]
-                )
-                highest = max(highest, high)
-            highest = max(highest, mean)
-    axes.set_ylim(0, HEADROOM * highest or 1.0)
-    ranks_all = sorted(map(int, known["world_size"].unique()))
-    first, last = ranks_all[0], ranks_all[-1]
-    if last > MOST_LINEAR:
-        axes.set_xscale("log", base=2)
-        axes.set_xlim(first / 1.3, 1.3 * last)
-    else:
-        beside = 0.15 * (last - first) or 0.5
-        axes.set_xlim(first - beside, last + beside)
-    axes.set_xticks(ranks_all, minor=False)
-    axes.set_xticks([], minor=True)
+    curves(axes, shown, "world_size", f"{name}_s", 1e3, apart=lines)
+    axes.set_ylim(0, top_of(shown, f"{name}_s", 1e3))
+    world_size_axis(axes, known["world_size"])
     axes.tick_params(labelsize=SMALL)
-    plain_numbers(axes.xaxis)

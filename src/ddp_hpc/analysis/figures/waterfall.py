@@ -9,22 +9,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from ddp_hpc.analysis.columns import DISTURBED, rows_of, split, varying
-from ddp_hpc.analysis.figures._panels import title
-from ddp_hpc.analysis.figures._style import (
-    GREY,
-    OVERSUBSCRIBED,
-    SLOW,
-    SMALL,
-    columns_of,
-    grid,
-    head,
-    label_outer,
-    legend_above,
-    nothing,
-    small_print,
-)
-from ddp_hpc.config.spec import SPEC_COLUMNS
+from ddp_hpc.analysis.columns import rows_of, split, varying
+from ddp_hpc.analysis.figures._layout import columns_of, finished, grid, head, label_outer, nothing
+from ddp_hpc.analysis.figures._marks import DAGGER, DOUBLE_DAGGER, OVERSUBSCRIBED, daggers, mark_notes
+from ddp_hpc.analysis.figures._panels import columns_but, title
+from ddp_hpc.analysis.figures._style import EDGE, GREY, INK, SMALL, name_bars
 from ddp_hpc.config.study import Study
 
 INPUTS = ("waterfall",)
@@ -33,51 +22,41 @@ CAPTION = (
     "the bars add up to the loss."
 )
 
-END: dict[str, Any] = {"facecolor": GREY, "edgecolor": "#404040", "linewidth": 0.4}
-LOSS: dict[str, Any] = {"facecolor": "#D55E00", "edgecolor": "#404040", "linewidth": 0.4}
-GAIN: dict[str, Any] = {"facecolor": "#56B4E9", "edgecolor": "#404040", "linewidth": 0.4, "hatch": "////"}
+END: dict[str, Any] = EDGE | {"facecolor": GREY}
+LOSS: dict[str, Any] = EDGE | {"facecolor": "#D55E00"}
+GAIN: dict[str, Any] = EDGE | {"facecolor": "#56B4E9", "hatch": "////"}
 ROOM = 0.14  # of the axis, beside the bars, for numbers
 LEAST = 0.05  # of an efficiency, in percent: smaller bars are nothing
 
 
 def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Figure:
-    """Return horizontal bars of percent of parallel efficiency, from the top down.
-
-    Args:
-        tables: `waterfall`.
-        study: the study.
-        coverage: how many of the planned runs there are.
-    """
+    """Return horizontal bars of percent of parallel efficiency, from the top down."""
     table = tables["waterfall"]
     known = table[table["bar"].notna() & (table["from_world_size"] == 1)]
     if known.empty:
-        why = table["reason"].dropna()
-        return nothing(f"no eligible runs: {why.iloc[0] if len(why) else 'none has several ranks'}", coverage)
-    columns = [name for name in SPEC_COLUMNS if name in known and name != "world_size"]
+        return nothing(coverage, "none has several ranks", table)
+    columns = columns_but(known, "world_size")
     shown = [_largest(rows) for _, rows in split(known, [*columns, "kind"])]
     differ = {*varying(known), "batch_size"}
     figure, axes = grid(len(shown), 2.2, most_columns=3)
-    for one, rows in zip(axes, shown, strict=True):
+    for number, (one, rows) in enumerate(zip(axes, shown, strict=True)):
         first = rows_of(rows)[0]
         head(one, title({name: first[name] for name in [*columns, "world_size"]}, differ), f"{first['kind']} scaling")
         _bars(one, rows_of(rows))
-    _name_bars(axes, shown)
+        names = ["one rank, no exchange", *rows["bar"], "all ranks"]
+        leftmost = number % columns_of(axes) == 0
+        name_bars(one.yaxis, names if leftmost else [""] * len(names), size=SMALL)
     label_outer(axes, "parallel efficiency (%)", "")
-    handles: list[Artist] = [Patch(label="efficiency", **END), Patch(label="lost", **LOSS)]
+    legend: list[Artist] = [Patch(label="efficiency", **END), Patch(label="lost", **LOSS)]
     if (known["lost_efficiency"] < -LEAST / 100).any():
-        handles.append(Patch(label="gained", **GAIN))
-    legend_above(figure, handles)
+        legend.append(Patch(label="gained", **GAIN))
+    drawn = pd.concat(shown)
     notes = [
         "Bars add up from the efficiency of the one rank, 100 %, to that of all. ?: not known, and part of another bar."
     ]
-    if any(_marked(rows) for rows in shown):
-        notes.append(f"\u2020 {OVERSUBSCRIBED}.")
-    elif _marked(known):
+    if known["oversubscribed"].any() and not drawn["oversubscribed"].any():
         notes.append(f"Left out are world sizes at which {OVERSUBSCRIBED}.")
-    if any((rows["slow_steps_share"] > DISTURBED).any() for rows in shown):
-        notes.append(f"\u2021 {SLOW}.")
-    small_print(figure, coverage, notes)
-    return figure
+    return finished(figure, coverage, notes + mark_notes(drawn, DAGGER, DOUBLE_DAGGER), legend)
 
 
 def _largest(rows: pd.DataFrame) -> pd.DataFrame:
@@ -86,10 +65,6 @@ def _largest(rows: pd.DataFrame) -> pd.DataFrame:
     counted = fit if len(fit) else rows
     largest: pd.DataFrame = counted[counted["world_size"] == counted["world_size"].max()]
     return largest
-
-
-def _marked(rows: pd.DataFrame) -> bool:
-    return bool(rows["oversubscribed"].astype(bool).any())
 
 
 def _bars(axes: Axes, rows: list[dict[str, Any]]) -> None:
@@ -102,28 +77,17 @@ def _bars(axes: Axes, rows: list[dict[str, Any]]) -> None:
             labels.append((place, at, "?"))
             continue
         lost = 100 * row["lost_efficiency"]
-        axes.plot([at, at], [place - 1.35, place + 0.35], color="#404040", linewidth=0.5)
+        axes.plot([at, at], [place - 1.35, place + 0.35], color=INK, linewidth=0.5)
         axes.barh(place, -lost, 0.7, left=at, **(LOSS if lost >= 0 else GAIN))
         labels.append((place, max(at, at - lost), f"{-lost:+.1f}" if abs(lost) >= LEAST else "0"))
         at -= lost
         least, most = min(least, at), max(most, at)
     efficiency = 100 * rows[0]["efficiency"]
     axes.barh(len(rows) + 1, efficiency, 0.7, **END)
-    mark = "\u2020" if rows[0]["oversubscribed"] else ""
-    mark += "\u2021" if rows[0]["slow_steps_share"] > DISTURBED else ""
-    labels.append((len(rows) + 1, efficiency, f"{efficiency:.0f} {mark}".rstrip()))
+    labels.append((len(rows) + 1, efficiency, f"{efficiency:.0f} {daggers(rows[0])}".rstrip()))
     width = most - min(0.0, least)
     for place, x, text in labels:
         axes.annotate(text, (x, place), (2, 0), textcoords="offset points", va="center", size=SMALL)
     axes.set_xlim(min(0.0, least) * 1.05, most + ROOM * width)
     axes.set_ylim(len(rows) + 1.6, -0.6)
-    axes.axvline(0, color="#404040", linewidth=0.6)
-
-
-def _name_bars(axes: list[Axes], shown: list[pd.DataFrame]) -> None:
-    """Name the bars beside the leftmost panels."""
-    for number, (one, rows) in enumerate(zip(axes, shown, strict=True)):
-        names = ["one rank, no exchange", *rows["bar"], "all ranks"]
-        leftmost = number % columns_of(axes) == 0
-        one.set_yticks(range(len(names)), names if leftmost else [""] * len(names), size=SMALL)
-        one.tick_params(axis="y", length=0)
+    axes.axvline(0, color=INK, linewidth=0.6)

@@ -15,7 +15,8 @@ from ddp_hpc import __version__
 from ddp_hpc.analysis.claim_verdict import SIGNS, summary
 from ddp_hpc.analysis.columns import rows_of
 from ddp_hpc.analysis.formatting import cell, in_words, readable
-from ddp_hpc.analysis.report.warnings import flags, lacking, of_runs
+from ddp_hpc.analysis.report.provenance import of_runs
+from ddp_hpc.analysis.report.warnings import flags, lacking
 from ddp_hpc.config import catalog
 from ddp_hpc.config.study import Study
 from ddp_hpc.runs import records
@@ -54,42 +55,6 @@ STATIC_TABLES = {
 
 
 @dataclass(frozen=True)
-class Shown:
-    """A table of the page, its cells as text."""
-
-    caption: str
-    columns: list[str]
-    numeric: list[bool]
-    rows: list[list[str]]
-    notes: list[str]
-
-
-@dataclass(frozen=True)
-class Judged:
-    """A claim of the page: what the source says, what ours is, and the verdict; numbers as text with their unit."""
-
-    id: str
-    statement: str
-    source: str
-    published: str
-    ours: str
-    interval: str
-    expected: str
-    verdict: str
-    sign: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column of the table of runs, for the dictionary."""
-
-    name: str
-    unit: str
-    meaning: str
-
-
-@dataclass(frozen=True)
 class Picture:
     """A figure of the page; `uri` holds it whole, and is empty if it has not been drawn."""
 
@@ -113,24 +78,30 @@ def make(study_runs: StudyRuns, study_folder: Path) -> Path:
     study = study_runs.study
     files = {name: study_folder / "tables" / f"{name}.parquet" for name in catalog.names("table")}
     tables = {name: pd.read_parquet(file) for name, file in files.items() if file.is_file()}
-    evidence = of_runs(study_runs)
+    provenance = of_runs(study_runs)
     asked = {name: str(catalog.constants("table", name)["CAPTION"]) for name in _asked(study) if name in tables}
+    captions = STATIC_TABLES | asked
     page = _template().render(
         study=study,
         version=__version__,
         coverage=study_runs.coverage(),
         statuses=study_runs.runs["status"].value_counts().to_dict(),
         lacking=lacking(study_runs.runs, FINISHED),
-        flags=flags(study_runs, tables, evidence),
+        flags=flags(study_runs, tables, provenance),
         rules=in_words(study.rules, study.repeats),
-        tables={name: _shown(files[name], words) for name, words in (STATIC_TABLES | asked).items() if name in tables},
+        tables={
+            name: readable(table, records.read_metadata(files[name])["left_out"])
+            for name, table in tables.items()
+            if name in captions
+        },
+        captions=captions,
         asked=[(name, name.replace("_", " ").capitalize()) for name in asked],
         pictures=[_picture(study_folder / "figures" / f"{name}.svg") for name in study.figure_names],
         runs=_interactive(tables["runs"]) if "runs" in tables else "",
         dictionary=_dictionary([str(name) for name in tables["runs"]]) if "runs" in tables else [],
         claims=_claims(tables["claims"]) if "claims" in tables else [],
         verdicts=summary(tables["claims"]["verdict"]) if "claims" in tables else "",
-        evidence=evidence,
+        provenance=provenance,
         source=_source(study),
     )
     file = study_folder / "report" / "index.html"
@@ -154,38 +125,27 @@ def _template() -> Template:
     return environment.get_template("report.html.j2")
 
 
-def _shown(file: Path, caption: str) -> Shown:
-    shown = readable(pd.read_parquet(file), records.read_metadata(file)["left_out"])
-    return Shown(caption, list(shown.texts.columns), shown.numeric, shown.texts.to_numpy().tolist(), shown.notes)
-
-
-def _claims(table: pd.DataFrame) -> list[Judged]:
-    """Return the claims in the order of the study."""
+def _claims(table: pd.DataFrame) -> list[dict[str, str]]:
+    """Return the claims in the order of the study: all as text, numbers with their unit, and a sign of the verdict."""
     shown = []
     for row in rows_of(table):
-        unit = f" {row['unit']}" if pd.notna(row["unit"]) else ""
-        numbers = {name: cell(row[name]) for name in ("published", "ours", "ours_low", "ours_high")}
-        interval = f"{numbers['ours_low']} to {numbers['ours_high']}" if numbers["ours_low"] else ""
-        texts = {name: cell(row[name]) for name in ("id", "statement", "source", "expected", "verdict", "reason")}
-        shown.append(
-            Judged(
-                **texts,
-                published=f"{numbers['published']}{unit}" if numbers["published"] else "in words only",
-                ours=f"{numbers['ours']}{unit}" if numbers["ours"] else "",
-                interval=f"{interval} ({row['interval_from']})" if interval else "",
-                sign=SIGNS[row["verdict"]],
-            )
-        )
+        texts = {name: cell(value) for name, value in row.items()}
+        unit = f" {texts['unit']}" if texts["unit"] else ""
+        interval = f"{texts['ours_low']} to {texts['ours_high']} ({row['interval_from']})" if texts["ours_low"] else ""
+        published = f"{texts['published']}{unit}" if texts["published"] else "in words only"
+        ours = f"{texts['ours']}{unit}" if texts["ours"] else ""
+        sign = SIGNS[row["verdict"]]
+        shown.append(texts | {"published": published, "ours": ours, "interval": interval, "sign": sign})
     return shown
 
 
-def _dictionary(columns: list[str]) -> list[Column]:
-    """Return unit and meaning of the columns of the table of runs, in its order."""
+def _dictionary(columns: list[str]) -> list[tuple[str, str, str]]:
+    """Return name, unit and meaning of the columns of the table of runs, in its order."""
     found = []
     for name in columns:
         metadata = records.RUN.field(name).metadata if name in records.RUN.names else {}
         unit, meaning = metadata.get(b"unit", b"").decode(), metadata.get(b"meaning", b"").decode()
-        found.append(Column(name, unit, DERIVED.get(name, meaning)))
+        found.append((name, unit, DERIVED.get(name, meaning)))
     return found
 
 

@@ -1,0 +1,120 @@
+"""Curves through the points of a table: marked points, intervals, their place beside one another, the axis of ranks."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.transforms import offset_copy
+from numpy.typing import NDArray
+
+from ddp_hpc.analysis.columns import rows_of, split, varying
+from ddp_hpc.analysis.figures._marks import face, ring
+from ddp_hpc.analysis.figures._panels import title
+from ddp_hpc.analysis.figures._style import COLOURS, HEADROOM, LINES, MARKERS, plain_numbers
+
+OF_EXCHANGES = ("exchange", "exchange_options", "placement", "ranks_per_node")  # what is usually a line
+MOST_INTERVAL = 1.6  # times the largest value: where intervals are cut
+MOST_LINEAR = 8  # ranks; beyond, their axis is logarithmic
+APART_PT = 3.0  # between the curves of a panel, sideways, so that none hides another
+
+
+def look(number: int, **more: Any) -> dict[str, Any]:
+    """Return colour, line and marker of a panel's n-th curve, and whatever else is said of its look."""
+    looks = {"color": COLOURS, "linestyle": LINES, "marker": MARKERS}
+    return {"markersize": 4.0} | {name: values[number % len(values)] for name, values in looks.items()} | more
+
+
+def numbered(frame: pd.DataFrame, columns: Iterable[str], *named: str) -> tuple[pd.DataFrame, list[str]]:
+    """Return a table with the number of each row's curve, `line`, and what sets the curves apart, in words.
+
+    Args:
+        frame: with an index without duplicates.
+        columns: a curve is the rows that have these in common, of which not all need to be there.
+        named: columns that are named also where all curves have the same value.
+    """
+    differ, names, numbers = {*varying(frame), *named}, [], pd.Series(0, index=frame.index)
+    for number, (key, rows) in enumerate(split(frame, [name for name in columns if name in frame])):
+        numbers[rows.index] = number
+        names.append(title(key, differ))
+    return frame.assign(line=numbers), names
+
+
+def by_line(rows: pd.DataFrame) -> Iterator[tuple[int, pd.DataFrame]]:
+    """Yield number and rows of each curve that `numbered` has told apart."""
+    for _, part in rows.groupby("line"):
+        yield int(part["line"].iloc[0]), part
+
+
+def handles(names: Iterable[str], **more: Any) -> list[Artist]:
+    """Return the curves of `look` for a legend; one that nothing sets apart is what was measured."""
+    return [
+        Line2D([], [], label="measured" if name == "all" else name, **look(number, **more))
+        for number, name in enumerate(names)
+    ]
+
+
+def curves(axes: Axes, rows: pd.DataFrame, x: str, y: str, factor: float = 1.0, apart: int = 0) -> None:
+    """Draw the `numbered` curves of a panel: a line, its points with their marks, and intervals where there are any.
+
+    Args:
+        axes: the panel.
+        rows: with the columns `line`, x and y.
+        x: the column along.
+        y: the column drawn; the ends of its interval, if any, are named as it is: of `sync_s`, `sync_low_s`.
+        factor: of all that is drawn.
+        apart: how many curves stand a little beside one another, so that none hides another.
+    """
+    for number, part in by_line(rows.sort_values(x, kind="stable")):
+        aside = APART_PT * (number - (apart - 1) / 2) if apart else 0.0
+        place = offset_copy(axes.transData, axes.get_figure(root=True), x=aside, units="points")
+        where: dict[str, Any] = {"transform": place} if apart else {}
+        across, (middle, low, high) = part[x].to_numpy(float), (factor * one for one in _values(part, y))
+        looks = look(number, **where)
+        known = np.isfinite(low) & np.isfinite(high)
+        axes.vlines(across[known], low[known], high[known], color=looks["color"], linewidth=0.8, **where)
+        axes.plot(across, middle, **looks | {"marker": ""})
+        for one, other, row in zip(across, middle, rows_of(part), strict=True):
+            axes.plot(one, other, **looks | {"linestyle": ""}, markerfacecolor=face(row, looks["color"]), clip_on=False)
+            ring(axes, one, other, row, **where)
+
+
+def _values(rows: pd.DataFrame, y: str) -> tuple[NDArray[np.float64], ...]:
+    """Return a column and the ends of its intervals, NaN where there are none."""
+    unit = "_s" if y.endswith("_s") else ""
+    names = (y, *(f"{y.removesuffix(unit)}_{end}{unit}" for end in ("low", "high")))
+    return tuple(rows[name].to_numpy(float) if name in rows else np.full(len(rows), np.nan) for name in names)
+
+
+def top_of(rows: pd.DataFrame, y: str, factor: float = 1.0) -> float:
+    """Return where an axis from 0 ends: above all values, and above intervals that do not reach far beyond them."""
+    middle, _, high = _values(rows, y)
+    largest = float(np.nanmax(middle))
+    ends = [largest, min(float(np.nanmax([largest, *high])), MOST_INTERVAL * largest)]
+    return HEADROOM * factor * max(ends) if largest > 0 else 1.0
+
+
+def interval_note(rows: pd.DataFrame, words: str = "Bars: 95 % intervals, cut at the axes") -> str:
+    """Return the small print about intervals: of what they are."""
+    return f"{words}: {'; '.join(sorted(rows['interval_from'].dropna().unique()))}."
+
+
+def world_size_axis(axes: Axes, world_sizes: Iterable[int]) -> bool:
+    """Name each world size, on a logarithmic axis where there are large ones; return whether it is."""
+    ranks = sorted(set(map(int, world_sizes)))
+    wide, around = ranks[-1] > MOST_LINEAR, 0.1 * (ranks[-1] - ranks[0]) or 0.5
+    if wide:
+        axes.set_xscale("log", base=2)
+    named_ticks(axes, ranks)
+    axes.set_xlim(*(ranks[0] / 1.3, 1.3 * ranks[-1]) if wide else (ranks[0] - around, ranks[-1] + around))
+    return wide
+
+
+def named_ticks(axes: Axes, values: Iterable[int]) -> None:
+    """Put a tick at each value along x, and nowhere else."""
+    axes.set_xticks(list(values))
+    axes.set_xticks([], minor=True)
+    plain_numbers(axes.xaxis)

@@ -1,0 +1,87 @@
+"""On what the runs of a study were made: what they have in common, in what they differ, what was not measured, why."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ddp_hpc.runs import records
+from ddp_hpc.runs.study_runs import StudyRuns
+
+_PER_RUN = ("command", "startup", "null_columns", "bugs")  # differ by nature, or are told elsewhere
+_PER_RANK = {
+    "host": "hosts",
+    "cpu": "processors",
+    "gpu.name": "GPUs",
+    "gpu.uuid": "GPU UUIDs",
+    "threads": "threads per rank",
+}
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One fact of the provenance: its values, and how many runs have each."""
+
+    name: str
+    values: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """The provenance of a study's finished runs."""
+
+    runs: int
+    common: tuple[Fact, ...]
+    differing: tuple[Fact, ...]
+    nulls: tuple[Fact, ...]  # columns that are null, and why; those with the same reasons together
+    bugs: tuple[tuple[str, int], ...]  # of ddp-hpc, beside the training: each traceback, and in how many runs it stands
+
+
+def of_runs(study_runs: StudyRuns) -> Provenance:
+    """Return the provenance of all finished runs, what they have in common apart from what differs.
+
+    Raises:
+        RecordError: naming a record that cannot be read.
+    """
+    done = [planned.run for planned in study_runs.planned if study_runs.store.finished(planned.run)]
+    found = [records.read_metadata(study_runs.store.file(run)).get("provenance", {}) for run in done]
+    facts = _counted(_flat(provenance) for provenance in found)
+    common = [fact for fact in facts if len(fact.values) == 1 and fact.values[0][1] == len(done)]
+    return Provenance(
+        runs=len(done),
+        common=tuple(common),
+        differing=tuple(fact for fact in facts if fact not in common),
+        nulls=_grouped(_counted(provenance.get("null_columns", {}).items() for provenance in found)),
+        bugs=tuple(Counter(bug for provenance in found for bug in set(provenance.get("bugs", []))).most_common()),
+    )
+
+
+def _counted(runs: Iterable[Iterable[tuple[str, str]]]) -> list[Fact]:
+    """Return each name that some run has, with its values, the most common first."""
+    facts: dict[str, Counter[str]] = {}
+    for name, text in (pair for run in runs for pair in run):
+        facts.setdefault(name, Counter())[text] += 1
+    return [Fact(name, tuple(counts.most_common())) for name, counts in facts.items()]
+
+
+def _grouped(nulls: list[Fact]) -> tuple[Fact, ...]:
+    together: dict[tuple[tuple[str, int], ...], list[str]] = {}
+    for fact in sorted(nulls, key=lambda fact: fact.name):
+        together.setdefault(fact.values, []).append(fact.name)
+    return tuple(Fact(", ".join(names), reasons) for reasons, names in together.items())
+
+
+def _flat(provenance: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the facts of one run: `software.torch`, `hosts`, ...; what is null is not there."""
+    for name, value in provenance.items():
+        if prefix + name == "ranks":
+            ranks = [dict(_flat(rank)) for rank in value]
+            for path, words in _PER_RANK.items():
+                if found := {rank[path] for rank in ranks if path in rank}:
+                    yield words, ", ".join(sorted(found))
+        elif prefix + name in _PER_RUN or value is None:
+            continue
+        elif isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, ", ".join(map(str, value)) if isinstance(value, list) else str(value)
