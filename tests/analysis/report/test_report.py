@@ -139,6 +139,21 @@ def test_the_page_names_winners_provenance_citation_and_how_to_rerun(page):
     assert "samples_seen: 12288" in text
 
 
+def test_a_bug_beside_the_training_is_shown_once_with_its_traceback_and_how_many_runs_have_it(tmp_path):
+    bug = 'Traceback (most recent call last):\n  File "meter.py", line 7, in read\nArithmeticError: joules are <gone>\n'
+
+    def metered(spec):
+        facts = provenance() | ({"bugs": [bug, bug]} if spec.batch_size == 16 else {})
+        return replace(realistic(spec), provenance=facts)
+
+    ledger = made_up(tmp_path, metered, grid=GRID[:1], budget={"samples_seen": 6144}, tables=["runs"], figures=[])
+    page = page_of(ledger, tmp_path / "study")
+
+    assert page.count("File &#34;meter.py&#34;, line 7, in read") == 1
+    assert "ArithmeticError: joules are &lt;gone&gt; (2 of 6 runs)" in text_of(page)
+    assert "bugs" not in re.findall(r"<dt>(.*?)</dt>", page)
+
+
 def test_a_page_of_nothing_is_a_page(tmp_path):
     page = page_of(planned(tmp_path), tmp_path / "study")
 

@@ -147,8 +147,5 @@ def _line(axes: Axes, curve: pd.DataFrame, colour: str, line: Any, words: str) -
 
 def _smooth(x: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the running mean over a twentieth of a curve, centred; near the ends over what there is."""
-    window = len(x) // SMOOTH
-    if window < 2:
-        return x
-    total = np.convolve(x, np.ones(window), mode="same")
-    return np.asarray(total / np.convolve(np.ones(len(x)), np.ones(window), mode="same"))
+    window = max(1, len(x) // SMOOTH)
+    return pd.Series(x).rolling(window, center=True, min_periods=1).mean().to_numpy()

@@ -95,8 +95,6 @@ def _notes(known: pd.DataFrame) -> list[str]:
         )
     if known["step_low_s"].notna().any():
         notes.append(interval_note(known, "Intervals of the median step, cut at the axes (none of cut bars)"))
-    if known["oversubscribed"].any():
-        notes.append("Where a bar is cut, its mean step is written.")
     return notes + mark_notes(known, DAGGER, DOUBLE_DAGGER)
 
 

@@ -2,7 +2,6 @@
 
 import base64
 import re
-from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 
@@ -52,16 +51,6 @@ STATIC_TABLES = {
     "stragglers": "Of each run the rank that keeps the others waiting most",
     "phases": "Where the time of a step goes, in seconds: medians over the complete runs",
 }
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A figure of the page; `uri` holds it whole, and is empty if it has not been drawn."""
-
-    name: str
-    caption: str
-    uri: str
-    width_rem: float
 
 
 def make(study_runs: StudyRuns, study_folder: Path) -> Path:
@@ -149,16 +138,17 @@ def _dictionary(columns: list[str]) -> list[tuple[str, str, str]]:
     return found
 
 
-def _picture(file: Path) -> Picture:
+def _picture(file: Path) -> dict[str, str | float]:
+    """Return a figure of the page; `uri` holds it whole, and is empty if it has not been drawn."""
     caption = str(catalog.constants("figure", file.stem).get("CAPTION", file.stem))
-    if not file.is_file():
-        return Picture(file.stem, caption, "", 0)
-    svg = file.read_bytes()
+    svg = file.read_bytes() if file.is_file() else b""
     size = re.search(rb'<svg[^>]*\swidth="([\d.]+)pt"', svg)
-    width_rem = float(size[1]) / POINTS_PER_REM if size else 40
-    return Picture(
-        file.stem, caption, f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}", round(width_rem, 1)
-    )
+    return {
+        "name": file.stem,
+        "caption": caption,
+        "uri": f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}" if svg else "",
+        "width_rem": round(float(size[1]) / POINTS_PER_REM, 1) if size else 40,
+    }
 
 
 def _interactive(runs: pd.DataFrame) -> Markup:
