@@ -39,7 +39,7 @@ ROW_IN, BEST_ROW_IN, MOST_IN = 0.26, 0.42, 1.3  # height of a cell: at least, at
 NUMBER_IN = 0.25  # width of a cell that has room for its number
 
 # why a point may not win: its mark and the words of the legend; the first whose word is in the reason counts
-MARKS = {
+MARKS: dict[str, tuple[str, str] | None] = {
     "diverged": ("x", "diverged"),
     "oom gpu": ("v", "out of GPU memory"),
     "not yet run": (".", "not yet run"),
@@ -49,6 +49,7 @@ MARKS = {
     "loss window": ("^", "minimum loss above the threshold"),
     "incomplete": ("s", "incomplete"),
     "without a loss area": ("s", "incomplete"),
+    "oversubscribed": None,  # is hatched
 }
 FAILED = ("+", "failed")  # every other reason
 
@@ -153,9 +154,7 @@ def _norm(areas: pd.DataFrame) -> Normalize | None:
 
 def mark(excluded: str) -> tuple[str, str] | None:
     """Return the marker of a reason why a point may not win, and its words; None if it has no mark of its own."""
-    if excluded in ("", "oversubscribed"):
-        return None
-    return next((found for word, found in MARKS.items() if word in excluded), FAILED)
+    return next((found for word, found in MARKS.items() if word in excluded), FAILED) if excluded else None
 
 
 def _pen(marker: str, size: float = 4.0) -> dict[str, Any]:
