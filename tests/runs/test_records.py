@@ -16,6 +16,7 @@ from ddp_hpc.config.spec import RunSpec
 from ddp_hpc.profiling.phases import PHASES
 from ddp_hpc.runs import records
 from ddp_hpc.runs.records import RecordError
+from ddp_hpc.runs.schema import RUN, SCHEMA_VERSION, SCHEMAS, STEPS
 from ddp_hpc.runs.statuses import FAILED, FINISHED, STATUSES
 
 
@@ -39,12 +40,12 @@ def test_a_column_that_is_null_in_one_file_merges_with_numbers_in_another(tmp_pa
     assert merged["run"].to_pylist() == ["cpu", "gpu"]
 
 
-@pytest.mark.parametrize("kind", records.SCHEMAS)
+@pytest.mark.parametrize("kind", SCHEMAS)
 def test_every_file_has_the_same_columns_and_says_their_units(tmp_path, kind):
     records.write(kind, {}, tmp_path / "empty.parquet")
     read = records.read(kind, tmp_path / "empty.parquet")
     assert read.num_rows == 0
-    assert read.schema.names == records.SCHEMAS[kind].names
+    assert read.schema.names == SCHEMAS[kind].names
     for column in read.schema:
         assert set(column.metadata) == {b"unit", b"meaning"}
         assert column.metadata[b"meaning"]
@@ -55,13 +56,13 @@ def test_every_file_has_the_same_columns_and_says_their_units(tmp_path, kind):
 def test_a_run_record_holds_every_field_of_a_spec():
     fields = {"model": "mlp", "dataset": "digits", "exchange": "ring", "world_size": 1, "batch_size": 1}
     one = RunSpec.model_validate(fields | {"learning_rate": 1, "budget": {"steps": 1}})
-    assert set(one.columns()) <= set(records.RUN.names)
-    table = pa.Table.from_pylist([one.columns()], schema=records.RUN)
+    assert set(one.columns()) <= set(RUN.names)
+    table = pa.Table.from_pylist([one.columns()], schema=RUN)
     assert table.to_pylist()[0]["world_size"] == 1
 
 
 def test_phases_stand_in_runs_and_in_steps():
-    for schema in (records.RUN, records.STEPS):
+    for schema in (RUN, STEPS):
         assert [name for name in schema.names if name in PHASES] == list(PHASES)
 
 
@@ -177,15 +178,14 @@ def test_a_record_of_another_schema_is_told_so(tmp_path):
 
     ours = dict(table.schema.metadata)
     older = refused(table, ours | {b"ddp_hpc.schema": b"run/0"})
-    assert f"has schema run/0, this version of ddp-hpc reads run/{records.SCHEMA_VERSION}" in older
+    assert f"has schema run/0, this version of ddp-hpc reads run/{SCHEMA_VERSION}" in older
     assert "has schema none" in refused(table, {})
     assert "has schema steps/1" in refused(table, ours | {b"ddp_hpc.schema": b"steps/1"})
-    refused(table.drop_columns(["energy_j"]), ours)
-    refused(table.set_column(0, "run", pa.array([1])), ours)
+    assert "delete it and run the study again" in older
 
 
 def test_no_records_give_an_empty_table_with_all_columns():
-    assert records.read_runs([]).schema.names == records.RUN.names
+    assert records.read_runs([]).schema.names == RUN.names
 
 
 def test_the_table_of_statuses_is_the_designs():

@@ -6,7 +6,7 @@ from scipy.signal import lfilter
 
 from ddp_hpc.analysis.compare.sets import ResultSet
 from ddp_hpc.config.spec import SPEC_COLUMNS
-from ddp_hpc.runs import records
+from ddp_hpc.runs.schema import RUN
 
 SPEC = {
     "model": "mlp", "model_options": "{}", "dataset": "digits", "dataset_options": "{}", "exchange": "ring",
@@ -34,7 +34,7 @@ def runs(rng: np.random.Generator, points: int, repeats: int, noise: float, fact
     times = step_times(rng, truth)
     index = [(point, repeat) for point in range(points) for repeat in range(repeats)]
     flat = times.reshape(len(index), STEPS)
-    columns = dict.fromkeys(records.RUN.names) | dict.fromkeys(SPEC_COLUMNS) | SPEC
+    columns = dict.fromkeys(RUN.names) | dict.fromkeys(SPEC_COLUMNS) | SPEC
     frame = pd.DataFrame(
         columns
         | {

@@ -12,7 +12,7 @@ from ddp_hpc.config import catalog
 from ddp_hpc.config.budget import Budget, NotDivisibleError
 from ddp_hpc.config.component import Component, component_of
 from ddp_hpc.config.errors import ConflictError
-from ddp_hpc.config.types import STRICT, Float, Int, Name, Positive, canonical_json
+from ddp_hpc.config.types import STRICT, Float, Int, Name, Positive, Unit, canonical_json
 
 Device = Literal["cpu", "cuda"]
 
@@ -31,8 +31,10 @@ class RunSpec(BaseModel):
     exchange: Annotated[Component, component_of("exchange")] = Field(
         description="a file in exchange/, with its options; `none` is the baseline: one rank, no MPI call in the step"
     )
-    world_size: Int = Field(gt=0, le=1_000_000, description="ranks; one GPU each where there are GPUs")
-    batch_size: Int = Field(gt=0, lt=2**31, description="samples per rank and step")
+    world_size: Annotated[Int, Unit("ranks")] = Field(
+        gt=0, le=1_000_000, description="ranks; one GPU each where there are GPUs"
+    )
+    batch_size: Annotated[Int, Unit("samples")] = Field(gt=0, lt=2**31, description="samples per rank and step")
     learning_rate: Float = Field(gt=0, description="step size at the base batch, before `learning_rate_scaling`")
     budget: Budget = Field(description="how long to train: exactly one of samples_seen, steps, seconds")
     optimizer: Literal["sgd", "adam"] = Field("sgd", description="the update rule")
@@ -50,15 +52,17 @@ class RunSpec(BaseModel):
     learning_rate_scaling: Literal["none", "linear", "sqrt"] = Field(
         "none", description="factor on learning_rate, in k = global batch / base_batch_size: 1, k or sqrt(k)"
     )
-    base_batch_size: Positive | None = Field(None, description="global batch at which k = 1; needed by linear and sqrt")
-    learning_rate_warm_up_steps: Int = Field(
+    base_batch_size: Annotated[Positive | None, Unit("samples")] = Field(
+        None, description="global batch at which k = 1; needed by linear and sqrt"
+    )
+    learning_rate_warm_up_steps: Annotated[Int, Unit("steps")] = Field(
         0, ge=0, description="steps over which the rate rises linearly to its full value"
     )
-    evaluate_every_steps: Positive | None = Field(
+    evaluate_every_steps: Annotated[Positive | None, Unit("steps")] = Field(
         None, description="steps between evaluations on the test set; null: at the end only"
     )
     device: Device | None = Field(None, description="null: a GPU where there is one, else the CPU")
-    threads_per_rank: Positive | None = Field(
+    threads_per_rank: Annotated[Positive | None, Unit("threads")] = Field(
         None, description="CPU threads of each rank; null: the cores of the node / its ranks"
     )
     precision: Literal["full", "tf32", "bfloat16"] = Field(
@@ -89,7 +93,7 @@ class RunSpec(BaseModel):
         description="packed: a node is full before the next is begun; spread: `ranks_per_node` on each; a run that got "
         "another is kept out of comparisons. null: as packed, but not demanded",
     )
-    ranks_per_node: Positive = Field(1, description="with placement: spread")
+    ranks_per_node: Annotated[Positive, Unit("ranks")] = Field(1, description="with placement: spread")
     partition: Name | None = Field(None, description="of the cluster; null: the machine file's default_partition")
 
     @model_validator(mode="after")
@@ -247,23 +251,27 @@ class RunSpec(BaseModel):
 
     def columns(self) -> dict[str, Any]:
         """Return the spec as flat columns: a choice becomes `model` and `model_options` (canonical JSON)."""
-        row: dict[str, Any] = {}
-        for name in SPEC_FIELDS:
-            value = getattr(self, name)
-            if isinstance(value, Component):
-                row[name], row[f"{name}_options"] = value.name, value.options_json
-            elif isinstance(value, Budget):
-                row["budget"] = str(value)
-            else:
-                row[name] = value
-        return row
+        return _flat({name: getattr(self, name) for name in SPEC_FIELDS})
+
+
+def _flat(fields: Mapping[str, Any]) -> dict[str, Any]:
+    row: dict[str, Any] = {}
+    for name, value in fields.items():
+        if isinstance(value, Component):
+            row[name], row[f"{name}_options"] = value.name, value.options_json
+        else:
+            row[name] = str(value) if isinstance(value, Budget) else value
+    return row
 
 
 SPEC_FIELDS = tuple(RunSpec.model_fields)
 COMPONENTS = tuple(name for name, field in RunSpec.model_fields.items() if field.annotation is Component)
-# as `RunSpec.columns` has them
+# as `RunSpec.columns` has them: names, and the values of fields that a record was written without
 SPEC_COLUMNS = tuple(
     column for name in SPEC_FIELDS for column in ((name, f"{name}_options") if name in COMPONENTS else (name,))
+)
+COLUMN_DEFAULTS = _flat(
+    {name: field.default for name, field in RunSpec.model_fields.items() if not field.is_required()}
 )
 
 

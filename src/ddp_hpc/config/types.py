@@ -67,6 +67,13 @@ class OneOf(BaseModel):
         return self
 
 
+@dataclass(frozen=True)
+class Unit:
+    """Of what a field counts, for the columns of records: `Annotated[Int, Unit("ranks")]`."""
+
+    name: str
+
+
 def canonical_json(value: Any) -> str:
     """Return JSON with sorted keys and no spaces: equal values give equal text."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))

@@ -17,7 +17,7 @@ from ddp_hpc.execution.node_meter import Metered, bug_of
 from ddp_hpc.execution.rank_series import RankPart, curves
 from ddp_hpc.execution.record_columns import evaluation_columns, run_columns, step_columns
 from ddp_hpc.profiling import provenance
-from ddp_hpc.runs import identity, records
+from ddp_hpc.runs import identity, records, schema
 from ddp_hpc.runs.attempt import Attempt
 from ddp_hpc.training.placement import Placement
 from ddp_hpc.training.result import TrainResult
@@ -113,11 +113,11 @@ def _metered(
     bugs = [part.metered.bug for part in parts if part.metered.bug]
     if resumes:  # the meters before have gone with their processes
         why = "training went on from a checkpoint: only its last part was metered"
-        return {}, {}, dict.fromkeys(records.METERED, why), bugs
+        return {}, {}, dict.fromkeys(schema.METERED, why), bugs
     try:
         return *energy_columns.columns(parts, spec, run), bugs
     except Exception as error:  # a result must not fail for numbers beside it
-        return {}, {}, dict.fromkeys(records.METERED, bug_of(error)), [*bugs, traceback.format_exc()]
+        return {}, {}, dict.fromkeys(schema.METERED, bug_of(error)), [*bugs, traceback.format_exc()]
 
 
 def null_reasons(parts: Sequence[RankPart], run: dict[str, Any]) -> dict[str, str]:

@@ -97,10 +97,11 @@ def _write(file: Path, events: list[dict[str, Any]], facts: dict[str, Any]) -> N
 
 def _write_record(rows: list[dict[str, Any]], file: Path) -> None:
     from ddp_hpc.runs import records
+    from ddp_hpc.runs.schema import TRACE
 
     several = len({row["rank"] for row in rows}) > 1
     for row in rows:
         row["clock_offset_s"], row["clock_error_s"] = row.pop("offset_ns") / 1e9, row.pop("error_ns") / 1e9
         if several and not row["exchange_s"]:  # nothing was recognised, which is not the same as nothing exposed
             row["exchange_s"] = row["exposed_s"] = None
-    records.write("trace", {name: [row[name] for row in rows] for name in records.TRACE.names}, file)
+    records.write("trace", {name: [row[name] for row in rows] for name in TRACE.names}, file)

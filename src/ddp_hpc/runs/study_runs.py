@@ -48,7 +48,7 @@ class StudyRuns:
 
     @cached_property
     def runs(self) -> "pd.DataFrame":
-        """One row per planned run, in the order of the plan: the columns of `records.RUN` and `attempts`.
+        """One row per planned run, in the order of the plan: the columns of `schema.RUN` and `attempts`.
 
         A run that has not ended as result or finding has its spec, its status and reason; all else is null.
 
@@ -60,16 +60,16 @@ class StudyRuns:
 
         from ddp_hpc.runs import records
 
-        done = [planned for planned in self.planned if self.store.finished(planned.run)]
-        measured = records.read_runs(self.store.file(planned.run) for planned in done)
-        rows = {planned.run: row for planned, row in zip(done, measured.to_pylist(), strict=True)}
-        strange = [stranger(self.store.file(run), row["run"]) for run, row in rows.items() if row["run"] != run]
-        if strange:
+        done = [planned.run for planned in self.planned if self.store.finished(planned.run)]
+        measured = records.read_runs(self.store.file(run) for run in done)
+        owners = zip(done, measured["run"].to_pylist(), strict=True)
+        if strange := [stranger(self.store.file(run), owner) for run, owner in owners if owner != run]:
             raise records.RecordError("\n".join(strange))
-        table = pa.Table.from_pylist(
-            [rows.get(planned.run) or self._not_finished(planned) for planned in self.planned],
-            schema=records.RUN.remove_metadata(),
-        )
+        ended = set(done)
+        others = [self._not_finished(planned) for planned in self.planned if planned.run not in ended]
+        both = pa.concat_tables([measured, pa.Table.from_pylist(others, schema=measured.schema)]).combine_chunks()
+        place = {run: number for number, run in enumerate([*done, *(row["run"] for row in others)])}
+        table = both.take(pa.array([place[planned.run] for planned in self.planned], pa.int64()))
         mapping = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype(), pa.string(): pd.StringDtype()}
         frame: pd.DataFrame = table.to_pandas(types_mapper=mapping.get)
         frame["attempts"] = [len(self.store.attempts(planned.run)) for planned in self.planned]
@@ -82,11 +82,11 @@ class StudyRuns:
         return hashes | planned.spec.columns() | {"status": state.status, "reason": state.reason}
 
     def steps(self, run: str) -> "pd.DataFrame":
-        """Return the steps of a finished run, all ranks, warm-up included: the columns of `records.STEPS`."""
+        """Return the steps of a finished run, all ranks, warm-up included: the columns of `schema.STEPS`."""
         return self._frame("steps", run)
 
     def evaluations(self, run: str) -> "pd.DataFrame":
-        """Return the evaluations of a finished run: the columns of `records.EVALUATIONS`."""
+        """Return the evaluations of a finished run: the columns of `schema.EVALUATIONS`."""
         return self._frame("evaluations", run)
 
     def _frame(self, kind: str, run: str) -> "pd.DataFrame":

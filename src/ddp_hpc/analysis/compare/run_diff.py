@@ -10,6 +10,7 @@ from ddp_hpc.config.spec import SPEC_COLUMNS
 from ddp_hpc.runs import records
 from ddp_hpc.runs.attempt import RunFolder
 from ddp_hpc.runs.project import Project
+from ddp_hpc.runs.schema import RUN
 from ddp_hpc.system.terminal import table_lines
 
 _MEASURED = (
@@ -26,7 +27,7 @@ _MEASURED = (
     "test_metric",
     "peak_memory_bytes",
     "energy_j",
-    *(name for name in records.RUN.names if "clock" in name),
+    *(name for name in RUN.names if "clock" in name),
 )
 _PER_PROCESS = ("rank", "pid")  # differ by nature
 MOST_LETTERS = 60  # of a value on the screen

@@ -26,7 +26,7 @@ class ResultSet:
 
     Args:
         name: as it was given.
-        runs: one row per run, the columns of `records.RUN`; failed and missing runs too, where they are known.
+        runs: one row per run, the columns of `schema.RUN`; failed and missing runs too, where they are known.
         step_times: gives the counted step times of a run in seconds, slowest rank; None where they are not kept.
         notes: what is worth saying about the choice of runs.
     """

@@ -19,6 +19,7 @@ from ddp_hpc.analysis.report.warnings import flags, lacking
 from ddp_hpc.config import catalog
 from ddp_hpc.config.study import Study
 from ddp_hpc.runs import records
+from ddp_hpc.runs.schema import RUN
 from ddp_hpc.runs.statuses import FINISHED
 from ddp_hpc.runs.study_runs import StudyRuns
 from ddp_hpc.system.files import replaced
@@ -132,7 +133,7 @@ def _dictionary(columns: list[str]) -> list[tuple[str, str, str]]:
     """Return name, unit and meaning of the columns of the table of runs, in its order."""
     found = []
     for name in columns:
-        metadata = records.RUN.field(name).metadata if name in records.RUN.names else {}
+        metadata = RUN.field(name).metadata if name in RUN.names else {}
         unit, meaning = metadata.get(b"unit", b"").decode(), metadata.get(b"meaning", b"").decode()
         found.append((name, unit, DERIVED.get(name, meaning)))
     return found

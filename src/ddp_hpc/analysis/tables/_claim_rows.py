@@ -23,7 +23,7 @@ from ddp_hpc.config.errors import unknown
 from ddp_hpc.config.matching import is_option, matches, option_value
 from ddp_hpc.config.spec import COMPONENTS, SPEC_COLUMNS
 from ddp_hpc.config.study import listed
-from ddp_hpc.runs import records
+from ddp_hpc.runs.schema import RUN
 from ddp_hpc.runs.statuses import in_words
 from ddp_hpc.runs.study_runs import StudyRuns
 
@@ -237,7 +237,7 @@ def _why_null(row: Mapping[str, Any], cells: Cells, study_runs: StudyRuns) -> st
     said = row.get("reason")
     if said is not None and not pd.isna(said):
         return str(said)
-    if "run" in row and cells.column in records.RUN.names and study_runs.store.finished(str(row["run"])):
+    if "run" in row and cells.column in RUN.names and study_runs.store.finished(str(row["run"])):
         return why_null(provenance(study_runs, str(row["run"])), cells.column)
     return NOT_RECORDED
 

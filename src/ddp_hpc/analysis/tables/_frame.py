@@ -7,14 +7,14 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from ddp_hpc.runs import records
+from ddp_hpc.runs.schema import RUN
 
 INT, FLOAT, TEXT, FLAG = "Int64", "float64", "string", "boolean"
 
 _PANDAS = {pa.int32(): INT, pa.int64(): INT, pa.float64(): FLOAT, pa.string(): TEXT, pa.bool_(): FLAG}
 
 
-def types_of(columns: Iterable[str], schema: pa.Schema = records.RUN) -> dict[str, str]:
+def types_of(columns: Iterable[str], schema: pa.Schema = RUN) -> dict[str, str]:
     """Return the pandas types of columns of a record."""
     return {name: _PANDAS[schema.field(name).type] for name in columns}
 

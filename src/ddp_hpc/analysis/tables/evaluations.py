@@ -8,7 +8,7 @@ import pandas as pd
 from ddp_hpc.analysis.columns import group_columns, rows_of, search_columns
 from ddp_hpc.analysis.tables._epochs import train_samples
 from ddp_hpc.analysis.tables._frame import FLAG, FLOAT, TEXT, typed, types_of
-from ddp_hpc.runs import records
+from ddp_hpc.runs.schema import EVALUATIONS
 from ddp_hpc.runs.statuses import FINISHED
 from ddp_hpc.runs.study_runs import StudyRuns
 
@@ -27,7 +27,7 @@ def build(study_runs: StudyRuns) -> pd.DataFrame:
     runs = study_runs.runs
     axes = [*group_columns(runs, study_runs.study), *search_columns(study_runs.study), "seed"]
     own = {"run": TEXT} | types_of(axes) | {"status": TEXT, "oversubscribed": FLAG, "test_metric_name": TEXT}
-    measured = types_of(["step", "samples_seen"], records.EVALUATIONS) | dict.fromkeys(("epoch", "t_s"), FLOAT)
+    measured = types_of(["step", "samples_seen"], EVALUATIONS) | dict.fromkeys(("epoch", "t_s"), FLOAT)
     types = own | measured | dict.fromkeys(_MEASURED.values(), FLOAT) | {"last": FLAG}
     finished = runs[runs["status"].isin(FINISHED)]
     return typed(_evaluations(study_runs, finished[[*own, "steps"]]), types)

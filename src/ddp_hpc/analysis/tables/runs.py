@@ -8,7 +8,7 @@ from ddp_hpc.analysis.tables._selection import judged
 from ddp_hpc.analysis.tables._stationarity import columns
 from ddp_hpc.config.spec import SPEC_COLUMNS
 from ddp_hpc.config.study import Study
-from ddp_hpc.runs import records
+from ddp_hpc.runs.schema import RUN
 from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Runs: every planned run, whatever became of it."
@@ -49,4 +49,4 @@ def build(study_runs: StudyRuns) -> pd.DataFrame:
 
 def left_out(study: Study) -> list[str]:
     """Return the columns that are not for reading: all measurements but a few."""
-    return [name for name in [*records.RUN.names, *_FOR_PROGRAMS] if name not in {*SPEC_COLUMNS, *READ}]
+    return [name for name in [*RUN.names, *_FOR_PROGRAMS] if name not in {*SPEC_COLUMNS, *READ}]
