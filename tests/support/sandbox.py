@@ -15,6 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from ddp_hpc.config import spec
+from ddp_hpc.profiling.phases import PHASES
 from ddp_hpc.runs import records
 
 PROJECT = Path(__file__).parents[2]
@@ -145,7 +146,7 @@ def write_record(folder: Path) -> None:
     losses = [2.3 * 0.9**k + 0.01 * one.learning_rate for k in range(n)]
     times = [step_s * (k + 1) for k in range(n)]
     area = sum((a + b) / 2 * step_s for a, b in pairwise(losses))
-    phases = dict.fromkeys(records.PHASES, step_s / len(records.PHASES))
+    phases = dict.fromkeys(PHASES, step_s / len(PHASES))
     row = one.columns() | {
         "run": planned["run"], "spec_hash": planned["spec_hash"], "code_hash": planned["code_hash"], "status": "ok",
         "samples_asked": one.samples_asked, "samples_seen": one.samples_asked, "steps": n, "train_s": times[-1],
