@@ -148,9 +148,9 @@ def _shared_memory(size: float, n: int) -> Cost:
     return Cost(barriers=2, memory_bytes=(1 + 1 / n) * size, added_bytes=(n - 1) / n * size)
 
 
-def _hierarchical(size: float, n: int, *, ranks_per_group: int | None = None) -> Cost:
+def _hierarchical(size: float, n: int, *, ranks_per_group: int) -> Cost:
     """Shared memory in each group, a ring of one leader each between two more barriers; one group needs no ring."""
-    largest = n if ranks_per_group is None else ranks_per_group
+    largest = ranks_per_group
     if not 1 <= largest <= n:
         raise ValueError(f"ranks_per_group={ranks_per_group}, expected: 1 to the number of ranks, {n}")
     if largest == n:
@@ -165,61 +165,58 @@ def _hierarchical(size: float, n: int, *, ranks_per_group: int | None = None) ->
     )
 
 
-def _weight_average(size: float, n: int, *, period: int = 1) -> Cost:
+def _periodic_allreduce(size: float, n: int, *, period: int = 1) -> Cost:
     """An allreduce of the weights every `period` steps, spread over them."""
     whole = _rabenseifner(size, n)
     return Cost(**{name: value / period for name, value in vars(whole).items()})
 
 
-# of each exchange; libraries that choose by themselves stand with what is best for large buffers
-_COSTS: dict[str, Callable[..., Cost]] = {
-    "none": lambda size, n: Cost(),
+# what files of exchanges name as their COST; libraries that choose by themselves stand with what suits large buffers
+_FORMULAS: dict[str, Callable[..., Cost]] = {
+    "nothing": lambda size, n: Cost(),
     "ring": _ring,
-    "ring_overlapped": _ring,
-    "mpi_allreduce": _rabenseifner,
-    "gloo": _ring,
-    "nccl": _ring,
-    "torch_ddp": _ring,
-    "horovod": _ring,
+    "allreduce": _rabenseifner,
     "parameter_server": lambda size, n: _sharded_server(size, n, servers=1),
     "sharded_server": _sharded_server,
     "async_server": _async_server,
     "shared_memory": _shared_memory,
-    "hogwild": lambda size, n: Cost(memory_bytes=size),
+    "shared_model": lambda size, n: Cost(memory_bytes=size),
     "hierarchical": _hierarchical,
-    "weight_average": _weight_average,
+    "periodic_allreduce": _periodic_allreduce,
 }
-EXCHANGES = tuple(_COSTS)
-OPTIONS = ("servers", "ranks_per_group", "period")  # those of `cost` that exchanges give the same names
+FORMULAS = tuple(_FORMULAS)
 
 
-def cost(exchange: str, size: float, world_size: int, **options: int | None) -> Cost:
+def cost(formula: str, size: float, world_size: int, *, hosts: int = 1, **options: int | None) -> Cost:
     """Return what one exchange of `size` bytes on `world_size` ranks costs; nothing on one rank.
 
     Args:
-        exchange: a file in exchange/, one of `EXCHANGES`.
+        formula: one of `FORMULAS`, which an exchange's file names as its COST.
         size: bytes of the gradients, which are as many as of the weights.
         world_size: ranks.
-        options: `buckets` of ring_overlapped, torch_ddp, gloo, nccl, horovod; `servers` of sharded_server, None:
-            every rank; `ranks_per_group` of hierarchical, those of a node, None: all; `period` of weight_average.
+        hosts: nodes, with equally many ranks each.
+        options: `buckets` of ring; `servers` of sharded_server, None: every rank; `ranks_per_group` of hierarchical,
+            None: those of a node; `period` of periodic_allreduce.
 
     Raises:
-        ValueError: an exchange without a model, sizes or options that cannot be.
+        ValueError: no such formula, sizes or options that cannot be.
     """
-    if exchange not in _COSTS:
-        raise ValueError(f"no model of exchange {exchange!r}; expected: {', '.join(EXCHANGES)}")
+    if formula not in _FORMULAS:
+        raise ValueError(f"no formula {formula!r}; expected: {', '.join(FORMULAS)}")
     if size < 0 or world_size < 1:
         raise ValueError(f"size={size}, world_size={world_size}; expected: size >= 0 and world_size >= 1")
-    return _COSTS[exchange](size, world_size, **options) if world_size > 1 else Cost()
+    if formula == "hierarchical" and options.get("ranks_per_group") is None:
+        options["ranks_per_group"] = -(-world_size // hosts)
+    return _FORMULAS[formula](size, world_size, **options) if world_size > 1 else Cost()
 
 
 def exchange_time(
-    exchange: str, size: float, world_size: int, link: Link, memory: Link | None = None, **options: int | None
+    formula: str, size: float, world_size: int, link: Link, memory: Link | None = None, **options: int | None
 ) -> float:
     """Return the seconds of one exchange: see `cost` and `Cost.time`. MPI is taken to choose the best it can."""
-    if exchange == "mpi_allreduce" and world_size > 1:
+    if formula == "allreduce" and world_size > 1:
         return allreduce_time(size, world_size=world_size, link=link)
-    return cost(exchange, size, world_size, **options).time(link, memory)
+    return cost(formula, size, world_size, **options).time(link, memory)
 
 
 def ring_allreduce_time(size: float, *, world_size: int, link: Link) -> float:
@@ -234,20 +231,20 @@ def allreduce_time(size: float, *, world_size: int, link: Link) -> float:
     return min(one(size, world_size).time(link) for one in (_ring, _rabenseifner, _recursive_doubling))
 
 
-def bytes_sent(exchange: str, size: float, world_size: int, *, busiest: bool = True, **options: int | None) -> float:
+def bytes_sent(formula: str, size: float, world_size: int, *, busiest: bool = True, **options: int | None) -> float:
     """Return the bytes that a rank sends in one exchange.
 
     Args:
-        exchange, size, world_size, options: as of `cost`.
+        formula, size, world_size, options: as of `cost`.
         busiest: of the rank that sends most, such as a server; else of one that does not serve.
     """
-    found = cost(exchange, size, world_size, **options)
+    found = cost(formula, size, world_size, **options)
     return found.sent if busiest else found.sent_by_others
 
 
-def messages_sent(exchange: str, size: float, world_size: int, **options: int | None) -> float:
+def messages_sent(formula: str, size: float, world_size: int, **options: int | None) -> float:
     """Return how many messages the busiest rank sends in one exchange."""
-    return cost(exchange, size, world_size, **options).messages
+    return cost(formula, size, world_size, **options).messages
 
 
 def exposed_time(exchange_s: float, backward_s: float, buckets: int) -> float:

@@ -105,7 +105,8 @@ def test_a_launcher_that_is_not_there_is_told(tmp_path):
 @pytest.mark.parametrize("world_size", [2, 4, 7])
 def test_a_fit_finds_the_latency_and_the_bandwidth_that_times_were_made_from(name, world_size):
     link, rng = Link(latency=2e-6, bandwidth=8e9), np.random.default_rng(world_size)
-    exact = [fit.perfmodel.cost(name, size, world_size).time(link) for size in SIZES]
+    formula, options = catalog.cost_model(name)
+    exact = [fit.perfmodel.cost(formula, size, world_size, **options).time(link) for size in SIZES]
     noisy = [time * (1 + 0.1 * rng.standard_normal()) for time in exact]
 
     found = fit.fit(SIZES, noisy, world_size, name)

@@ -176,10 +176,22 @@ def test_every_choice_that_we_ship_can_be_read_and_says_what_it_is(kind):
 @pytest.mark.parametrize(
     ("kind", "constant", "types"),
     [("exchange", name, bool) for name in ("SYNCHRONOUS", "EXACT", "DETERMINISTIC", "OVERLAPS", "CAPTURABLE")]
-    + [("exchange", name, str) for name in ("SCHEME", "COMPUTES", "MOVES_GRADIENTS", "MOVES_MODEL")]
+    + [("exchange", name, str) for name in ("SCHEME", "COMPUTES", "MOVES_GRADIENTS", "MOVES_MODEL", "COST")]
     + [("dataset", "SHAPE", tuple), ("dataset", "TASK", str), ("dataset", "OUTPUTS", int), ("figure", "INPUTS", tuple)],
 )
 def test_what_planning_reads_is_a_literal_in_every_file(kind, constant, types):
     """A constant that is computed would be passed over in silence, and with it the check that needs it."""
     for name in catalog.names(kind):
         assert isinstance(catalog.constants(kind, name).get(constant), types), f"{kind} {name}: {constant}"
+
+
+@pytest.mark.parametrize("name", catalog.names("exchange"))
+def test_options_that_an_exchange_names_in_its_literals_are_its_own(name):
+    flags, known = catalog.constants("exchange", name), catalog.options("exchange", name)
+    assert set(flags.get("COST_OPTIONS", ())) <= set(known)
+    for constant in ("CUDA_AWARE", "COMPRESSES", "INDEPENDENT_INITIALIZATION"):
+        for option, values in flags.get(constant, {}).items():
+            for value in values:
+                assert known[option].check(value) == value != known[option].default
+                assert catalog.asked(name, constant, {option: value})
+        assert not catalog.asked(name, constant)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ddp_hpc import perfmodel
+from ddp_hpc.config import catalog
 from ddp_hpc.exchange._server import PIECE_BYTES
 
 RANKS = [2, 3, 4]
@@ -56,7 +57,7 @@ def all_sent(mpiexec, ranks):
 def test_each_rank_of_a_ring_sends_two_buffers_less_two_nths(mpiexec, ranks, name):
     sent, messages, buffer = all_sent(mpiexec, ranks)[name]
     assert sent == [2 * (ranks - 1) / ranks * buffer] * ranks
-    assert sent[0] == perfmodel.bytes_sent(name, buffer, ranks)
+    assert sent[0] == perfmodel.bytes_sent(catalog.cost_model(name)[0], buffer, ranks)
     rounds = 2 * (ranks - 1)
     assert all(count >= rounds and count % rounds == 0 for count in messages)  # a chunk may go in several pieces
 
@@ -88,7 +89,7 @@ def test_without_a_server_each_rank_sends_its_compressed_gradients_to_all_others
 @pytest.mark.parametrize("name", ["shared_memory", "hogwild"])
 def test_ranks_that_share_memory_send_no_byte(mpiexec, ranks, name):
     sent, _, buffer = all_sent(mpiexec, ranks)[name]
-    assert sent == [perfmodel.bytes_sent(name, buffer, ranks)] * ranks == [0] * ranks
+    assert sent == [perfmodel.bytes_sent(catalog.cost_model(name)[0], buffer, ranks)] * ranks == [0] * ranks
 
 
 @pytest.mark.parametrize("ranks", RANKS)

@@ -9,9 +9,9 @@ import numpy as np
 from scipy.optimize import nnls
 
 from ddp_hpc import perfmodel
-from ddp_hpc.analysis.tables.schemes import options_of
 from ddp_hpc.bench.sweep_results import COPIES
 from ddp_hpc.bench.timing import Row
+from ddp_hpc.config import catalog
 
 FEWEST_POINTS = 3  # two numbers are sought, and their errors
 
@@ -70,7 +70,9 @@ def fit(sizes: Sequence[int], times: Sequence[float], world_size: int, exchange:
 
 def _factors(exchange: str, size: int, world_size: int, given: Mapping[str, Any]) -> tuple[float, float]:
     """Return by what alpha and 1/beta are multiplied in the time of an exchange."""
-    if world_size == 1 or exchange not in perfmodel.EXCHANGES:
+    model = catalog.cost_model(exchange, given)
+    if world_size == 1 or model is None:
         return 1.0, float(size)
-    cost = perfmodel.cost(exchange, size, world_size, **options_of(exchange, given))
+    formula, options = model
+    cost = perfmodel.cost(formula, size, world_size, **options)
     return cost.rounds + cost.barriers, cost.path_bytes + cost.memory_bytes

@@ -262,12 +262,25 @@ def constants(kind: str, name: str) -> Mapping[str, Any]:
     return found
 
 
+def asked(exchange: str, constant: str, given: Mapping[str, Any] | None = None) -> bool:
+    """Return whether an exchange with these options does what `constant` of its file says, e.g. CUDA_AWARE."""
+    found, known = constants("exchange", exchange).get(constant, {}), options("exchange", exchange)
+    return any((given or {}).get(option, known[option].default) in values for option, values in found.items())
+
+
 def devices(exchange: str, given: Mapping[str, Any] | None = None) -> tuple[str, ...]:
-    """Return on which devices an exchange with these options works: ON_GPUS or DEVICES of its file, else all."""
-    flags = constants("exchange", exchange)
-    if any((given or {}).get(option) in values for option, values in flags.get("ON_GPUS", {}).items()):
+    """Return on which devices an exchange with these options works: CUDA_AWARE or DEVICES of its file, else all."""
+    if asked(exchange, "CUDA_AWARE", given):
         return ("cuda",)
-    return tuple(flags.get("DEVICES", ("cpu", "cuda")))
+    return tuple(constants("exchange", exchange).get("DEVICES", ("cpu", "cuda")))
+
+
+def cost_model(exchange: str, given: Mapping[str, Any] | None = None) -> tuple[str, dict[str, Any]] | None:
+    """Return COST of an exchange's file, a formula of `perfmodel`, and its COST_OPTIONS as given; None: it has none."""
+    flags, known = constants("exchange", exchange), options("exchange", exchange)
+    if "COST" not in flags:
+        return None
+    return flags["COST"], {name: (given or {}).get(name, known[name].default) for name in flags.get("COST_OPTIONS", ())}
 
 
 def summary(kind: str, name: str) -> str:

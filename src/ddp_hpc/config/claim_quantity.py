@@ -75,8 +75,9 @@ class Predicted(BaseModel):
     @field_validator("exchange")
     @classmethod
     def _modelled(cls, exchange: str) -> str:
-        if exchange not in perfmodel.EXCHANGES:
-            raise ValueError(unknown("exchange", exchange, perfmodel.EXCHANGES))
+        modelled = [name for name in catalog.names("exchange") if catalog.cost_model(name)]
+        if exchange not in modelled:
+            raise ValueError(unknown("exchange", exchange, modelled))
         return exchange
 
     @model_validator(mode="after")
@@ -88,10 +89,13 @@ class Predicted(BaseModel):
     @property
     def number(self) -> float:
         """The prediction, in s or in B."""
+        model = catalog.cost_model(self.exchange)
+        assert model is not None
+        formula, options = model
         if self.quantity == "bytes_sent":
-            return perfmodel.bytes_sent(self.exchange, self.bytes, self.world_size)
+            return perfmodel.bytes_sent(formula, self.bytes, self.world_size, **options)
         link = perfmodel.Link(bandwidth=1e9 * (self.bandwidth_gb_per_s or inf), latency=1e-6 * self.latency_us)
-        return perfmodel.exchange_time(self.exchange, self.bytes, self.world_size, link)
+        return perfmodel.exchange_time(formula, self.bytes, self.world_size, link, **options)
 
 
 class Ours(OneOf):

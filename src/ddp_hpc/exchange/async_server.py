@@ -21,6 +21,7 @@ EXACT = False
 DETERMINISTIC = False
 OVERLAPS = True
 CAPTURABLE = False
+COST = "async_server"
 
 GRADIENTS, WEIGHTS, DONE = 1, 2, 3  # tags
 HEADER_BYTES = 64  # numbers stay aligned behind it

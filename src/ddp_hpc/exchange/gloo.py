@@ -18,6 +18,8 @@ EXACT = True
 DETERMINISTIC = True
 OVERLAPS = False
 CAPTURABLE = False
+COST = "ring"
+COMPRESSES = {"wire": ("float16", "bfloat16")}
 DEVICES = ("cpu",)
 
 

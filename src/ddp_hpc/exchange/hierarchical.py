@@ -26,6 +26,8 @@ EXACT = True
 DETERMINISTIC = True
 OVERLAPS = False
 CAPTURABLE = False
+COST = "hierarchical"
+COST_OPTIONS = ("ranks_per_group",)
 UP_TO_WORLD_SIZE = ("ranks_per_group",)
 
 

@@ -18,6 +18,7 @@ EXACT = False
 DETERMINISTIC = False
 OVERLAPS = False
 CAPTURABLE = False
+COST = "shared_model"
 ONE_NODE = True
 DEVICES = ("cpu",)
 

@@ -19,6 +19,7 @@ EXACT = True
 DETERMINISTIC = False  # which gradients travel together depends on when they are ready
 OVERLAPS = True
 CAPTURABLE = False
+COST = "ring"
 PACKAGE = "horovod"
 THREADS = "multiple"  # a thread of its own calls MPI
 

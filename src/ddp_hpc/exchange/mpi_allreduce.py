@@ -23,7 +23,9 @@ EXACT = True
 DETERMINISTIC = True
 OVERLAPS = False
 CAPTURABLE = False
-ON_GPUS = {"gpu_path": ("direct",)}
+COST = "allreduce"
+COMPRESSES = {"compression": ("float16", "bfloat16", "top_k")}
+CUDA_AWARE = {"gpu_path": ("direct",)}
 ONLY_WITH = {
     "bucket_mb": {"compression": ("none",), "gpu_path": ("host",)},
     "kept": {"compression": ("top_k",)},

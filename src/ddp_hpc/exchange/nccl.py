@@ -19,6 +19,9 @@ EXACT = True
 DETERMINISTIC = True
 OVERLAPS = False
 CAPTURABLE = True
+COST = "ring"
+COMPRESSES = {"wire": ("float16", "bfloat16")}
+GRADIENT_PATH = "device memory, by NCCL"
 DEVICES = ("cuda",)
 ONE_GPU_EACH = True
 

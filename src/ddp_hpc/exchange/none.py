@@ -14,6 +14,8 @@ EXACT = True
 DETERMINISTIC = True
 OVERLAPS = False
 CAPTURABLE = True
+COST = "nothing"
+GRADIENT_PATH = "none"
 MAX_WORLD_SIZE = 1
 
 

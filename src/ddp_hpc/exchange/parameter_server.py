@@ -23,6 +23,8 @@ EXACT = True
 DETERMINISTIC = True
 OVERLAPS = False
 CAPTURABLE = False
+COST = "parameter_server"
+COMPRESSES = {"compression": ("float16", "bfloat16", "top_k")}
 ONLY_WITH = {"kept": {"compression": ("top_k",)}}
 
 

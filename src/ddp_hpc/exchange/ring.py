@@ -24,7 +24,8 @@ EXACT = True
 DETERMINISTIC = True
 OVERLAPS = False
 CAPTURABLE = False
-ON_GPUS = {"gpu_path": ("direct",)}
+COST = "ring"
+CUDA_AWARE = {"gpu_path": ("direct",)}
 
 # A long buffer goes round piece by piece, in messages of so many bytes, so that what has arrived is still in the cache
 # when it is added and sent on.

@@ -23,6 +23,7 @@ EXACT = True
 DETERMINISTIC = True
 OVERLAPS = True
 CAPTURABLE = False
+COST = "ring"
 
 
 class Bucket:

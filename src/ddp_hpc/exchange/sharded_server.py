@@ -18,6 +18,8 @@ EXACT = True
 DETERMINISTIC = True
 OVERLAPS = False
 CAPTURABLE = False
+COST = "sharded_server"
+COST_OPTIONS = ("servers",)
 UP_TO_WORLD_SIZE = ("servers",)
 
 

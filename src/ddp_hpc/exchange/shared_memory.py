@@ -15,6 +15,7 @@ EXACT = True
 DETERMINISTIC = True
 OVERLAPS = False
 CAPTURABLE = False
+COST = "shared_memory"
 ONE_NODE = True
 DEVICES = ("cpu",)
 

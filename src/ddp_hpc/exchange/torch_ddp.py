@@ -21,6 +21,8 @@ EXACT = True
 DETERMINISTIC = True
 OVERLAPS = True
 CAPTURABLE = False
+COST = "ring"
+GRADIENT_PATH = "device memory, by NCCL"
 WAITS_IN_BACKWARD = True
 ONE_GPU_EACH = True
 
@@ -37,7 +39,7 @@ class TorchDdp:
         *,
         tuned: bool,
         find_unused_parameters: bool,
-        bucket_mb: float,
+        bucket_mb: float | None,
     ) -> None:
         device = replica.weights.device
         group.start("nccl" if device.type == "cuda" else "gloo", comm)
@@ -52,7 +54,7 @@ class TorchDdp:
         module = DistributedDataParallel(
             replica.model,
             device_ids=None if self._on_cpu else [device],
-            bucket_cap_mb=bucket_mb,
+            bucket_cap_mb=None if bucket_mb is None else bucket_mb * 1e6 / 2**20,  # which is in MiB
             find_unused_parameters=find_unused_parameters,
             static_graph=tuned,
             gradient_as_bucket_view=tuned,
@@ -88,7 +90,7 @@ def make(
     *,
     tuned: bool = False,
     find_unused_parameters: bool = False,
-    bucket_mb: Megabytes = 25.0,
+    bucket_mb: Megabytes | None = None,
 ) -> TorchDdp:
     """Return the exchange; all ranks of `comm` must call.
 
@@ -96,7 +98,7 @@ def make(
         tuned: as its documentation advises for models that never change: static graph, gradients as views of the
             buckets, a fused optimiser.
         find_unused_parameters: some parameters may have no gradient in some step on some rank.
-        bucket_mb: megabytes (2^20 bytes) of a bucket, but the first, which has one.
+        bucket_mb: MB (1e6 bytes) of a bucket; None: torch's own, 25 MiB, the first 1 MiB.
 
     Source: Li et al., PyTorch Distributed, VLDB 13(12), 2020.
     """

@@ -19,6 +19,9 @@ EXACT = False
 DETERMINISTIC = True
 OVERLAPS = False
 CAPTURABLE = False
+COST = "periodic_allreduce"
+COST_OPTIONS = ("period",)
+INDEPENDENT_INITIALIZATION = {"different_starts": (True,)}
 
 
 class WeightAverage:

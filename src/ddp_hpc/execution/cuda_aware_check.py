@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ddp_hpc.config import catalog
 from ddp_hpc.system import commands
 
 TIMEOUT_S = 120.0
@@ -19,8 +20,9 @@ DEAD = {134: "SIGABRT", 135: "SIGBUS", 139: "SIGSEGV", -6: "SIGABRT", -7: "SIGBU
 
 def asked(spec: Mapping[str, Any]) -> bool:
     """Return whether a spec, as `RunSpec.canonical` gives it, wants gradients given to MPI as they lie on GPUs."""
-    exchange = spec.get("exchange")
-    return isinstance(exchange, Mapping) and exchange.get("gpu_path") == "direct"
+    given = spec["exchange"]
+    exchange = {"name": given} if isinstance(given, str) else given
+    return catalog.asked(exchange["name"], "CUDA_AWARE", exchange)
 
 
 def refusal(launcher: Sequence[str], environment: Mapping[str, str], timeout_s: float = TIMEOUT_S) -> str | None:

@@ -146,10 +146,9 @@ def provenance_of(
 ) -> dict[str, Any]:
     """Return on what the run was made."""
     if run["device_used"] == "cuda":
-        nccl = "ONE_GPU_EACH" in catalog.constants("exchange", run["exchange"])
-        direct = "device memory, by MPI, tried before the start" if cuda_aware_check.asked(launch["spec"]) else None
-        staged = "device memory, by NCCL" if nccl else direct or "through pinned host memory"
-        gradient_path = "none" if run["exchange"] == "none" else staged
+        said = catalog.constants("exchange", run["exchange"]).get("GRADIENT_PATH", "through pinned host memory")
+        direct = cuda_aware_check.asked(launch["spec"])
+        gradient_path = "device memory, by MPI, tried before the start" if direct else said
     else:
         gradient_path = "host memory"
     return {

@@ -12,6 +12,7 @@ import torch
 from mpi4py import MPI
 from torch import Tensor
 
+from ddp_hpc.config import catalog
 from ddp_hpc.config.spec import RunSpec
 from ddp_hpc.data._tasks import TASKS, Dataset, Samples, Task
 from ddp_hpc.exchange._protocol import Exchange, Stateful
@@ -62,7 +63,7 @@ def assemble(spec: RunSpec, comm: MPI.Intracomm, data_dir: Path, device: torch.d
     """Return the parts of a training. All ranks of `comm` must call.
 
     All ranks draw the same initial weights, from `spec.seed`; rank 0's are then broadcast, because different
-    processors may round them differently. An exchange whose option `different_starts` is true has each rank keep
+    processors may round them differently. With INDEPENDENT_INITIALIZATION of an exchange each rank keeps
     weights of its own, except those that are not trained. Random numbers drawn later (dropout) differ between the
     ranks.
     """
@@ -74,7 +75,7 @@ def assemble(spec: RunSpec, comm: MPI.Intracomm, data_dir: Path, device: torch.d
     arithmetic = precision.choose(spec.precision, device)
     task = loaded.task or TASKS[data_file.TASK]
 
-    different_starts = spec.exchange.options.get("different_starts", False)
+    different_starts = catalog.asked(spec.exchange.name, "INDEPENDENT_INITIALIZATION", spec.exchange.options)
     own_seed = (spec.seed << 20) + comm.rank + 1
 
     _seed(own_seed + (1 << 19) if different_starts else spec.seed)

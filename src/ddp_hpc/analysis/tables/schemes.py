@@ -88,7 +88,7 @@ def build(study_runs: StudyRuns) -> pd.DataFrame:
 def _row(one: Mapping[str, Any], ended: pd.DataFrame, link_gb_per_s: float | None) -> Row:
     constants = catalog.constants("exchange", one["exchange"])
     row = {name: constants.get(name.upper()) for name in _WORDS}
-    if json.loads(one["exchange_options"]).get("gpu_path") == "direct":
+    if catalog.asked(one["exchange"], "CUDA_AWARE", json.loads(one["exchange_options"])):
         row["gpu_data_path"] = "direct"
     row |= {name: one[name] for name in ("runs", "reference", "interval_from", "oversubscribed", "reason")}
     row |= {name: one[name] for name in _AS_THEY_ARE}
@@ -121,21 +121,12 @@ def _bus_gb_per_s(constants: Mapping[str, Any], run: Mapping[str, Any], size: in
 def _sent(run: Mapping[str, Any], size: int) -> Row:
     """Return what ranks send in a step; nothing where gradients are compressed, or the exchange has no model."""
     exchange, given = str(run["exchange"]), json.loads(run["exchange_options"])
-    if exchange not in perfmodel.EXCHANGES or given.get("compression", "none") != "none":
+    model = catalog.cost_model(exchange, given)
+    if model is None or catalog.asked(exchange, "COMPRESSES", given):
         return {}
-    ranks, options = int(run["world_size"]), options_of(exchange, given)
-    if options.get("ranks_per_group", 0) is None:  # the ranks of a node
-        options["ranks_per_group"] = -(-ranks // int(run["hosts"]))
-    return {
-        "sent_bytes": perfmodel.bytes_sent(exchange, size, ranks, **options),
-        "sent_by_others_bytes": perfmodel.bytes_sent(exchange, size, ranks, busiest=False, **options),
-    }
-
-
-def options_of(exchange: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of `perfmodel.cost` for an exchange with these options in a spec; its defaults count too."""
-    known = catalog.options("exchange", exchange)
-    return {name: given.get(name, known[name].default) for name in perfmodel.OPTIONS if name in known}
+    formula, options = model
+    cost = perfmodel.cost(formula, size, int(run["world_size"]), hosts=int(run["hosts"]), **options)
+    return {"sent_bytes": cost.sent, "sent_by_others_bytes": cost.sent_by_others}
 
 
 def left_out(study: Study) -> list[str]:
