@@ -187,14 +187,14 @@ _FORMULAS: dict[str, Callable[..., Cost]] = {
 FORMULAS = tuple(_FORMULAS)
 
 
-def cost(formula: str, size: float, world_size: int, *, hosts: int = 1, **options: int | None) -> Cost:
+def cost(formula: str, size: float, world_size: int, *, hosts: int | None = None, **options: int | None) -> Cost:
     """Return what one exchange of `size` bytes on `world_size` ranks costs; nothing on one rank.
 
     Args:
         formula: one of `FORMULAS`, which an exchange's file names as its COST.
         size: bytes of the gradients, which are as many as of the weights.
         world_size: ranks.
-        hosts: nodes, with equally many ranks each.
+        hosts: nodes, with equally many ranks each; None: one.
         options: `buckets` of ring; `servers` of sharded_server, None: every rank; `ranks_per_group` of hierarchical,
             None: those of a node; `period` of periodic_allreduce.
 
@@ -206,7 +206,7 @@ def cost(formula: str, size: float, world_size: int, *, hosts: int = 1, **option
     if size < 0 or world_size < 1:
         raise ValueError(f"size={size}, world_size={world_size}; expected: size >= 0 and world_size >= 1")
     if formula == "hierarchical" and options.get("ranks_per_group") is None:
-        options["ranks_per_group"] = -(-world_size // hosts)
+        options["ranks_per_group"] = -(-world_size // (hosts or 1))
     return _FORMULAS[formula](size, world_size, **options) if world_size > 1 else Cost()
 
 

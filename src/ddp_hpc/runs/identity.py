@@ -20,8 +20,10 @@ MEASUREMENT_VERSION = 1
 DIGITS = 10  # hexadecimal: 40 bits, a collision among 10,000 runs has a chance of 5e-5
 
 # capitals of an exchange's file that say what it does and costs, for tables and records: they decide no result
-WORDS = ("SCHEME", "COMPUTES", "MOVES_GRADIENTS", "MOVES_MODEL", "GPU_DATA_PATH", "GRADIENT_PATH")
-WORDS += ("COST", "COST_OPTIONS", "COMPRESSES")
+WORDS = (
+    *("SCHEME", "COMPUTES", "MOVES_GRADIENTS", "MOVES_MODEL", "GPU_DATA_PATH", "GRADIENT_PATH"),
+    *("COST", "COST_OPTIONS", "COMPRESSES"),
+)
 
 # modules that are not code of a run: their effect on results counts through MEASUREMENT_VERSION. Checkpoints have none:
 # a training that was interrupted ends with the bits of one that was not, which tests see to.
