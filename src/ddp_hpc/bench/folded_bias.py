@@ -26,8 +26,9 @@ from torch.utils.benchmark import Timer
 
 from ddp_hpc.bench import timing
 from ddp_hpc.bench.shifts import shift_left, shift_right
-from ddp_hpc.bench.timing import FLOAT, INTEGER, TEXT, Row, field
+from ddp_hpc.bench.timing import Row
 from ddp_hpc.profiling import provenance
+from ddp_hpc.runs.schema import FLOAT, INTEGER, TEXT, field
 
 LEAST_S = 0.05  # a sample takes about that long
 MOST_REPEATS = 1000

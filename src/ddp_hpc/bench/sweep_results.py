@@ -7,9 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from ddp_hpc.bench.timing import BOOL, FLOAT, INTEGER, TEXT, Row, field, spread
+from ddp_hpc.bench.timing import Row, spread
 from ddp_hpc.config.component import shown
 from ddp_hpc.perfmodel import bus_bandwidth
+from ddp_hpc.runs.schema import BOOL, FLOAT, INTEGER, TEXT, field
 
 YARDSTICK = "mpi_allreduce"  # what the library does by itself
 COPY_ALONE, COPY_TOGETHER = "memory copy, one rank", "memory copy, all ranks at once"

@@ -11,14 +11,8 @@ import pyarrow as pa
 from ddp_hpc.runs import records
 
 SCHEMA_VERSION = 1
-TEXT, INTEGER, FLOAT, BOOL = pa.string(), pa.int64(), pa.float64(), pa.bool_()
 
 Row = dict[str, Any]
-
-
-def field(name: str, kind: pa.DataType, unit: str, meaning: str) -> pa.Field:
-    """Return a column with its unit and meaning."""
-    return pa.field(name, kind, metadata={"unit": unit, "meaning": meaning})
 
 
 def spread(seconds: Sequence[float], ratios: Sequence[float]) -> Row:

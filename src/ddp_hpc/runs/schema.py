@@ -18,8 +18,8 @@ from ddp_hpc.profiling.phases import PARTS, PHASES
 # Raise it when a column changes its meaning: older records are then refused. A new column needs no other version.
 SCHEMA_VERSION = 4
 
-_TEXT, _INT, _FLOAT, _BOOL = pa.string(), pa.int64(), pa.float64(), pa.bool_()
-_ARROW = {Component: _TEXT, Budget: _TEXT, str: _TEXT, int: _INT, float: _FLOAT, bool: _BOOL}
+TEXT, INTEGER, FLOAT, BOOL = pa.string(), pa.int64(), pa.float64(), pa.bool_()
+_ARROW = {Component: TEXT, Budget: TEXT, str: TEXT, int: INTEGER, float: FLOAT, bool: BOOL}
 
 
 def field(name: str, kind: pa.DataType, unit: str, meaning: str) -> pa.Field:
@@ -33,7 +33,7 @@ def _spec_columns() -> Iterator[pa.Field]:
         unit = next((one.name for one in about.metadata if isinstance(one, Unit)), "")
         yield field(name, _ARROW[_python_type(about.annotation)], unit, about.description or "")
         if about.annotation is Component:
-            yield field(f"{name}_options", _TEXT, "JSON", "its options that differ from their defaults")
+            yield field(f"{name}_options", TEXT, "JSON", "its options that differ from their defaults")
 
 
 def _python_type(annotation: Any) -> Any:
@@ -47,34 +47,34 @@ def _python_type(annotation: Any) -> Any:
 _MEAN = "mean over the samples of the training, then over the GPUs"
 
 CONSUMPTION = [
-    field("gpus", _INT, "GPUs", "in use, each counted once however many ranks share it"),
-    field("energy_j", _FLOAT, "J", "of all GPUs in the training windows: without start-up and evaluations"),
-    field("energy_method", _TEXT, "", "counter: the driver's; integrated power, where it has none"),
-    field("energy_counter_j", _FLOAT, "J", "by the counter"),
-    field("energy_power_j", _FLOAT, "J", "by power, integrated over time"),
-    field("energy_per_sample_j", _FLOAT, "J", "energy_j / samples_seen"),
-    field("energy_idle_share", _FLOAT, "", "of energy_j: what the GPUs would have drawn at rest"),
-    field("power_mean_w", _FLOAT, "W", "of one GPU, the mean over the training and the GPUs"),
-    field("gpu_utilisation_mean", _FLOAT, "", f"time in which any kernel ran, waiting ones included; {_MEAN}"),
-    field("sm_clock_mean_mhz", _FLOAT, "MHz", f"of the multiprocessors; {_MEAN}"),
-    field("memory_clock_mean_mhz", _FLOAT, "MHz", f"of the memory; {_MEAN}"),
-    field("temperature_max_c", _FLOAT, "C", "the highest of any GPU in the training"),
-    field("throttled_share", _FLOAT, "", f"samples with clocks held down by power or heat; {_MEAN}"),
+    field("gpus", INTEGER, "GPUs", "in use, each counted once however many ranks share it"),
+    field("energy_j", FLOAT, "J", "of all GPUs in the training windows: without start-up and evaluations"),
+    field("energy_method", TEXT, "", "counter: the driver's; integrated power, where it has none"),
+    field("energy_counter_j", FLOAT, "J", "by the counter"),
+    field("energy_power_j", FLOAT, "J", "by power, integrated over time"),
+    field("energy_per_sample_j", FLOAT, "J", "energy_j / samples_seen"),
+    field("energy_idle_share", FLOAT, "", "of energy_j: what the GPUs would have drawn at rest"),
+    field("power_mean_w", FLOAT, "W", "of one GPU, the mean over the training and the GPUs"),
+    field("gpu_utilisation_mean", FLOAT, "", f"time in which any kernel ran, waiting ones included; {_MEAN}"),
+    field("sm_clock_mean_mhz", FLOAT, "MHz", f"of the multiprocessors; {_MEAN}"),
+    field("memory_clock_mean_mhz", FLOAT, "MHz", f"of the memory; {_MEAN}"),
+    field("temperature_max_c", FLOAT, "C", "the highest of any GPU in the training"),
+    field("throttled_share", FLOAT, "", f"samples with clocks held down by power or heat; {_MEAN}"),
     *(
-        field(f"{link}_{way}_bytes_per_s", _FLOAT, "B/s", f"{words} over {link} by one GPU; {_MEAN}")
+        field(f"{link}_{way}_bytes_per_s", FLOAT, "B/s", f"{words} over {link} by one GPU; {_MEAN}")
         for link in ("pcie", "nvlink")
         for way, words in (("rx", "received"), ("tx", "sent"))
     ),
     field(
         "cpu_energy_j",
-        _FLOAT,
+        FLOAT,
         "J",
         "of the processor packages of all nodes in the training, by RAPL, whoever used them",
     ),
-    field("flop_per_step", _FLOAT, "FLOP", "of one rank: products, convolutions, attention, forward and backward"),
-    field("flop_per_s", _FLOAT, "FLOP/s", "of all ranks: their work over the training time"),
-    field("peak_flop_per_s", _FLOAT, "FLOP/s", "of all GPUs in this arithmetic, by their data sheets"),
-    field("mfu", _FLOAT, "", "model FLOP utilisation: flop_per_s / peak_flop_per_s"),
+    field("flop_per_step", FLOAT, "FLOP", "of one rank: products, convolutions, attention, forward and backward"),
+    field("flop_per_s", FLOAT, "FLOP/s", "of all ranks: their work over the training time"),
+    field("peak_flop_per_s", FLOAT, "FLOP/s", "of all GPUs in this arithmetic, by their data sheets"),
+    field("mfu", FLOAT, "", "model FLOP utilisation: flop_per_s / peak_flop_per_s"),
 ]
 
 _PARTS = dict(
@@ -91,75 +91,75 @@ _PARTS = dict(
 
 RUN = pa.schema(
     [
-        field("run", _TEXT, "", "identity: readable hint, spec hash, code hash"),
-        field("spec_hash", _TEXT, "", "hash of the canonical spec"),
-        field("code_hash", _TEXT, "", "hash of the code that this spec uses"),
+        field("run", TEXT, "", "identity: readable hint, spec hash, code hash"),
+        field("spec_hash", TEXT, "", "hash of the canonical spec"),
+        field("code_hash", TEXT, "", "hash of the code that this spec uses"),
         *_spec_columns(),
-        field("status", _TEXT, "", "ok, diverged or oom_gpu"),
-        field("reason", _TEXT, "", "why, where the status is not ok"),
-        field("parameters", _INT, "", "trainable parameters of the model"),
-        field("learning_rate_scaled", _FLOAT, "", "the learning rate that was used"),
-        field("samples_asked", _INT, "samples", "budget, over all ranks; null where it is in seconds"),
-        field("samples_seen", _INT, "samples", "steps x batch size x ranks"),
-        field("steps", _INT, "steps", "counted steps, without warm-up"),
-        field("warm_up_steps", _INT, "steps", "steps before time zero; in no rate"),
-        field("wall_s", _FLOAT, "s", "from the first launch to the end of training"),
-        field("startup_s", _FLOAT, "s", "from the first launch to time zero"),
-        field("import_s", _FLOAT, "s", "part of startup_s: imports, slowest rank"),
-        field("compile_s", _FLOAT, "s", "part of startup_s: forward and backward pass compiled; null: they were not"),
-        field("warm_up_s", _FLOAT, "s", "part of startup_s: steps on a state that is restored"),
-        field("evaluation_s", _FLOAT, "s", "spent on evaluations; in no rate"),
-        field("checkpoint_s", _FLOAT, "s", "spent on checkpoints; in no rate"),
-        field("resumes", _INT, "", "how often training went on from a checkpoint"),
-        field("lost_s", _FLOAT, "s", "from checkpoints to where training went on: steps taken twice, waiting, starts"),
+        field("status", TEXT, "", "ok, diverged or oom_gpu"),
+        field("reason", TEXT, "", "why, where the status is not ok"),
+        field("parameters", INTEGER, "", "trainable parameters of the model"),
+        field("learning_rate_scaled", FLOAT, "", "the learning rate that was used"),
+        field("samples_asked", INTEGER, "samples", "budget, over all ranks; null where it is in seconds"),
+        field("samples_seen", INTEGER, "samples", "steps x batch size x ranks"),
+        field("steps", INTEGER, "steps", "counted steps, without warm-up"),
+        field("warm_up_steps", INTEGER, "steps", "steps before time zero; in no rate"),
+        field("wall_s", FLOAT, "s", "from the first launch to the end of training"),
+        field("startup_s", FLOAT, "s", "from the first launch to time zero"),
+        field("import_s", FLOAT, "s", "part of startup_s: imports, slowest rank"),
+        field("compile_s", FLOAT, "s", "part of startup_s: forward and backward pass compiled; null: they were not"),
+        field("warm_up_s", FLOAT, "s", "part of startup_s: steps on a state that is restored"),
+        field("evaluation_s", FLOAT, "s", "spent on evaluations; in no rate"),
+        field("checkpoint_s", FLOAT, "s", "spent on checkpoints; in no rate"),
+        field("resumes", INTEGER, "", "how often training went on from a checkpoint"),
+        field("lost_s", FLOAT, "s", "from checkpoints to where training went on: steps taken twice, waiting, starts"),
         field(
             "train_s",
-            _FLOAT,
+            FLOAT,
             "s",
             "time zero to the slowest rank's last step, without evaluations, checkpoints and what was lost",
         ),
-        field("samples_per_s", _FLOAT, "samples/s", "samples_seen / train_s"),
-        field("step_s", _FLOAT, "s", "median time between the ends of two steps, slowest rank"),
-        *(field(phase, _FLOAT, "s", "median over steps of the mean over ranks") for phase in PHASES),
-        field("forward_backward_s", _FLOAT, "s", "median; where forward and backward are fused"),
-        field("wait_s", _FLOAT, "s", "median; part of exchange_exposed_s: waiting for the slowest rank"),
-        field("move_s", _FLOAT, "s", "median; part of exchange_exposed_s: the exchange itself"),
-        field("exchange_busy_s", _FLOAT, "s", "median; exchange including what overlaps the backward pass"),
-        *(field(part, _FLOAT, "s", f"median; {meaning}") for part, meaning in _PARTS.items()),
-        field("staleness", _FLOAT, "updates", "mean; of other ranks between a gradient's weights and its use"),
-        field("staleness_max", _FLOAT, "updates", "the largest of any gradient; both since training went on"),
-        field("first_loss", _FLOAT, "", "loss of step 1"),
-        field("min_loss", _FLOAT, "", "least loss of any step"),
-        field("final_loss", _FLOAT, "", "loss of the last step"),
+        field("samples_per_s", FLOAT, "samples/s", "samples_seen / train_s"),
+        field("step_s", FLOAT, "s", "median time between the ends of two steps, slowest rank"),
+        *(field(phase, FLOAT, "s", "median over steps of the mean over ranks") for phase in PHASES),
+        field("forward_backward_s", FLOAT, "s", "median; where forward and backward are fused"),
+        field("wait_s", FLOAT, "s", "median; part of exchange_exposed_s: waiting for the slowest rank"),
+        field("move_s", FLOAT, "s", "median; part of exchange_exposed_s: the exchange itself"),
+        field("exchange_busy_s", FLOAT, "s", "median; exchange including what overlaps the backward pass"),
+        *(field(part, FLOAT, "s", f"median; {meaning}") for part, meaning in _PARTS.items()),
+        field("staleness", FLOAT, "updates", "mean; of other ranks between a gradient's weights and its use"),
+        field("staleness_max", FLOAT, "updates", "the largest of any gradient; both since training went on"),
+        field("first_loss", FLOAT, "", "loss of step 1"),
+        field("min_loss", FLOAT, "", "least loss of any step"),
+        field("final_loss", FLOAT, "", "loss of the last step"),
         field(
             "loss_area_loss_s",
-            _FLOAT,
+            FLOAT,
             "loss x s",
             "trapezoid of the loss over time, from step 1; null if not ok",
         ),
-        field("test_metric", _FLOAT, "", "on the test set, at the end"),
-        field("test_metric_name", _TEXT, "", "accuracy (higher is better) or error (lower is better)"),
-        field("peak_memory_bytes", _INT, "B", "largest over the ranks; host RSS, or device memory on a GPU"),
+        field("test_metric", FLOAT, "", "on the test set, at the end"),
+        field("test_metric_name", TEXT, "", "accuracy (higher is better) or error (lower is better)"),
+        field("peak_memory_bytes", INTEGER, "B", "largest over the ranks; host RSS, or device memory on a GPU"),
         *CONSUMPTION,
-        field("device_used", _TEXT, "", "cpu or cuda"),
-        field("threads_used", _INT, "threads", "per rank"),
-        field("cores", _INT, "cores", "usable on the busiest node"),
-        field("hosts", _INT, "", "nodes"),
+        field("device_used", TEXT, "", "cpu or cuda"),
+        field("threads_used", INTEGER, "threads", "per rank"),
+        field("cores", INTEGER, "cores", "usable on the busiest node"),
+        field("hosts", INTEGER, "", "nodes"),
         field(
             "core_wait_share",
-            _FLOAT,
+            FLOAT,
             "",
             "share of the time of the steps in which a thread was ready and had no core; worst rank",
         ),
-        field("others_core_share", _FLOAT, "", "share of the ranks' cores that other processes used; worst host"),
-        field("oversubscribed", _BOOL, "", "more ranks x threads than cores on a node: its times mean nothing"),
+        field("others_core_share", FLOAT, "", "share of the ranks' cores that other processes used; worst host"),
+        field("oversubscribed", BOOL, "", "more ranks x threads than cores on a node: its times mean nothing"),
         field(
             "placement_verified",
-            _BOOL,
+            BOOL,
             "",
             "the ranks sat as `placement` asks; false: kept out of comparisons; null: not asked, or not to be told",
         ),
-        field("ended_at", _TEXT, "ISO 8601, UTC", "when the record was written"),
+        field("ended_at", TEXT, "ISO 8601, UTC", "when the record was written"),
     ]
 )
 
@@ -167,32 +167,32 @@ STEPS = pa.schema(
     [
         field("step", pa.int32(), "", "counted from 1; warm-up steps are 0, -1, ..."),
         field("rank", pa.int32(), "", "MPI rank"),
-        field("t_s", _FLOAT, "s", "time zero to the slowest rank's end of the step; null in warm-up"),
-        field("loss", _FLOAT, "", "sample-weighted mean over all ranks; null in warm-up"),
-        field("rank_loss", _FLOAT, "", "mean over this rank's samples"),
-        field("rank_t_s", _FLOAT, "s", "time zero to this rank's end of the step"),
-        field("step_s", _FLOAT, "s", "this rank's step: the sum of its phases"),
+        field("t_s", FLOAT, "s", "time zero to the slowest rank's end of the step; null in warm-up"),
+        field("loss", FLOAT, "", "sample-weighted mean over all ranks; null in warm-up"),
+        field("rank_loss", FLOAT, "", "mean over this rank's samples"),
+        field("rank_t_s", FLOAT, "s", "time zero to this rank's end of the step"),
+        field("step_s", FLOAT, "s", "this rank's step: the sum of its phases"),
         *(
-            field(phase, _FLOAT, "s", "phase of this rank's step; null where it could not be told apart")
+            field(phase, FLOAT, "s", "phase of this rank's step; null where it could not be told apart")
             for phase in PHASES
         ),
-        field("forward_backward_s", _FLOAT, "s", "where forward and backward are fused"),
-        field("wait_s", _FLOAT, "s", "part of exchange_exposed_s: until the slowest rank arrived"),
-        field("move_s", _FLOAT, "s", "part of exchange_exposed_s: the rest of it"),
-        field("exchange_busy_s", _FLOAT, "s", "exchange including what overlaps the backward pass"),
-        *(field(part, _FLOAT, "s", meaning) for part, meaning in _PARTS.items()),
-        field("warm_up", _BOOL, "", "before time zero; in no rate"),
-        field("sampled", _BOOL, "", "its phases were measured, where those of most steps are fused"),
+        field("forward_backward_s", FLOAT, "s", "where forward and backward are fused"),
+        field("wait_s", FLOAT, "s", "part of exchange_exposed_s: until the slowest rank arrived"),
+        field("move_s", FLOAT, "s", "part of exchange_exposed_s: the rest of it"),
+        field("exchange_busy_s", FLOAT, "s", "exchange including what overlaps the backward pass"),
+        *(field(part, FLOAT, "s", meaning) for part, meaning in _PARTS.items()),
+        field("warm_up", BOOL, "", "before time zero; in no rate"),
+        field("sampled", BOOL, "", "its phases were measured, where those of most steps are fused"),
     ]
 )
 
 EVALUATIONS = pa.schema(
     [
         field("step", pa.int32(), "", "after this step"),
-        field("t_s", _FLOAT, "s", "training time at that step; evaluation itself is not in it"),
-        field("samples_seen", _INT, "samples", "over all ranks"),
-        field("metric", _FLOAT, "", "on the whole test set"),
-        field("loss", _FLOAT, "", "on the whole test set"),
+        field("t_s", FLOAT, "s", "training time at that step; evaluation itself is not in it"),
+        field("samples_seen", INTEGER, "samples", "over all ranks"),
+        field("metric", FLOAT, "", "on the whole test set"),
+        field("loss", FLOAT, "", "on the whole test set"),
     ]
 )
 
@@ -200,35 +200,33 @@ TRACE = pa.schema(
     [
         field("step", pa.int32(), "", "that was traced, counted from 1"),
         field("rank", pa.int32(), "", "MPI rank"),
-        field("begin_s", _FLOAT, "s", "when it began, since the tracing did, on rank 0's clock"),
-        field("step_s", _FLOAT, "s", "the traced step, which is slower than others"),
-        field("exchange_s", _FLOAT, "s", "union of the intervals of the exchange; null if none was recognised"),
-        field("compute_s", _FLOAT, "s", "union of the intervals of operators or, on a GPU, of kernels"),
-        field("exposed_s", _FLOAT, "s", "union of the intervals of the exchange, less those of compute_s"),
-        field("clock_offset_s", _FLOAT, "s", "by how much this rank's clock was ahead of rank 0's"),
-        field("clock_error_s", _FLOAT, "s", "half of the fastest round trip: the most that may be wrong with that"),
+        field("begin_s", FLOAT, "s", "when it began, since the tracing did, on rank 0's clock"),
+        field("step_s", FLOAT, "s", "the traced step, which is slower than others"),
+        field("exchange_s", FLOAT, "s", "union of the intervals of the exchange; null if none was recognised"),
+        field("compute_s", FLOAT, "s", "union of the intervals of operators or, on a GPU, of kernels"),
+        field("exposed_s", FLOAT, "s", "union of the intervals of the exchange, less those of compute_s"),
+        field("clock_offset_s", FLOAT, "s", "by how much this rank's clock was ahead of rank 0's"),
+        field("clock_error_s", FLOAT, "s", "half of the fastest round trip: the most that may be wrong with that"),
     ]
 )
 
 GPU = pa.schema(
     [
-        field("t_s", _FLOAT, "s", "time zero to the sample, pauses included; negative before"),
-        field("host", _TEXT, "", "where it was sampled"),
-        field("uuid", _TEXT, "", "of the GPU, or of the MIG slice"),
-        field("trained_s", _FLOAT, "s", "training time then, as t_s of steps; null before time zero and after the end"),
-        field("energy_j", _FLOAT, "J", "of the training so far, by the counter, else by integrated power"),
-        field("energy_counter_j", _FLOAT, "J", "counter of the driver, since it was loaded"),
-        field("power_w", _FLOAT, "W", "now, where the GPU says that; else the mean of the last second"),
-        field("utilisation", _FLOAT, "", "share of the last 1/6 to 1 s in which any kernel ran, waiting ones included"),
-        field("memory_used_bytes", _FLOAT, "B", "of the GPU, by whomever"),
-        field("sm_clock_mhz", _FLOAT, "MHz", "of the multiprocessors"),
-        field("memory_clock_mhz", _FLOAT, "MHz", "of the memory"),
-        field("temperature_c", _FLOAT, "C", "of the chip"),
-        field("throttle_reasons", _FLOAT, "", "NVML's bits that say why clocks are not higher"),
+        field("t_s", FLOAT, "s", "time zero to the sample, pauses included; negative before"),
+        field("host", TEXT, "", "where it was sampled"),
+        field("uuid", TEXT, "", "of the GPU, or of the MIG slice"),
+        field("trained_s", FLOAT, "s", "training time then, as t_s of steps; null before time zero and after the end"),
+        field("energy_j", FLOAT, "J", "of the training so far, by the counter, else by integrated power"),
+        field("energy_counter_j", FLOAT, "J", "counter of the driver, since it was loaded"),
+        field("power_w", FLOAT, "W", "now, where the GPU says that; else the mean of the last second"),
+        field("utilisation", FLOAT, "", "share of the last 1/6 to 1 s in which any kernel ran, waiting ones included"),
+        field("memory_used_bytes", FLOAT, "B", "of the GPU, by whomever"),
+        field("sm_clock_mhz", FLOAT, "MHz", "of the multiprocessors"),
+        field("memory_clock_mhz", FLOAT, "MHz", "of the memory"),
+        field("temperature_c", FLOAT, "C", "of the chip"),
+        field("throttle_reasons", FLOAT, "", "NVML's bits that say why clocks are not higher"),
         *(
-            field(
-                f"{link}_{way}_bytes_per_s", _FLOAT, "B/s", f"{words} by the GPU over {link}, since the sample before"
-            )
+            field(f"{link}_{way}_bytes_per_s", FLOAT, "B/s", f"{words} by the GPU over {link}, since the sample before")
             for link in ("pcie", "nvlink")
             for way, words in (("rx", "received"), ("tx", "sent"))
         ),
