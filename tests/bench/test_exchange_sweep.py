@@ -213,9 +213,10 @@ def test_the_buffer_has_just_the_size_and_the_backward_pass_fills_it(size):
 def rows(world_size, oversubscribed):
     return sweep_results.rows_of(
         [
-            sample(name, exchange_time(name, size, world_size, Link(latency=1e-6, bandwidth=1e9)) * (1 + turn), turn)
+            sample(name, exchange_time(formula, size, world_size, Link(latency=1e-6, bandwidth=1e9)) * (1 + turn), turn)
             | {"world_size": world_size, "bytes": size, "oversubscribed": oversubscribed}
             for name in ("mpi_allreduce", "ring", "parameter_server")
+            for formula, _ in [catalog.cost_model(name)]
             for size in SIZES
             for turn in range(3)
         ]
