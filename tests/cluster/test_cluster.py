@@ -1,6 +1,10 @@
 """The cluster that the other tests run on is what they take it for."""
 
+import os
+import re
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -30,3 +34,14 @@ def test_no_two_tasks_get_the_same_gpu_of_a_node(cluster):
 def test_no_more_gpus_are_granted_than_there_are(cluster):
     with pytest.raises(AssertionError, match="configuration is not available"):
         cluster.run("srun", "--nodes=1", "--gpus=5", "true")
+
+
+def test_what_slurm_adds_to_a_run_is_measured_in_both_ways(cluster):
+    """`make bench-slurm`, with 2 runs for 216, on a cluster of its own."""
+    script = Path(__file__).with_name("overhead.py")
+    path = os.pathsep.join([str(script.parents[1] / "support"), os.environ.get("PYTHONPATH", "")])
+    said = subprocess.run(
+        [sys.executable, script, "2"], env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=True
+    ).stdout
+
+    assert re.findall(r"2 runs, (.*): \d+ s", said) == ["each a job of its own", "all in one job"]

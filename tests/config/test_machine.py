@@ -113,8 +113,8 @@ def test_what_is_wrong_is_told_with_its_line(tmp_path, old, new, said):
     "launcher",
     ["mpiexec -bind-to core:2", "env -u X srun --mpi=pmix -v", "'sh -c ''module load mpi; exec mpiexec \"$@\"'' sh'"],
 )
-def test_launchers_that_sites_have_are_taken(tmp_path, launcher):
-    assert read(tmp_path, f"{GOOD}launcher: {launcher}\n").launcher
+def test_launchers_that_sites_have_are_taken_word_by_word(tmp_path, launcher):
+    assert read(tmp_path, f"{GOOD}launcher: {launcher}\n").launcher == YAML().load(launcher)
 
 
 def test_several_mistakes_are_told_at_once(tmp_path):

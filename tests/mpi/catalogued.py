@@ -16,6 +16,7 @@ def usable(world_size, **flags):
         fits = known.get("MAX_WORLD_SIZE", 10**6) >= world_size and "cpu" in catalog.devices(name)
         if fits and all(known[flag] == value for flag, value in flags.items()) and installed(name):
             names.append(name)
+    assert names, f"no exchange of {world_size} ranks says {flags}: a test over them would hold of nothing"
     return names
 
 

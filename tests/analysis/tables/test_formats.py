@@ -1,6 +1,5 @@
 """The forms of a table, what stands around it, and what happens when records are broken or missing."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -202,10 +201,13 @@ def test_latex_compiles_whatever_is_in_the_cells(tmp_path, rows):
     assert done.returncode == 0, done.stdout[-2000:]
 
 
-def test_the_rules_are_plain_values(tmp_path):
-    file = tables.make("areas", made_up(tmp_path, grid=SMALL), tmp_path / "tables")
+def test_a_table_holds_the_rules_of_its_study(tmp_path):
+    study_runs = made_up(tmp_path, grid=SMALL)
+    file = tables.make("areas", study_runs, tmp_path / "tables")
 
-    json.dumps(records.read_metadata(file)["rules"], allow_nan=False)
+    rules = records.read_metadata(file)["rules"]
+    assert rules == study_runs.study.rules.model_dump(mode="json")
+    assert rules["loss_threshold"] == 0.5
 
 
 def test_readers_get_headings_with_units_numbers_to_the_right_and_fewer_columns(tmp_path):
