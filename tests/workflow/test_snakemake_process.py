@@ -83,7 +83,7 @@ def test_a_refusal_reaches_the_driver_in_the_words_of_sbatch(tmp_path, monkeypat
         (tmp_path / "bin" / name).write_text(answers.get(name, "#!/bin/sh\n"))
         (tmp_path / "bin" / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
-    snakemake = Snakemake(Project(tmp_path), "one", DriverLock(tmp_path), "slurm", None, [], Signals())
+    snakemake = Snakemake(Project(tmp_path), "one", DriverLock(tmp_path), "slurm", None, more=[], signals=Signals())
 
     assert snakemake.start("all", Unseen(), "runs=[first,second]") == 1
 

@@ -80,7 +80,7 @@ def run(
         raise DriverAliveError(lock.refusal())
     try:
         with Signals() as signals:
-            snakemake = Snakemake(project, study_runs.study.name, lock, profile, launcher, more, signals)
+            snakemake = Snakemake(project, study_runs.study.name, lock, profile, launcher, more=more, signals=signals)
             retries = machine.retries.model_dump() if machine else {}
             jobs = Jobs(project, study_runs.planned, signals) if remote else None
             pause_s = machine.retry_after_s if machine and remote else 0

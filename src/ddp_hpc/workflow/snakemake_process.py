@@ -93,6 +93,7 @@ class Snakemake:
         lock: DriverLock,
         profile: str,
         launcher: str | None,
+        *,
         more: Sequence[str],
         signals: Signals,
     ) -> None:
