@@ -84,6 +84,7 @@ WRONG = {
     "a quote in extra": ("--mail-type=END", '--nodelist="a', [":12:", "each quote needs its partner"]),
     "no launcher": ("extra:", "launcher: ''\nextra:", [":12:", "launcher: given '', expected: one command"]),
     "a script": ("extra:", "launcher: module load mpi && srun\nextra:", [":12:", "load modules before"]),
+    "a pipe": ("extra:", "launcher: srun |& tee log\nextra:", [":12:", "only a shell understands"]),
     "a variable": ("extra:", "launcher: $MPI/bin/mpiexec\nextra:", [":12:", "only a shell understands"]),
     "ranks": ("extra:", "launcher: mpirun -np 4\nextra:", [":12:", "-np is added for each run"]),
     "nodes": ("extra:", "launcher: srun --nodes=2\nextra:", [":12:", "--nodes=2 is added for each run"]),

@@ -30,7 +30,6 @@ _NEVER = {
 }
 
 LEAST_MB = 1000  # JOB_MB and RANK_MB of `resources`: less was meant as GB
-_OPERATORS = {"|", "||", "&", "&&", ";", "<", ">", ">>"}
 # what says how many ranks, nodes and cores there are, in a launcher's option and the word after it
 _COUNTS = re.compile(r"(-n|-np|-N|-c)[ =]?\d|--(ntasks|np|nodes|cpus-per-task|ntasks-per-node|distribution)[ =]")
 
@@ -129,7 +128,7 @@ class Machine(BaseModel):
     @classmethod
     def _one_command(cls, launcher: str) -> str:
         words = _words(launcher)
-        if not words or any(map(_for_a_shell, words)):
+        if not words or any(map(_for_a_shell, filter(None, words))):
             raise ValueError(
                 f"given {launcher!r}, expected: one command, e.g. `srun --mpi=pmix`, without what only a shell "
                 "understands; load modules before you start the driver, jobs inherit its environment"
@@ -162,7 +161,7 @@ class Machine(BaseModel):
 
 def _for_a_shell(word: str) -> bool:
     """Return whether a word means something to a shell only; one with blanks was quoted, it is for another program."""
-    return word in _OPERATORS or (" " not in word and (word.endswith(";") or "$" in word or "`" in word))
+    return {*word} <= {*"|&;<>"} or (" " not in word and (word.endswith(";") or "$" in word or "`" in word))
 
 
 def _words(text: str) -> list[str]:
