@@ -136,6 +136,17 @@ def test_planning_loads_no_package_but_those_that_check_and_read_studies():
     assert {name for name in others if not name.startswith("_")} <= checking | {"ruamel"}
 
 
+def test_no_name_of_a_class_stands_for_two():
+    found = [
+        node.name
+        for file in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.ClassDef)
+    ]
+    assert len(found) > 100
+    assert sorted(found) == sorted(set(found))
+
+
 def test_the_layers_are_kept():
     tool = Path(sys.executable).with_name("lint-imports")
     done = subprocess.run([tool, "--no-cache"], capture_output=True, text=True, cwd=ROOT)

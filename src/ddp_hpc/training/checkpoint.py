@@ -82,7 +82,7 @@ class Checkpoints:
         """Return whether this rank wants a checkpoint now."""
         return time.monotonic() >= self._next_at
 
-    def save(self, step: int, components: Components, outcome: TrainResult, comm: MPI.Intracomm) -> bool:
+    def save(self, step: int, components: Components, result: TrainResult, comm: MPI.Intracomm) -> bool:
         """Write a checkpoint after `step`; return whether there is one now. All ranks of `comm` must call.
 
         What goes wrong, such as a full disk, is said, and the checkpoint before stays; training can go on.
@@ -92,7 +92,7 @@ class Checkpoints:
         began = time.perf_counter()
         components.clock.resolve()
         part = self.folder.part(comm.bcast(step), comm.rank)
-        problem, file = _write(part, lambda: self._content(step, components, outcome))
+        problem, file = _write(part, lambda: self._content(step, components, result))
         answers = comm.gather((problem, file))
         if answers is not None:
             problem = next((f"rank {rank}: {text}" for rank, (text, _) in enumerate(answers) if text), None)
@@ -102,21 +102,20 @@ class Checkpoints:
                 self.folder.remove_parts(step)
                 self.say(f"no checkpoint of step {step}, training does not need it: {problem}")
         problem = comm.bcast(problem)
-        outcome.checkpoint_s += time.perf_counter() - began
+        result.checkpoint_s += time.perf_counter() - began
         self.wait()
         return problem is None
 
-    def _content(self, step: int, components: Components, outcome: TrainResult) -> dict[str, Any]:
-        history, known = outcome.history(), {name: getattr(outcome, name) for name in _KEPT}
-        if not outcome.resumes:
-            known["startup_s"] = outcome.passed_s(self.launch, outcome.time_zero_ns)
+    def _content(self, step: int, components: Components, result: TrainResult) -> dict[str, Any]:
+        history, known = result.history(), {name: getattr(result, name) for name in _KEPT}
+        if not result.resumes:
+            known["startup_s"] = result.passed_s(self.launch, result.time_zero_ns)
         return {
             "step": step,
             "state": components.snapshot(to=torch.device("cpu")).values(),
             "losses": torch.from_numpy(history.losses),
             "timings": {name: torch.from_numpy(values) for name, values in asdict(history.timings).items()},
-            "outcome": known
-            | {"left_s": outcome.passed_s(self.launch, time.perf_counter_ns()), "left_at": time.time()},
+            "outcome": known | {"left_s": result.passed_s(self.launch, time.perf_counter_ns()), "left_at": time.time()},
             "startup": self.startup,
             "one_host": self.one_host,
         }
@@ -135,7 +134,7 @@ class Checkpoints:
         owner = {name: self.launch[name] for name in ("run", "spec_hash", "code_hash", "world_size")}
         return {"format": FORMAT, "torch": torch.__version__, **owner}
 
-    def resume(self, components: Components, outcome: TrainResult, comm: MPI.Intracomm) -> int:
+    def resume(self, components: Components, result: TrainResult, comm: MPI.Intracomm) -> int:
         """Go back to the state of the last checkpoint; return its step on this rank, 0 if there is none.
 
         All ranks of `comm` must call. One that is not of this run, or not whole, is not used, and why is said.
@@ -161,7 +160,7 @@ class Checkpoints:
                 self.say(f"the checkpoint in {self.folder.path} is not used, training starts anew: {problems[0]}")
             return 0
         snapshot.restore()
-        self._take_over(content, outcome)
+        self._take_over(content, result)
         if comm.rank == 0:
             self.say(f"training goes on after step {content['step']}, from {self.folder.path}")
         return int(content["step"])
@@ -178,14 +177,14 @@ class Checkpoints:
         complete = isinstance(manifest.get("step"), int) and len(manifest.get("files", ())) == self.launch["world_size"]
         return None if complete else f"{MANIFEST} is not whole"
 
-    def _take_over(self, content: dict[str, Any], outcome: TrainResult) -> None:
+    def _take_over(self, content: dict[str, Any], result: TrainResult) -> None:
         timings = Timings(**{name: values.numpy() for name, values in content["timings"].items()})
         if not (content["one_host"] and self.one_host):
             timings.arrived_ns[:] = -1  # nobody knows who waited for whom
-        outcome.before = History(content["losses"].numpy(), timings)
+        result.before = History(content["losses"].numpy(), timings)
         for name, value in content["outcome"].items():
-            setattr(outcome, name, value)
-        outcome.resumes += 1
+            setattr(result, name, value)
+        result.resumes += 1
         self.startup.clear()
         self.startup.update(content["startup"])
 
