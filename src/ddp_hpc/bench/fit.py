@@ -24,15 +24,11 @@ def fits(rows: Sequence[Row]) -> list[Row]:
             groups.setdefault((row["world_size"], row["exchange"], row["exchange_options"]), []).append(row)
     same = ("world_size", "exchange", "exchange_options", "cores", "hosts", "oversubscribed")
     return [
-        {name: taken[0][name] for name in same} | fit([row["bytes"] for row in taken], seconds(taken), *key)
+        {name: taken[0][name] for name in same}
+        | fit([row["bytes"] for row in taken], [row["median_s"] for row in taken], *key)
         for key, taken in groups.items()
         if len(taken) >= FEWEST_POINTS
     ]
-
-
-def seconds(rows: Sequence[Row]) -> list[float]:
-    """Return the median times of rows."""
-    return [row["median_s"] for row in rows]
 
 
 def fit(sizes: Sequence[int], times: Sequence[float], world_size: int, exchange: str, options: str = "{}") -> Row:
