@@ -15,42 +15,25 @@ from math import inf
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
-    """What lies between two ranks: a network, or for ranks that share memory, that memory.
+    """What lies between two ranks: a network, or for ranks that share memory, that memory."""
 
-    Args:
-        bandwidth: beta, in B/s and direction.
-        latency: alpha, in s per message; of memory, per barrier.
-        adding: gamma, at which a rank adds two buffers, in B/s of one of them.
-    """
-
-    bandwidth: float
-    latency: float = 0.0
-    adding: float = inf
+    bandwidth: float  # beta, in B/s and direction
+    latency: float = 0.0  # alpha, in s per message; of memory, per barrier
+    adding: float = inf  # gamma, at which a rank adds two buffers, in B/s of one of them
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What an exchange costs: what lies one after another on its critical path, and what is sent.
+    """What an exchange costs: what lies one after another on its critical path, and what is sent."""
 
-    Args:
-        rounds: messages after one another.
-        path_bytes: bytes of those messages.
-        added_bytes: bytes that are added up after one another.
-        barriers: of ranks that share memory, after one another.
-        memory_bytes: bytes that a rank copies or reads through that memory.
-        sent: bytes that the busiest rank sends, e.g. a server.
-        messages: that the busiest rank sends.
-        sent_by_others: bytes that a rank sends that does not serve.
-    """
-
-    rounds: float = 0.0
-    path_bytes: float = 0.0
-    added_bytes: float = 0.0
-    barriers: float = 0.0
-    memory_bytes: float = 0.0
-    sent: float = 0.0
-    messages: float = 0.0
-    sent_by_others: float = 0.0
+    rounds: float = 0.0  # messages after one another
+    path_bytes: float = 0.0  # bytes of those messages
+    added_bytes: float = 0.0  # bytes that are added up after one another
+    barriers: float = 0.0  # of ranks that share memory, after one another
+    memory_bytes: float = 0.0  # bytes that a rank copies or reads through that memory
+    sent: float = 0.0  # bytes that the busiest rank sends, e.g. a server
+    messages: float = 0.0  # that the busiest rank sends
+    sent_by_others: float = 0.0  # bytes that a rank sends that does not serve
 
     def time(self, link: Link, memory: Link | None = None) -> float:
         """Return the seconds that it takes.

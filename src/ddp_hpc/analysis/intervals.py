@@ -21,17 +21,12 @@ WITHIN = "1 run: within it only"
 
 @dataclass(frozen=True)
 class Interval:
-    """A middle and its interval at 95 %, in the unit of the values.
-
-    Args:
-        low, high: None where nothing is known.
-        basis: from what: `5 runs`, or `1 run: within it only`.
-    """
+    """A middle and its interval at 95 %, in the unit of the values."""
 
     middle: float
-    low: float | None
-    high: float | None
-    basis: str
+    low: float | None  # None where nothing is known
+    high: float | None  # likewise
+    basis: str  # from what: `5 runs`, or `1 run: within it only`
 
 
 def block_length(x: Array) -> int:

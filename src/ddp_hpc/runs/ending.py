@@ -34,39 +34,23 @@ class Ending:
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What is known of an attempt. Its supervisor sees all but the last three, which are known later.
+    """What is known of an attempt. Its supervisor sees all but the last three, which are known later."""
 
-    Args:
-        refused: why no rank was started.
-        exit_code: of the launcher, negative for a signal; None: nobody saw it end.
-        last_words: of the launcher and its ranks.
-        reports: of ranks that failed, the first first.
-        summary: of rank 0; empty: the records are not whole.
-        asked_by: the name of the signal that asked the run to end, or `TIME_LIMIT`; None: nothing did.
-        asked_after_s: when that was, since the start.
-        limit_s: the supervisor's own time limit.
-        left: what rank 0 said when the ranks left because they were asked to.
-        checkpointed_step: where the next attempt goes on.
-        oom_kills: how many processes the kernel has killed for memory meanwhile.
-        ended: what the supervisor has written.
-        slurm: the end of the job, as Slurm says.
-        alive: whether the supervisor lives; None: not known, or it has ended.
-    """
-
-    refused: str | None = None
-    exit_code: int | None = None
-    last_words: Sequence[str] = ()
-    reports: Sequence[Mapping[str, Any]] = ()
-    summary: Mapping[str, Any] = field(default_factory=dict)
-    asked_by: str | None = None
-    asked_after_s: float = 0.0
-    limit_s: float | None = None
+    refused: str | None = None  # why no rank was started
+    exit_code: int | None = None  # of the launcher, negative for a signal; None: nobody saw it end
+    last_words: Sequence[str] = ()  # of the launcher and its ranks
+    reports: Sequence[Mapping[str, Any]] = ()  # of ranks that failed, the first first
+    summary: Mapping[str, Any] = field(default_factory=dict)  # of rank 0; empty: the records are not whole
+    asked_by: str | None = None  # the name of the signal that asked the run to end, or `TIME_LIMIT`; None: nothing did
+    asked_after_s: float = 0.0  # when that was, since the start
+    limit_s: float | None = None  # the supervisor's own time limit
+    # What rank 0 said when the ranks left because they were asked to.
     left: Mapping[str, Any] = field(default_factory=dict)
-    checkpointed_step: int | None = None
-    oom_kills: int = 0
-    ended: Ending | None = None
-    slurm: Ending | None = None
-    alive: bool | None = None
+    checkpointed_step: int | None = None  # where the next attempt goes on
+    oom_kills: int = 0  # how many processes the kernel has killed for memory meanwhile
+    ended: Ending | None = None  # what the supervisor has written
+    slurm: Ending | None = None  # the end of the job, as Slurm says
+    alive: bool | None = None  # whether the supervisor lives; None: not known, or it has ended
 
 
 def classify(evidence: Evidence) -> Ending | None:

@@ -22,17 +22,14 @@ _MARK = "slurm.json"  # in results/: without it no question to Slurm slows the c
 
 @dataclass(frozen=True)
 class State:
-    """Where a run stands: a status of `statuses.STATUSES`, its reason, and how many attempts were made.
-
-    Args:
-        job: the Slurm job that waits or runs, or of whose end Slurm alone has told: `keep_slurm_ends` writes it down.
-        progress: of a running one, what `ProgressFile` has written; empty if nothing yet.
-    """
+    """Where a run stands: a status of `statuses.STATUSES`, its reason, and how many attempts were made."""
 
     status: str
     reason: str | None = None
     attempts: int = 0
+    # The Slurm job that waits or runs, or of whose end Slurm alone has told: `keep_slurm_ends` writes it down.
     job: str | None = field(default=None, compare=False)
+    # Of a running one, what `ProgressFile` has written; empty if nothing yet.
     progress: dict[str, Any] = field(default_factory=dict, compare=False)
 
 

@@ -40,25 +40,17 @@ _KEPT = (
 
 @dataclass
 class Checkpoints:
-    """The checkpoints of one run, as one rank sees them.
+    """The checkpoints of one run, as one rank sees them."""
 
-    Args:
-        folder: where they lie; None: none is kept.
-        launch: what was launched. A checkpoint of another run, code or world size is not read.
-        every_s: seconds from one to the next; 0: only when the training is asked to end.
-        one_host: the ranks sit on one, so their clocks can be compared.
-        startup: seconds by part that the start of this attempt took; what a checkpoint holds replaces it.
-        asked: gets an entry when somebody asks the training to end.
-        say: told, on rank 0, what the user must know.
-    """
-
-    folder: CheckpointFolder | None = None
+    folder: CheckpointFolder | None = None  # where they lie; None: none is kept
+    # What was launched. A checkpoint of another run, code or world size is not read.
     launch: Mapping[str, Any] = field(default_factory=dict)
-    every_s: float = 0.0
-    one_host: bool = True
+    every_s: float = 0.0  # seconds from one to the next; 0: only when the training is asked to end
+    one_host: bool = True  # the ranks sit on one, so their clocks can be compared
+    # Seconds by part that the start of this attempt took; what a checkpoint holds replaces it.
     startup: dict[str, float] = field(default_factory=dict)
-    asked: Sequence[int] = ()
-    say: Callable[[str], object] = print
+    asked: Sequence[int] = ()  # gets an entry when somebody asks the training to end
+    say: Callable[[str], object] = print  # told, on rank 0, what the user must know
     _next_at: float = math.inf  # of the monotonic clock
 
     @classmethod

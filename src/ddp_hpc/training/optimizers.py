@@ -185,18 +185,12 @@ StatefulOptimizer = Sgd | Adam | OfTorch
 
 @dataclass
 class Maker:
-    """Makes optimisers, all by one rule, and remembers them.
+    """Makes optimisers, all by one rule, and remembers them."""
 
-    Args:
-        rule: `sgd` or `adam`.
-        learning_rate: of the step, counted from 1.
-        momentum, weight_decay: as of `Sgd`.
-    """
-
-    rule: str
-    learning_rate: LearningRate
-    momentum: float = 0.0
-    weight_decay: float = 0.0
+    rule: str  # `sgd` or `adam`
+    learning_rate: LearningRate  # of the step, counted from 1
+    momentum: float = 0.0  # as of `Sgd`
+    weight_decay: float = 0.0  # as of `Sgd`
     made: list[StatefulOptimizer] = field(default_factory=list)
 
     def __call__(self, weights: Tensor, gradients: Tensor) -> Optimizer:

@@ -21,19 +21,12 @@ _TOLD = ("step", "steps_asked", "eta_s", "loss")
 
 @dataclass(frozen=True)
 class NodeHours:
-    """What a study costs: nodes times the hours from the start of a supervisor to its end.
+    """What a study costs: nodes times the hours from the start of a supervisor to its end."""
 
-    Args:
-        used: by all attempts at its runs, failed ones and those that still run included.
-        expected: for what is still to be done, as far as runs like it have finished.
-        of_runs: so many of the runs to do are in `expected`.
-        to_do: the runs to do, those that run now included.
-    """
-
-    used: float
-    expected: float
-    of_runs: int
-    to_do: int
+    used: float  # by all attempts at its runs, failed ones and those that still run included
+    expected: float  # for what is still to be done, as far as runs like it have finished
+    of_runs: int  # so many of the runs to do are in `expected`
+    to_do: int  # the runs to do, those that run now included
 
 
 def overview(study_runs: StudyRuns) -> dict[str, Any]:

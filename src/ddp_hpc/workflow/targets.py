@@ -31,15 +31,11 @@ TEMPLATES = catalog.PACKAGE / "analysis" / "report" / "templates"
 
 @dataclass(frozen=True)
 class StudyTargets:
-    """The files that one study asks for.
-
-    Args:
-        settled: the second call: what is not there now will not come; tables say what is missing.
-    """
+    """The files that one study asks for."""
 
     project: Project
     study_runs: StudyRuns
-    settled: bool
+    settled: bool  # the second call: what is not there now will not come; tables say what is missing
 
     @property
     def folder(self) -> str:
@@ -168,19 +164,12 @@ class StudyTargets:
 
 @dataclass(frozen=True)
 class Targets:
-    """The studies of one call of the workflow; none within a job, for they may have been edited since it was queued.
-
-    Args:
-        project: in which they are.
-        studies: by name.
-        machine: that runs them; None: they run here.
-        only: of the missing runs, train these; None: all.
-    """
+    """The studies of one call of the workflow; none within a job, for they may have been edited since it was queued."""
 
     project: Project
-    studies: dict[str, StudyTargets] = field(default_factory=dict)
-    machine: Machine | None = None
-    only: frozenset[str] | None = None
+    studies: dict[str, StudyTargets] = field(default_factory=dict)  # by name
+    machine: Machine | None = None  # that runs them; None: they run here
+    only: frozenset[str] | None = None  # of the missing runs, train these; None: all
 
     @classmethod
     def of(

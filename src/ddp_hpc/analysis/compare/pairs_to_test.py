@@ -24,25 +24,17 @@ USED = [*SPEC_COLUMNS, "run", "status", "oversubscribed", "placement_verified", 
 
 @dataclass(frozen=True)
 class Question:
-    """A metric of a point.
+    """A metric of a point."""
 
-    Args:
-        point: in words.
-        spec: of the point, without the seed.
-        metric: a column of the run record.
-        rows_a, rows_b: the runs that have it, of each set.
-        arms: of logarithms for a metric of `TIMES`, else relative to the mean of A; A and B, or one of the differences
-            of pairs of equal seeds; none where it cannot be judged.
-        reason: why not.
-    """
-
-    point: str
-    spec: Mapping[str, Any]
-    metric: str
-    rows_a: list[Row]
-    rows_b: list[Row]
+    point: str  # in words
+    spec: Mapping[str, Any]  # of the point, without the seed
+    metric: str  # a column of the run record
+    rows_a: list[Row]  # the runs that have it, of set A
+    rows_b: list[Row]  # of set B
+    # A and B, or one of the differences of pairs of equal seeds: of logarithms for a metric of `TIMES`, else relative to
+    # the mean of A. None where it cannot be judged.
     arms: tuple[Arm, ...] = ()
-    reason: str = ""
+    reason: str = ""  # why it cannot be judged
 
     @property
     def family(self) -> tuple[str, int]:

@@ -22,19 +22,14 @@ PLACES = (".", "runs", "results/runs")  # where the folders of runs may lie belo
 
 @dataclass(frozen=True)
 class ResultSet:
-    """Runs that were made under one set of conditions.
+    """Runs that were made under one set of conditions."""
 
-    Args:
-        name: as it was given.
-        runs: one row per run, the columns of `schema.RUN`; failed and missing runs too, where they are known.
-        step_times: gives the counted step times of a run in seconds, slowest rank; None where they are not kept.
-        notes: what is worth saying about the choice of runs.
-    """
-
-    name: str
+    name: str  # as it was given
+    # One row per run, the columns of `schema.RUN`; failed and missing runs too, where they are known.
     runs: pd.DataFrame
+    # Gives the counted step times of a run in seconds, slowest rank; None where they are not kept.
     step_times: Callable[[str], Array | None]
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # what is worth saying about the choice of runs
 
 
 def read(given: str) -> ResultSet:

@@ -21,19 +21,12 @@ NO_SCATTER = 1e-5  # times the common variance: less than that is a coincidence,
 
 @dataclass(frozen=True)
 class Arm:
-    """The runs of one point on one side: their mean, and the variance of a single run about it.
-
-    Args:
-        mean: of the runs.
-        runs: how many.
-        variance: of a single run; nan with one run.
-        freedom: degrees of freedom of the variance; 0 with one run.
-    """
+    """The runs of one point on one side: their mean, and the variance of a single run about it."""
 
     mean: float
-    runs: int
-    variance: float
-    freedom: float
+    runs: int  # how many there are
+    variance: float  # of a single run; nan with one run
+    freedom: float  # degrees of freedom of the variance; 0 with one run
 
     @classmethod
     def of(cls, values: Array) -> "Arm":
@@ -44,19 +37,12 @@ class Arm:
 
 @dataclass(frozen=True)
 class Prior:
-    """What the points of a set say together of how runs scatter.
+    """What the points of a set say together of how runs scatter."""
 
-    Args:
-        variance: of a single run, typical of the set.
-        freedom: how many degrees of freedom it is worth for each point: the more, the more alike the points are.
-        total: degrees of freedom of all points together.
-        points: how many have repeats.
-    """
-
-    variance: float
-    freedom: float
-    total: float
-    points: int
+    variance: float  # of a single run, typical of the set
+    freedom: float  # how many degrees of freedom it is worth for each point: the more, the more alike the points are
+    total: float  # degrees of freedom of all points together
+    points: int  # how many have repeats
 
     def moderated(self, arm: Arm) -> Arm:
         """Return an arm with its own variance and that of the set averaged by their degrees of freedom."""
@@ -112,17 +98,11 @@ def _inverse_trigamma(value: float) -> float:
 
 @dataclass(frozen=True)
 class Contrast:
-    """The difference of two arms, or the mean of paired differences.
+    """The difference of two arms, or the mean of paired differences."""
 
-    Args:
-        difference: in the unit of the arms, e.g. of logarithms.
-        error: its standard error.
-        freedom: of the error, as Welch and Satterthwaite have it.
-    """
-
-    difference: float
-    error: float
-    freedom: float
+    difference: float  # in the unit of the arms, e.g. of logarithms
+    error: float  # its standard error
+    freedom: float  # of the error, as Welch and Satterthwaite have it
 
     @property
     def p(self) -> float:

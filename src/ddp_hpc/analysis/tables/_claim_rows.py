@@ -36,17 +36,11 @@ class NotTestable(Exception):  # noqa: N818  (no error: a verdict)
 
 @dataclass(frozen=True)
 class Number:
-    """A cell that holds a number.
+    """A cell that holds a number."""
 
-    Args:
-        row: of the table.
-        value: finite.
-        interval: what the table says of how sure it is; None if it says nothing.
-    """
-
-    row: Mapping[str, Any]
-    value: float
-    interval: Interval | None
+    row: Mapping[str, Any]  # of the table
+    value: float  # finite
+    interval: Interval | None  # what the table says of how sure it is; None if it says nothing
 
     @property
     def seed(self) -> int | None:

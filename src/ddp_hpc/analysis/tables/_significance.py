@@ -11,14 +11,10 @@ from ddp_hpc.analysis.intervals import CONFIDENCE, FEWEST_STEPS, Array, block_le
 
 @dataclass(frozen=True)
 class Area:
-    """The loss area of one point of the search.
+    """The loss area of one point of the search."""
 
-    Args:
-        values: one area per repeat, in loss x seconds.
-        standard_error: of a single run, from its curve, in loss x seconds; None where there is no curve.
-    """
-
-    values: tuple[float, ...]
+    values: tuple[float, ...]  # one area per repeat, in loss x seconds
+    # Of a single run, from its curve, in loss x seconds; None where there is no curve.
     standard_error: float | None = None
 
     @property

@@ -21,15 +21,10 @@ SLOWER = 0.1  # of the other ranks' work: so much longer is that of a slow rank,
 
 @dataclass(frozen=True)
 class Drift:
-    """The trend of the step times of a run.
+    """The trend of the step times of a run."""
 
-    Args:
-        percent: from the first step to the last, of the first: above -100.
-        certain: it is no chance, and at least 5 %.
-    """
-
-    percent: float
-    certain: bool
+    percent: float  # from the first step to the last, of the first: above -100
+    certain: bool  # it is no chance, and at least 5 %
 
 
 def step_times(study_runs: StudyRuns, run: str) -> Array:
