@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ddp_hpc.system.commands import run
+from ddp_hpc.system.commands import Said, run
 from ddp_hpc.system.deadlines import QUEUE_KEPT_S
 
 TIMEOUT_S = 20.0  # of one question; Slurm's own clients give up after 10 s without a controller
@@ -148,11 +148,7 @@ def is_here() -> bool:
 
 def _ask_for_all() -> Queue:
     """Ask squeue. An answer without the names of its columns is none: it may be a failure that was not told."""
-    said = run(
-        ["squeue", "--me", "--states=all", f"--format={_SEPARATOR.join(_COLUMNS)}"],
-        TIMEOUT_S,
-        _environment(),
-    )
+    said = _ask("squeue", "--me", "--states=all", f"--format={_SEPARATOR.join(_COLUMNS)}")
     if said.code != 0:
         return Queue(problem=f"squeue: {said.last_words}")
     lines = [line for line in said.out.splitlines() if line.strip()]
@@ -174,9 +170,12 @@ def _listed(line: str) -> Job | None:
     return Job(number, state, int(nodes) if nodes.isdigit() else 1, reason, name, folder, comment)
 
 
-def _environment() -> dict[str, str]:
-    """Return our environment without what changes the formats of Slurm's commands."""
-    return {name: value for name, value in os.environ.items() if not re.match(r"(SQUEUE|SACCT|SLURM_TIME)_", name)}
+def _ask(*command: str) -> Said:
+    """Run a command of Slurm's without the variables that change the formats of its answers."""
+    ours = {
+        name: text for name, text in os.environ.items() if not name.startswith(("SQUEUE_", "SACCT_", "SLURM_TIME_"))
+    }
+    return run(list(command), TIMEOUT_S, ours)
 
 
 def record(number: str) -> Record | None:
@@ -202,7 +201,7 @@ def _ask_for(number: str) -> Record | None:
 
 def _shown(number: str) -> Record | None:
     """Ask the controller, which forgets a job some minutes (MinJobAge) after its end."""
-    said = run(["scontrol", "show", "job", "--oneliner", number], TIMEOUT_S, _environment())
+    said = _ask("scontrol", "show", "job", "--oneliner", number)
     facts = dict(re.findall(r"(\w[\w:/]*)=(.*?)(?=\s+[A-Z]\w*(?:[:/]\w+)*=|\s*$)", said.out.partition("\n")[0]))
     if said.code != 0 or "JobState" not in facts:
         return None
@@ -233,11 +232,7 @@ def _accounted(number: str) -> Record | None:
     if time.monotonic() < _accounting_away_until:
         return None
     columns = "State,ExitCode,NNodes,MaxRSS,NodeList,Timelimit"
-    said = run(
-        ["sacct", "-j", number, "--parsable2", "--noheader", "--noconvert", f"--format={columns}"],
-        TIMEOUT_S,
-        _environment(),
-    )
+    said = _ask("sacct", "-j", number, "--parsable2", "--noheader", "--noconvert", f"--format={columns}")
     if said.code != 0:
         _accounting_away_until = time.monotonic() + ACCOUNTING_LEFT_ALONE_S
         return None
@@ -268,7 +263,7 @@ def cancel(numbers: Sequence[str]) -> str | None:
     """Cancel jobs. Return what scancel complained of, None if nothing."""
     if not numbers:
         return None
-    said = run(["scancel", *numbers], TIMEOUT_S, _environment())
+    said = _ask("scancel", *numbers)
     return None if said.code == 0 else said.last_words
 
 

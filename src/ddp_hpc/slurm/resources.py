@@ -77,31 +77,25 @@ def request(
         ImpossibleError: the partition cannot give that; the message says what would fit.
     """
     try:
-        return _request(spec, machine, spec.partition, past, measured_s, runtime_min)
+        return _request(spec, machine, past, measured_s, runtime_min)
     except ImpossibleError as error:
-        name, _ = machine.partition(spec.partition)
-        fitting = [other for other in machine.partitions if other != name and _fits(spec, machine, other, runtime_min)]
+        fitting = [other for other in machine.partitions if _fits(spec, machine, other, runtime_min)]
         where = f"it would fit partition {' or '.join(fitting)}" if fitting else "no other partition could take it"
         raise ImpossibleError(f"{error}; {where}") from None
 
 
 def _fits(spec: RunSpec, machine: Machine, partition: str, runtime_min: int | None) -> bool:
     try:
-        _request(spec, machine, partition, (), (), runtime_min)
+        _request(spec.model_copy(update={"partition": partition}), machine, (), (), runtime_min)
     except ImpossibleError:
         return False
     return True
 
 
 def _request(
-    spec: RunSpec,
-    machine: Machine,
-    wanted: str | None,
-    past: Sequence[Past],
-    measured_s: Sequence[float],
-    runtime_min: int | None,
+    spec: RunSpec, machine: Machine, past: Sequence[Past], measured_s: Sequence[float], runtime_min: int | None
 ) -> Request:
-    name, partition = machine.partition(wanted)
+    name, partition = machine.partition(spec.partition)
     on_gpus = _uses_gpus(spec, name, partition)
     slots = _slots(spec, name, partition, on_gpus)
     ranks = spec.ranks_per_node if spec.placement == "spread" else min(spec.world_size, slots)

@@ -56,23 +56,11 @@ def run(
     """
     study_runs = claims_check.checked(project, project.study_runs(name))
     remote, machine = project.profile(profile).get("executor") == "slurm", project.machine_of(profile)
+    shared = bool(project.profile_config(profile).get("allocation"))
+    _check_profile(project, name, profile, remote, shared)
     if machine:
         requests.requests([study_runs], machine)
         more = [*(["--slurm-status-command", machine.status_command] if remote else []), *more]
-    elif remote:
-        raise MachineError(f"{profile} submits to Slurm and names no machine: write `config: {{machine: NAME}}` there")
-    if machine and project.profile_config(profile).get("machine") == EXAMPLE:
-        raise MachineError(
-            f"{profile} names the machine {EXAMPLE!r}, which only shows the keys: `ddp-hpc doctor --machine > "
-            "config/machines/NAME.yaml` proposes one for this cluster; then write `machine: NAME` in "
-            f"{profile}/profile.yaml"
-        )
-    shared = bool(project.profile_config(profile).get("allocation"))
-    if shared and "SLURM_JOB_ID" not in os.environ:
-        raise MachineError(
-            f"{profile} is for a driver within a Slurm job, which all runs share: `ddp-hpc plan {name} --profile "
-            f"{profile}` has its sbatch line, and profiles/README.md; with --profile profiles/slurm each run is a job"
-        )
     if remote and (note := job_environment.without_shapes(os.environ)):
         print(f"note: {note}", file=sys.stderr)
     lock = DriverLock(project.root)
@@ -88,6 +76,23 @@ def run(
             return _run(project, study_runs, snakemake, rounds, shared)
     finally:
         lock.release()
+
+
+def _check_profile(project: Project, name: str, profile: str, remote: bool, shared: bool) -> None:
+    machine = project.profile_config(profile).get("machine")
+    if remote and not machine:
+        raise MachineError(f"{profile} submits to Slurm and names no machine: write `config: {{machine: NAME}}` there")
+    if machine == EXAMPLE:
+        raise MachineError(
+            f"{profile} names the machine {EXAMPLE!r}, which only shows the keys: `ddp-hpc doctor --machine > "
+            "config/machines/NAME.yaml` proposes one for this cluster; then write `machine: NAME` in "
+            f"{profile}/profile.yaml"
+        )
+    if shared and "SLURM_JOB_ID" not in os.environ:
+        raise MachineError(
+            f"{profile} is for a driver within a Slurm job, which all runs share: `ddp-hpc plan {name} --profile "
+            f"{profile}` has its sbatch line, and profiles/README.md; with --profile profiles/slurm each run is a job"
+        )
 
 
 def _run(project: Project, study_runs: StudyRuns, snakemake: Snakemake, rounds: RetryRounds, shared: bool) -> int:

@@ -110,7 +110,7 @@ def finished_runs(store: Store) -> list[Finished]:
             Finished(
                 run.path.name,
                 ended.get("status"),
-                _fields(planned["spec"]),
+                fields_of(planned["spec"]),
                 planned["files"],
                 ended.get("wall_s"),
                 ended.get("train_s"),
@@ -120,7 +120,8 @@ def finished_runs(store: Store) -> list[Finished]:
     return found
 
 
-def _fields(canonical: dict[str, Any]) -> tuple[str, ...]:
+def fields_of(canonical: dict[str, Any]) -> tuple[str, ...]:
+    """Return the fields of a spec in the order of SPEC_FIELDS, each as JSON; empty where it is the default."""
     return tuple(canonical_json(canonical[name]) if name in canonical else "" for name in SPEC_FIELDS)
 
 
@@ -147,7 +148,7 @@ def _nearest(waiting: Sequence[Planned], finished: Sequence[Finished]) -> list[l
     }
     nearest: list[list[Finished]] = []
     for planned in waiting:
-        fields = _fields(planned.spec.canonical)
+        fields = fields_of(planned.spec.canonical)
         names = _names(fields)
         if names not in tables:
             nearest.append([])
@@ -199,7 +200,7 @@ def _item(planned: Planned, state: State, nearest: list[Finished]) -> Item:
 def _difference(spec: RunSpec, other: Finished) -> tuple[str, str]:
     """Say which field differs from the nearest finished run or, if none does, which file of the code."""
     now = spec.canonical
-    mine = _fields(now)
+    mine = fields_of(now)
     fields = [
         f"{name} {_shown(name, value)} (nearest run: {_shown(name, theirs)})"
         for name, value, theirs in zip(SPEC_FIELDS, mine, other.fields, strict=True)

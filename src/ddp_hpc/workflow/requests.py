@@ -11,7 +11,6 @@ from ddp_hpc.config import spec as specs
 from ddp_hpc.config.comparability import SAME_TIME
 from ddp_hpc.config.machine import Machine, MachineError
 from ddp_hpc.config.spec import SPEC_FIELDS, RunSpec
-from ddp_hpc.config.types import canonical_json
 from ddp_hpc.runs.attempt import PLAN, REQUEST
 from ddp_hpc.runs.ending import classify, written
 from ddp_hpc.runs.statuses import FAILED
@@ -80,7 +79,7 @@ def past(store: Store, run: str) -> list[Past]:
 
 
 def _key(spec: RunSpec) -> tuple[str, ...]:
-    fields = [canonical_json(spec.canonical[name]) if name in spec.canonical else "" for name in SPEC_FIELDS]
+    fields = plan.fields_of(spec.canonical)
     return tuple(fields[index] for index in _TIMED)
 
 
