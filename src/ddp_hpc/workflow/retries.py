@@ -47,14 +47,8 @@ class RetryRounds:
         signals: Signals,
         pause_s: float = 0.0,
     ) -> None:
-        self.study_runs, self.snakemake, self.jobs, self.retries, self.signals = (
-            study_runs,
-            snakemake,
-            jobs,
-            retries,
-            signals,
-        )
-        self.pause_s = pause_s
+        self.study_runs, self.snakemake, self.jobs = study_runs, snakemake, jobs
+        self.retries, self.signals, self.pause_s = retries, signals, pause_s
         self.failures: Counter[tuple[str, str]] = Counter()
         self.stuck = 0
         self.full: set[str] = set()  # runs of this round for which there was no room in the queue
