@@ -57,10 +57,10 @@ def run(
     study_runs = claims_check.checked(project, project.study_runs(name))
     remote, machine = project.profile(profile).get("executor") == "slurm", project.machine_of(profile)
     shared = bool(project.profile_config(profile).get("allocation"))
-    _check_profile(project, name, profile, remote, shared)
     if machine:
         requests.requests([study_runs], machine)
         more = [*(["--slurm-status-command", machine.status_command] if remote else []), *more]
+    _check_profile(project, name, profile, remote, shared)
     if remote and (note := job_environment.without_shapes(os.environ)):
         print(f"note: {note}", file=sys.stderr)
     lock = DriverLock(project.root)
