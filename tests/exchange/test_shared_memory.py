@@ -43,7 +43,7 @@ def test_more_ranks_per_group_than_ranks_is_an_error_before_any_job():
 DIES = """
 import os, sys, torch
 from mpi4py import MPI
-from ddp_hpc.exchange._shared import share
+from ddp_hpc.exchange._shared_window import share
 rows = share(MPI.COMM_WORLD, 1 << 20, torch.float32)
 if MPI.COMM_WORLD.rank == 0:
     maps = open("/proc/self/maps").read()

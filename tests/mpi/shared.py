@@ -188,7 +188,8 @@ def test_what_was_taken_is_given_back_if_more_is_not_there(comm, monkeypatch, en
 
 def test_a_sweep_goes_on_without_what_has_too_little_shared_memory(comm, monkeypatch, folder, capsys):
     folder.mkdir(exist_ok=True)
-    specs = [sweep_of._spec(Component(name=name), comm.size).canonical for name in ("shared_memory", "ring")]
+    two = [Component(name=name) for name in ("shared_memory", "ring")]
+    specs = [given.canonical for given in sweep_of.runnable(two, comm.size)[0]]
     asked = {"sizes": [4096, 262_144], "rounds": 2, "least_s": 1e-4, "specs": specs}
     if comm.rank == 0:
         (folder / "sweep.json").write_text(json.dumps(asked))
