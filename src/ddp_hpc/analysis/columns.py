@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 
+from ddp_hpc.config.comparability import SAME_WORK
 from ddp_hpc.config.component import shown
 from ddp_hpc.config.spec import COMPONENTS, SPEC_COLUMNS
 from ddp_hpc.config.study import Study
@@ -30,6 +31,17 @@ def group_columns(runs: pd.DataFrame, study: Study) -> list[str]:
     return ordered({*varying(runs), *ALWAYS_GROUPED} - {"seed", *search_columns(study)})
 
 
+def run_columns(runs: pd.DataFrame, study: Study) -> list[str]:
+    """Return the columns that tell the planned runs of a study apart."""
+    return [*group_columns(runs, study), *search_columns(study), "seed"]
+
+
+def step_columns(runs: pd.DataFrame, free: Collection[str] = ()) -> list[str]:
+    """Return the columns in which steps differ: all that vary and change a step's work, or are in `free`."""
+    changing = {name for name in varying(runs) if name in free or name not in SAME_WORK}
+    return ordered({*changing, "exchange", "world_size", "batch_size"})
+
+
 def ordered(names: Collection[str]) -> list[str]:
     """Return spec columns in the order of the record; with the options of a choice comes its name."""
     return [name for name in SPEC_COLUMNS if name in names or f"{name}_options" in names]
@@ -51,8 +63,11 @@ def split(frame: pd.DataFrame, by: list[str]) -> Iterable[tuple[dict[str, Any], 
 
 
 def rows_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the rows of a frame, each by the names of its columns."""
-    return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
+    """Return the rows of a frame, each by the names of its columns; null is None, but NaN in columns of floats."""
+    return [
+        {str(name): None if value is pd.NA else value for name, value in row.items()}
+        for row in frame.to_dict("records")
+    ]
 
 
 def key_of(row: Mapping[str, Any], columns: Iterable[str]) -> tuple[Any, ...]:

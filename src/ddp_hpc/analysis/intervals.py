@@ -1,16 +1,16 @@
-"""How sure a median or a mean is: from within one run, whose steps are correlated, and from over several runs.
+"""How sure a median, a mean or a difference is: from within one run, whose steps are correlated, and over several runs.
 
 Runs differ by more than their steps scatter: what a run shows by itself is a lower bound of the doubt. So with several
 runs the interval is over the runs, and with one run it says that it knows that run only.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil, exp, hypot, log, log10, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import special
 
 Array = NDArray[np.float64]
 
@@ -27,6 +27,11 @@ class Interval:
     low: float | None  # None where nothing is known
     high: float | None  # likewise
     basis: str  # from what: `5 runs`, or `1 run: within it only`
+
+    def each(self, change: Callable[[float], float]) -> "Interval":
+        """Return the interval of a rising function of the values."""
+        low, high = (None if end is None else change(end) for end in (self.low, self.high))
+        return Interval(change(self.middle), low, high, self.basis)
 
 
 def block_length(x: Array) -> int:
@@ -81,6 +86,11 @@ def mean_error(x: Array, block: int | None = None) -> tuple[float, float]:
     return sqrt(variance), max(1.0, n / b - 1)
 
 
+def half_width(error: float, freedom: float) -> float:
+    """Return half the width of a 95 % interval, by Student's t."""
+    return float(special.stdtrit(freedom, (1 + CONFIDENCE) / 2)) * error
+
+
 def of_median(x: Array) -> Interval:
     """Return the median of the steps of one run and its interval within that run.
 
@@ -96,7 +106,7 @@ def of_median(x: Array) -> Interval:
         return Interval(middle, None, None, f"fewer than {FEWEST_STEPS} steps")
     below = np.where(x < middle, 1.0, np.where(x > middle, 0.0, 0.5))
     error, freedom = mean_error(below)
-    half = min(0.5, float(stats.t.ppf((1 + CONFIDENCE) / 2, freedom)) * error)
+    half = min(0.5, half_width(error, freedom))
     low, high = np.quantile(x, [0.5 - half, 0.5 + half])
     return Interval(middle, float(low), float(high), WITHIN)
 
@@ -106,8 +116,7 @@ def of_mean(x: Array) -> Interval:
     middle = float(np.mean(x)) if len(x) else float("nan")
     if len(x) < FEWEST_STEPS or not np.isfinite(x).all():
         return Interval(middle, None, None, f"fewer than {FEWEST_STEPS} steps")
-    error, freedom = mean_error(x)
-    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, freedom)) * error
+    half = half_width(*mean_error(x))
     return Interval(middle, middle - half, middle + half, WITHIN)
 
 
@@ -132,7 +141,7 @@ def over_runs(values: Sequence[float], alone: Interval | None = None) -> Interva
         return Interval(middle, alone.low * scale, alone.high * scale, alone.basis)
     logarithmic = bool((x > 0).all())
     y = np.log(x) if logarithmic else x
-    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(y) - 1)) * float(np.std(y, ddof=1)) / sqrt(len(y))
+    half = half_width(float(np.std(y, ddof=1)), len(y) - 1) / sqrt(len(y))
     low, high = y.mean() - half, y.mean() + half
     if logarithmic:
         low, high = np.exp([low, high])
@@ -148,3 +157,65 @@ def of_ratio(above: Interval, below: Interval) -> Interval:
     up = hypot(log(ends[1] / above.middle), log(below.middle / ends[2]))  # type: ignore[operator]
     down = hypot(log(above.middle / ends[0]), log(ends[3] / below.middle))  # type: ignore[operator]
     return Interval(middle, middle * exp(-down), middle * exp(up), above.basis)
+
+
+@dataclass(frozen=True)
+class Arm:
+    """The runs of one point on one side: their mean, and the variance of a single run about it.
+
+    Args:
+        mean: of the runs.
+        runs: how many.
+        variance: of a single run; nan with one run.
+        freedom: degrees of freedom of the variance; 0 with one run.
+    """
+
+    mean: float
+    runs: int
+    variance: float
+    freedom: float
+
+    @classmethod
+    def of(cls, values: Array) -> "Arm":
+        """Return the arm of the values of some runs."""
+        n = len(values)
+        return cls(float(values.mean()), n, float(values.var(ddof=1)) if n > 1 else float("nan"), n - 1)
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """The difference of two arms, or the mean of paired differences.
+
+    Args:
+        difference: in the unit of the arms, e.g. of logarithms.
+        error: its standard error.
+        freedom: of the error, as Welch and Satterthwaite have it.
+    """
+
+    difference: float
+    error: float
+    freedom: float
+
+    @property
+    def p(self) -> float:
+        """The chance of a difference as large where there is none, by Student's t on both sides."""
+        if self.error == 0:
+            return 1.0 if self.difference == 0 else 0.0
+        return float(2 * special.stdtr(self.freedom, -abs(self.difference) / self.error))
+
+    @property
+    def half_width(self) -> float:
+        """Half the width of the 95 % interval of this difference, taken by itself."""
+        return half_width(self.error, self.freedom)
+
+
+def contrast(arms: Sequence[Arm]) -> Contrast:
+    """Return the second arm less the first, or a single arm of paired differences as it is.
+
+    The arms need not scatter alike: Welch (Biometrika 34, 1947).
+    """
+    parts = [arm.variance / arm.runs for arm in arms]
+    variance = sum(parts)
+    spread = sum(part**2 / arm.freedom for part, arm in zip(parts, arms, strict=True))
+    difference = arms[-1].mean - (arms[0].mean if len(arms) == 2 else 0.0)
+    return Contrast(difference, sqrt(variance), variance**2 / spread if spread else float(arms[0].freedom))

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ddp_hpc.analysis.compare.variance_model import Arm, Prior, contrast, holm, prior, repeats_needed
+from ddp_hpc.analysis.compare.variance_model import Prior, holm, prior, repeats_needed
+from ddp_hpc.analysis.intervals import Arm, contrast
 
 
 def test_without_a_prior_it_is_welchs_test():
@@ -14,7 +15,7 @@ def test_without_a_prior_it_is_welchs_test():
     found, expected = contrast([Arm.of(one), Arm.of(two)]), stats.ttest_ind(two, one, equal_var=False)
 
     assert found.p == pytest.approx(expected.pvalue)
-    assert found.half_width(0.95) == pytest.approx(expected.confidence_interval(0.95).high - found.difference)
+    assert found.half_width == pytest.approx(expected.confidence_interval(0.95).high - found.difference)
 
 
 def test_holm_is_the_textbook_example():

@@ -14,8 +14,8 @@ from factory import Result, made_up, planned, realistic
 from ddp_hpc.analysis import tables
 from ddp_hpc.analysis.formatting import Readable, readable
 from ddp_hpc.analysis.tables import curves, evaluations, runs
-from ddp_hpc.analysis.tables._curve import thinned
 from ddp_hpc.analysis.tables._formats import Text, latex, markdown
+from ddp_hpc.analysis.tables._steps import thinned
 from ddp_hpc.config import catalog
 from ddp_hpc.runs import records
 from ddp_hpc.runs.records import RecordError

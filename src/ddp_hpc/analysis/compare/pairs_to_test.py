@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from ddp_hpc.analysis.columns import key_of, rows_of, show, varying
-from ddp_hpc.analysis.compare.variance_model import Arm
+from ddp_hpc.analysis.intervals import Arm
 from ddp_hpc.config.comparability import agreeing
 from ddp_hpc.config.spec import SPEC_COLUMNS
 

@@ -7,15 +7,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from ddp_hpc.analysis.intervals import Array
 from ddp_hpc.runs import identity, records
 from ddp_hpc.runs.attempt import finished
 from ddp_hpc.runs.project import Project
 from ddp_hpc.runs.store import Store
 from ddp_hpc.system.terminal import counted
 
-Array = NDArray[np.float64]
 BEFORE = "@before"
 PLACES = (".", "runs", "results/runs")  # where the folders of runs may lie below a given folder
 

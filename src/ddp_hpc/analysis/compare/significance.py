@@ -9,8 +9,8 @@ import numpy as np
 
 from ddp_hpc.analysis.compare.pairs_to_test import POINT, TIMES, Question, Row, ask, in_words, points
 from ddp_hpc.analysis.compare.sets import ResultSet
-from ddp_hpc.analysis.compare.variance_model import ALPHA, Arm, Contrast, Prior, contrast, holm, prior, repeats_needed
-from ddp_hpc.analysis.intervals import CONFIDENCE, of_median, of_ratio
+from ddp_hpc.analysis.compare.variance_model import ALPHA, Prior, holm, prior, repeats_needed
+from ddp_hpc.analysis.intervals import Arm, Contrast, contrast, of_median, of_ratio
 from ddp_hpc.runs.statuses import FAILED
 
 WORSE, BETTER, SMALL, ALIKE, OPEN = "worse", "better", "differs, but little", "no difference seen", "not judged"
@@ -68,8 +68,9 @@ def judge(a: ResultSet, b: ResultSet, tolerance: float = 0.01, change: float = 0
 
     Points match by their spec without the seed. Times and rates are compared by the logarithms of each run's value;
     how much the runs of a point scatter is taken from its repeats and from those of the set's other points
-    (`noise.prior`), apart for A and B. Losses and test metrics are compared in pairs of equal seeds. All comparisons
-    together give a false alarm in at most 5 % of cases (`noise.holm`). That a point's runs break in B only is worse.
+    (`variance_model.prior`), apart for A and B. Losses and test metrics are compared in pairs of equal seeds. All
+    comparisons together give a false alarm in at most 5 % of cases (`variance_model.holm`). That a point's runs break
+    in B only is worse.
 
     Args:
         a: what was.
@@ -150,7 +151,7 @@ def _p(one: Question, found: Contrast) -> float:
 
 
 def _judged(one: Question, found: Contrast, p: float, needed: int | None, tolerance: float) -> Finding:
-    change, half = found.difference, found.half_width(CONFIDENCE)
+    change, half = found.difference, found.half_width
     verdict = ALIKE
     if p < ALPHA:
         little = abs(one.percent(change)) / 100 * one.share_of_step < tolerance

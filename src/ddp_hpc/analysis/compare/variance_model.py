@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from math import inf, sqrt
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import optimize, special
 
-Array = NDArray[np.float64]
+from ddp_hpc.analysis.intervals import Arm
 
 ALPHA = 0.05  # chance of any false alarm over all comparisons of two result sets
 POWER = 0.9
@@ -17,22 +16,6 @@ CAUTION = 0.65  # how sure it is that the scatter is not larger than the one tha
 MOST_REPEATS = 1000
 TOO_UNLIKE = 2.0  # degrees of freedom: a prior of so few has no mean, its points have nothing in common
 NO_SCATTER = 1e-5  # times the common variance: less than that is a coincidence, e.g. of rounded values
-
-
-@dataclass(frozen=True)
-class Arm:
-    """The runs of one point on one side: their mean, and the variance of a single run about it."""
-
-    mean: float
-    runs: int  # how many there are
-    variance: float  # of a single run; nan with one run
-    freedom: float  # degrees of freedom of the variance; 0 with one run
-
-    @classmethod
-    def of(cls, values: Array) -> "Arm":
-        """Return the arm of the values of some runs."""
-        n = len(values)
-        return cls(float(values.mean()), n, float(values.var(ddof=1)) if n > 1 else float("nan"), n - 1)
 
 
 @dataclass(frozen=True)
@@ -94,38 +77,6 @@ def _inverse_trigamma(value: float) -> float:
     if value > 1e7:
         return 1 / sqrt(value)
     return float(optimize.brentq(lambda x: float(special.polygamma(1, x)) - value, 1e-4, 1e7))
-
-
-@dataclass(frozen=True)
-class Contrast:
-    """The difference of two arms, or the mean of paired differences."""
-
-    difference: float  # in the unit of the arms, e.g. of logarithms
-    error: float  # its standard error
-    freedom: float  # of the error, as Welch and Satterthwaite have it
-
-    @property
-    def p(self) -> float:
-        """The chance of a difference as large where there is none, by Student's t on both sides."""
-        if self.error == 0:
-            return 1.0 if self.difference == 0 else 0.0
-        return float(2 * special.stdtr(self.freedom, -abs(self.difference) / self.error))
-
-    def half_width(self, confidence: float) -> float:
-        """Return half the width of the interval of this difference, taken by itself."""
-        return self.error * float(special.stdtrit(self.freedom, (1 + confidence) / 2))
-
-
-def contrast(arms: Sequence[Arm]) -> Contrast:
-    """Return the second arm less the first, or a single arm of paired differences as it is.
-
-    The arms need not scatter alike: Welch (Biometrika 34, 1947).
-    """
-    parts = [arm.variance / arm.runs for arm in arms]
-    variance = sum(parts)
-    spread = sum(part**2 / arm.freedom for part, arm in zip(parts, arms, strict=True))
-    difference = arms[-1].mean - (arms[0].mean if len(arms) == 2 else 0.0)
-    return Contrast(difference, sqrt(variance), variance**2 / spread if spread else float(arms[0].freedom))
 
 
 def holm(p: Sequence[float]) -> list[float]:

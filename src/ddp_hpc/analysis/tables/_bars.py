@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ddp_hpc.analysis.tables._ranks import provenance, rank_steps, why_null
+from ddp_hpc.analysis.tables._steps import rank_steps, why_null
 from ddp_hpc.profiling.phases import PHASES
 from ddp_hpc.runs.study_runs import StudyRuns
 
@@ -52,7 +52,7 @@ def split_of(study_runs: StudyRuns, run: Mapping[str, Any]) -> Split | None:
     the slowest rank, and so a little more than the parts.
     """
     steps = rank_steps(study_runs, run["run"], ("wait_s", "forward_backward_s", *PHASES))
-    if not len(steps) or not np.isfinite(steps["exchange_exposed_s"]).any():
+    if not np.isfinite(steps["exchange_exposed_s"]).any():
         return None
     wait = steps["wait_s"]
     waits = bool(np.isfinite(wait).any())
@@ -70,7 +70,7 @@ def split_of(study_runs: StudyRuns, run: Mapping[str, Any]) -> Split | None:
         wait_s=mean("wait_s") if waits else None,
         update_s=mean("update_s"),
         clock_mhz=None if clock is None or pd.isna(clock) else float(clock),
-        why_no_wait="" if waits else why_null(provenance(study_runs, run["run"]), "wait_s"),
+        why_no_wait="" if waits else why_null(study_runs, run["run"], "wait_s"),
     )
 
 

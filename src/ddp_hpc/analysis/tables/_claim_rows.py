@@ -16,7 +16,7 @@ import pandas as pd
 
 from ddp_hpc.analysis.columns import DISTURBED, MISPLACED, rows_of, show, standing
 from ddp_hpc.analysis.intervals import WITHIN, Interval
-from ddp_hpc.analysis.tables._ranks import NOT_RECORDED, provenance, why_null
+from ddp_hpc.analysis.tables._steps import NOT_RECORDED, why_null
 from ddp_hpc.config.budget import Budget
 from ddp_hpc.config.claim_quantity import Cells, Trend
 from ddp_hpc.config.errors import unknown
@@ -232,13 +232,13 @@ def _why_null(row: Mapping[str, Any], cells: Cells, study_runs: StudyRuns) -> st
     if said is not None and not pd.isna(said):
         return str(said)
     if "run" in row and cells.column in RUN.names and study_runs.store.finished(str(row["run"])):
-        return why_null(provenance(study_runs, str(row["run"])), cells.column)
+        return why_null(study_runs, str(row["run"]), cells.column)
     return NOT_RECORDED
 
 
 def _warnings(rows: list[Mapping[str, Any]]) -> list[str]:
     """Return what makes times of these rows doubtful."""
-    crowded = sum(bool(pd.notna(row.get("oversubscribed")) and row["oversubscribed"]) for row in rows)
+    crowded = sum(bool(row.get("oversubscribed")) for row in rows)
     slow = [row["slow_steps_share"] for row in rows if pd.notna(row.get("slow_steps_share"))]
     disturbed = sum(share > DISTURBED for share in slow)
     words = []

@@ -32,9 +32,9 @@ class Text:
 def make(name: str, study_runs: StudyRuns, folder: Path) -> Path:
     """Write a table as `<name>.csv`, `.md`, `.tex` and `.parquet` into `folder`, the Parquet file last.
 
-    A table may offer `left_out(study)`, columns that are not for reading; `JUDGED = True`, if the rules of the winner
-    belong to its notes; `FOR_READING = False`, if nobody reads it: then there are Parquet and CSV only; `lines(frame)`,
-    for a terminal.
+    A table may offer `LEFT_OUT`, columns that are not for reading, or `left_out(study)`, if they depend on the study;
+    `RANKED = True`, if the rules of the winner belong to its notes; `FOR_READING = False`, if nobody reads it: then
+    there are Parquet and CSV only; `lines(frame)`, for a terminal.
 
     Coverage, rules, caption, study and the columns left out stand in the Parquet file's metadata
     (`records.read_metadata`), coverage and rules also as notes under the readable forms.
@@ -50,12 +50,12 @@ def make(name: str, study_runs: StudyRuns, folder: Path) -> Path:
     module = importlib.import_module(f"ddp_hpc.analysis.tables.{name}")
     frame: pd.DataFrame = module.build(study_runs)
     study, caption, coverage = study_runs.study, str(getattr(module, "CAPTION", name)), study_runs.coverage()
-    left_out = list(module.left_out(study)) if hasattr(module, "left_out") else []
+    left_out = list(module.left_out(study) if hasattr(module, "left_out") else getattr(module, "LEFT_OUT", ()))
     folder.mkdir(parents=True, exist_ok=True)
     _replace(folder / f"{name}.csv", frame.to_csv(index=False, lineterminator="\n"))
     if getattr(module, "FOR_READING", True):
         shown = readable(frame.head(MOST_ROWS), left_out)
-        rules = in_words(study.rules, study.repeats) if getattr(module, "JUDGED", False) else []
+        rules = in_words(study.rules, study.repeats) if getattr(module, "RANKED", False) else []
         notes = [f"Coverage: {coverage}.", *rules, *shown.notes]
         if len(frame) > MOST_ROWS:
             notes.append(f"The first {MOST_ROWS} of {len(frame)} rows; all are in {name}.csv and {name}.parquet.")

@@ -1,4 +1,4 @@
-"""Frames whose column types are declared, so that no type depends on what happens to be null."""
+"""Frames whose column types follow from their names, so that no type depends on what happens to be null."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -14,18 +14,46 @@ INT, FLOAT, TEXT, FLAG = "Int64", "float64", "string", "boolean"
 _PANDAS = {pa.int32(): INT, pa.int64(): INT, pa.float64(): FLOAT, pa.string(): TEXT, pa.bool_(): FLAG}
 
 
-def types_of(columns: Iterable[str], schema: pa.Schema = RUN) -> dict[str, str]:
-    """Return the pandas types of columns of a record."""
-    return {name: _PANDAS[schema.field(name).type] for name in columns}
+def columns(*names: str) -> list[str]:
+    """Return names that stand in texts of several: `columns("runs step_s", "reason")`."""
+    return " ".join(names).split()
 
 
-def typed(rows: Iterable[Mapping[str, Any]], types: Mapping[str, str]) -> pd.DataFrame:
-    """Return `rows` as a frame with just the columns and the types given; what a row lacks is null."""
+# a name has one type in all tables: that of the run record, else the one given here, else it is a number
+_TYPES: dict[str, str] = (
+    dict.fromkeys(
+        columns(
+            "runs pairs rounds repeats points step evaluations rank traced_steps global_batch_size from_world_size",
+            "parameter_bytes settle_step settle_5_percent_step cannot_be_told_from_count eligible_points",
+            "excluded_points excluded_runs",
+        ),
+        INT,
+    )
+    | dict.fromkeys(
+        columns(
+            "id statement source unit expected verdict interval_from reference first second ratios kind from_exchange",
+            "bar sentence host gpu core_set slow_phase slow_ranks point excluded winner cannot_be_told_from judged_by",
+            "excluded_because winner_runs scheme computes moves_gradients moves_model gpu_data_path",
+        ),
+        TEXT,
+    )
+    | dict.fromkeys(columns("told_apart same_hosts straggler drifting last"), FLAG)
+    | {field.name: _PANDAS[field.type] for field in RUN}
+)
+
+
+def type_of(name: str) -> str:
+    """Return the pandas type of a column."""
+    return _TYPES.get(name, FLOAT)
+
+
+def typed(rows: Iterable[Mapping[str, Any]], names: Iterable[str]) -> pd.DataFrame:
+    """Return `rows` as a frame with just the columns named; what a row lacks is null."""
     listed = list(rows)
     return pd.DataFrame(
         {
             name: pd.Series([_plain(row.get(name), kind) for row in listed], dtype=kind, name=name)
-            for name, kind in types.items()
+            for name, kind in ((name, type_of(name)) for name in names)
         }
     )
 
@@ -35,16 +63,17 @@ def _plain(value: Any, kind: str) -> Any:
     return float("nan") if missing and kind == FLOAT else pd.NA if missing else value
 
 
+def known(values: Iterable[Any]) -> list[float]:
+    """Return those values that are not null."""
+    return [float(value) for value in values if not pd.isna(value)]
+
+
 def median(values: Iterable[Any]) -> float | None:
     """Return the median of what is known; None if nothing is."""
-    known = _known(values)
-    return float(np.median(known)) if known else None
+    found = known(values)
+    return float(np.median(found)) if found else None
 
 
 def largest(values: Iterable[Any]) -> float | None:
     """Return the largest of what is known; None if nothing is."""
-    return max(_known(values), default=None)
-
-
-def _known(values: Iterable[Any]) -> list[float]:
-    return [float(value) for value in values if not pd.isna(value)]
+    return max(known(values), default=None)

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from ddp_hpc.analysis.columns import key_of, rows_of
 from ddp_hpc.analysis.intervals import Array
-from ddp_hpc.analysis.tables._curve import whole_curve
-from ddp_hpc.config.comparability import SAME_LOSSES, agreeing
+from ddp_hpc.analysis.tables._groups import Counterparts
+from ddp_hpc.analysis.tables._steps import whole_curve
+from ddp_hpc.config.comparability import SAME_LOSSES
 from ddp_hpc.runs.study_runs import StudyRuns
 
 SHARE = 50  # a running mean is over this part of a run: of 10,000 steps the last 200
@@ -45,9 +45,10 @@ class Losses:
         self._study_runs = study_runs
         self._read: dict[str, Array] = {}
         reference = study_runs.study.rules.reference_exchange
-        rows = [row for row in rows_of(study_runs.runs) if row["exchange"] == reference and row["status"] == "ok"]
-        rows.sort(key=lambda row: row["exchange_options"] == "{}")
-        self._references = {self._key(row): str(row["run"]) for row in rows}
+        runs = study_runs.runs
+        ended = runs[(runs["exchange"] == reference) & (runs["status"] == "ok")]
+        defaults_last = ended.sort_values("exchange_options", key=lambda options: options == "{}", kind="stable")
+        self._references = Counterparts(defaults_last, SAME_LOSSES)
 
     def of(self, run: str) -> Array:
         """Return the loss of each counted step, the mean over its ranks."""
@@ -57,12 +58,8 @@ class Losses:
 
     def difference(self, row: dict[str, object]) -> Array | None:
         """Return step by step by how much a run's loss is off its reference's; None where there is nothing else."""
-        reference = self._references.get(self._key(row))
-        if reference is None or reference == row["run"]:
+        reference = self._references.of(row)
+        if reference is None or reference["run"] == row["run"]:
             return None
-        own, other = self.of(str(row["run"])), self.of(reference)
+        own, other = self.of(str(row["run"])), self.of(str(reference["run"]))
         return np.asarray(np.abs(own - other)) if len(own) == len(other) else None
-
-    @staticmethod
-    def _key(row: dict[str, object]) -> tuple[object, ...]:
-        return key_of(row, agreeing(SAME_LOSSES))

@@ -1,10 +1,9 @@
 """Which runs may win, and which point of the search does: one rule for our own runs and for published numbers."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from ddp_hpc.analysis.columns import (
@@ -18,18 +17,18 @@ from ddp_hpc.analysis.columns import (
     standing,
     varying,
 )
-from ddp_hpc.analysis.tables._curve import whole_curve
-from ddp_hpc.analysis.tables._frame import FLOAT, INT, TEXT, typed, types_of
+from ddp_hpc.analysis.tables._frame import FLOAT, INT, columns, known, median, type_of, typed
 from ddp_hpc.analysis.tables._significance import Area, compare, curve_error, least_mean
+from ddp_hpc.analysis.tables._steps import whole_curve
 from ddp_hpc.config.spec import COMPONENTS
-from ddp_hpc.runs.statuses import FINISHED
+from ddp_hpc.runs.statuses import FINISHED, in_words
 from ddp_hpc.runs.study_runs import StudyRuns
 
 NO_WINNER = "no winner"
 CurveError = Callable[[str], float | None]
 
 
-def judged(study_runs: StudyRuns) -> pd.DataFrame:
+def with_exclusions(study_runs: StudyRuns) -> pd.DataFrame:
     """Return the planned runs with `min_loss` over the study's window, `excluded` and `slow_steps_share`.
 
     `excluded` says why a run may not win, `slow_steps_share` is as `slow_steps_share` gives it.
@@ -38,13 +37,10 @@ def judged(study_runs: StudyRuns) -> pd.DataFrame:
     runs["slow_steps_share"] = slow_steps_share(runs)
     window = study_runs.study.rules.loss_window
     if window > 1:
-        runs["min_loss"] = np.array(
-            [
-                least_mean(whole_curve(study_runs, run).loss, window) if status in FINISHED else np.nan
-                for run, status in zip(runs["run"], runs["status"], strict=True)
-            ],
-            dtype=np.float64,
-        )
+        runs["min_loss"] = [
+            least_mean(whole_curve(study_runs, run).loss, window) if status in FINISHED else float("nan")
+            for run, status in zip(runs["run"], runs["status"], strict=True)
+        ]
     runs["excluded"] = exclusions(runs.assign(status=standing(runs)), study_runs.study.rules.loss_threshold)
     return runs
 
@@ -62,27 +58,22 @@ def exclusions(runs: pd.DataFrame, loss_threshold: float | None) -> "pd.Series[s
 
     Source: Biswas, SHM-Learn-Dist (2017), section 5.
     """
-    area, least = runs["loss_area_loss_s"].astype("Float64"), runs["min_loss"].astype("Float64")
-    asked, seen = runs["samples_asked"].astype("Int64"), runs["samples_seen"].astype("Int64")
-    reasons: list[tuple[pd.Series[bool], str]] = [
-        (runs["status"] == status, "not yet run" if status == "missing" else str(status).replace("_", " "))
-        for status in runs["status"].unique()
-        if status != "ok"
-    ]
-    reasons += [
-        (asked.notna() & (seen != asked).fillna(True), "incomplete"),
-        (~((area > 0) & (area < np.inf)).fillna(False), "without a loss area"),
-    ]
-    if loss_threshold is not None:
-        reasons += [
-            (least.isna(), "shorter than the loss window"),
-            (~(least <= loss_threshold).fillna(False), "above threshold"),
-        ]
-    reasons.append((runs["oversubscribed"].astype("boolean").fillna(False), "oversubscribed"))
-    why = pd.Series("", index=runs.index, dtype="string")
-    for mask, reason in reasons:  # the first that applies is given
-        why = why.mask(mask.astype(bool) & (why == ""), reason)
-    return why
+    return pd.Series([_exclusion(row, loss_threshold) for row in rows_of(runs)], index=runs.index, dtype="string")
+
+
+def _exclusion(row: Mapping[str, Any], loss_threshold: float | None) -> str:
+    """Return the first reason that applies."""
+    if row["status"] != "ok":
+        return in_words(str(row["status"])).replace("_", " ")
+    if pd.notna(row["samples_asked"]) and row["samples_seen"] != row["samples_asked"]:
+        return "incomplete"
+    if not 0 < row["loss_area_loss_s"] < float("inf"):
+        return "without a loss area"
+    if loss_threshold is not None and pd.isna(row["min_loss"]):
+        return "shorter than the loss window"
+    if loss_threshold is not None and row["min_loss"] > loss_threshold:
+        return "above threshold"
+    return "oversubscribed" if row["oversubscribed"] else ""
 
 
 def points(runs: pd.DataFrame, groups: list[str], search: list[str], error_of: CurveError) -> pd.DataFrame:
@@ -102,35 +93,26 @@ def points(runs: pd.DataFrame, groups: list[str], search: list[str], error_of: C
     shown = ordered(set(varying(runs)) & set(search)) or search
     alone = shown[0].replace("_", " ") if len(shown) == 1 and shown[0] not in COMPONENTS else ""
     rows = []
-    for key, repeats in split(runs, groups + search):
-        excluded = _excluded(list(repeats["excluded"]))
-        areas = tuple(sorted(repeats["loss_area_loss_s"].dropna().astype(float)))
-        error = error_of(repeats["run"].iloc[0]) if not excluded and len(repeats) == 1 else None
+    for key, part in split(runs, groups + search):
+        repeats = rows_of(part)
+        excluded = _excluded([row["excluded"] for row in repeats])
+        areas = known(row["loss_area_loss_s"] for row in repeats)
+        error = error_of(repeats[0]["run"]) if not excluded and len(repeats) == 1 else None
         rows.append(
             key
             | {
                 "point": f"{alone} {label(key, shown)}".strip() or "the only one",
                 "repeats": len(repeats),
-                "loss_area_loss_s": _median(repeats["loss_area_loss_s"]),
-                "min_loss": _median(repeats["min_loss"]),
-                "samples_asked": repeats["samples_asked"].max(),
-                "oversubscribed": bool(repeats["oversubscribed"].astype("boolean").fillna(False).any()),
+                "loss_area_loss_s": median(areas),
+                "min_loss": median(row["min_loss"] for row in repeats),
+                "samples_asked": part["samples_asked"].max(),
+                "oversubscribed": any(row["oversubscribed"] for row in repeats),
                 "excluded": excluded,
-                "runs": list(repeats["run"]),
-                "area": None if excluded else Area(areas, error),
+                "runs": [row["run"] for row in repeats],
+                "area": None if excluded else Area(tuple(sorted(areas)), error),
             }
         )
-    names = [
-        "point",
-        "repeats",
-        "loss_area_loss_s",
-        "min_loss",
-        "samples_asked",
-        "oversubscribed",
-        "excluded",
-        "runs",
-        "area",
-    ]
+    names = columns("point repeats loss_area_loss_s min_loss samples_asked oversubscribed excluded runs area")
     return pd.DataFrame(rows, columns=[*groups, *search, *names])
 
 
@@ -142,11 +124,6 @@ def _excluded(reasons: list[str]) -> str:
     if len(counts) == 1 and counts.total() == len(reasons):
         return reasons[0]
     return " and ".join(f"{count} of {len(reasons)} repeats {reason}" for reason, count in sorted(counts.items()))
-
-
-def _median(values: "pd.Series[Any]") -> float:
-    known = values.dropna().astype(float)
-    return float(known.median()) if len(known) else float("nan")
 
 
 def pick_winners(candidates: pd.DataFrame, groups: list[str], search: list[str], area_noise: float) -> pd.DataFrame:
@@ -167,33 +144,20 @@ def pick_winners(candidates: pd.DataFrame, groups: list[str], search: list[str],
     for key, group in split(candidates, groups):
         fit = group[group["excluded"] == ""].sort_values(["loss_area_loss_s", *search], kind="stable")
         rows.append(key | _winner(fit, search, area_noise) | _counts(group))
-    ranges = {end: FLOAT for name in numbers(search) for end in (f"{name}_low", f"{name}_high")}
-    return typed(rows, types_of(groups) | {"winner": TEXT} | types_of(search) | _TYPES | ranges)
+    ranges = [f"{name}_{end}" for name in numbers(search) for end in ("low", "high")]
+    return typed(rows, [*groups, "winner", *search, *_COLUMNS, *ranges])
 
 
 def numbers(search: list[str]) -> list[str]:
     """Return those columns of a search that hold numbers."""
-    return [name for name, kind in types_of(search).items() if kind in (INT, FLOAT)]
+    return [name for name in search if type_of(name) in (INT, FLOAT)]
 
 
-_TYPES = {
-    "loss_area_loss_s": FLOAT,
-    "standard_error_loss_s": FLOAT,
-    "min_loss": FLOAT,
-    "margin_percent": FLOAT,
-    "second": TEXT,
-    "cannot_be_told_from": TEXT,
-    "cannot_be_told_from_count": INT,
-    "judged_by": TEXT,
-    "repeats": INT,
-    "points": INT,
-    "eligible_points": INT,
-    "excluded_points": INT,
-    "excluded_because": TEXT,
-    "runs": INT,
-    "excluded_runs": INT,
-    "winner_runs": TEXT,
-}
+_COLUMNS = columns(
+    "loss_area_loss_s standard_error_loss_s min_loss margin_percent second cannot_be_told_from",
+    "cannot_be_told_from_count judged_by repeats points eligible_points excluded_points excluded_because runs",
+    "excluded_runs winner_runs",
+)
 
 
 def _winner(fit: pd.DataFrame, search: list[str], area_noise: float) -> dict[str, Any]:
@@ -242,9 +206,9 @@ def _counts(group: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def judged_points(study_runs: StudyRuns) -> tuple[pd.DataFrame, list[str], list[str]]:
+def ranked_points(study_runs: StudyRuns) -> tuple[pd.DataFrame, list[str], list[str]]:
     """Return the points of a study's search, and the columns that group them and in which they differ."""
-    runs = judged(study_runs)
+    runs = with_exclusions(study_runs)
     groups, search = group_columns(runs, study_runs.study), search_columns(study_runs.study)
 
     def error(run: str) -> float | None:

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from math import sqrt
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
-from ddp_hpc.analysis.intervals import CONFIDENCE, FEWEST_STEPS, Array, block_length
+from ddp_hpc.analysis.intervals import CONFIDENCE, FEWEST_STEPS, Arm, Array, block_length, contrast
 
 
 @dataclass(frozen=True)
@@ -31,14 +31,14 @@ class Area:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """Whether one area is larger than another beyond doubt, and how that was judged."""
+class Comparison:
+    """Whether one area is larger than another beyond doubt, and how that was found."""
 
     larger: bool
     method: str
 
 
-def compare(least: Area, other: Area, noise: float) -> Verdict:
+def compare(least: Area, other: Area, noise: float) -> Comparison:
     """Judge whether `other` is larger than `least` beyond doubt, at 95 %.
 
     Repeats on both sides: Welch's interval of the difference of the means (Welch, Biometrika 34, 1947). Otherwise
@@ -50,14 +50,14 @@ def compare(least: Area, other: Area, noise: float) -> Verdict:
     """
     difference = float(np.mean(other.values) - np.mean(least.values))
     if least.repeated and other.repeated:
-        low = difference - _welch_half_width(least.values, other.values)
+        found = contrast([Arm.of(np.array(area.values)) for area in (least, other)])
         counts = sorted({len(least.values), len(other.values)})
-        return Verdict(low > 0, f"{' or '.join(map(str, counts))} repeats")
+        return Comparison(found.difference > found.half_width, f"{' or '.join(map(str, counts))} repeats")
     beyond_noise = difference > noise * float(np.mean(least.values))
     if least.error is None or other.error is None:
-        return Verdict(beyond_noise, f"assumed {100 * noise:g} % noise")
-    half_width = float(stats.norm.ppf((1 + CONFIDENCE) / 2)) * sqrt(least.error**2 + other.error**2)
-    return Verdict(beyond_noise and difference > half_width, _curve_method(least, other, noise))
+        return Comparison(beyond_noise, f"assumed {100 * noise:g} % noise")
+    half_width = float(special.ndtri((1 + CONFIDENCE) / 2)) * sqrt(least.error**2 + other.error**2)
+    return Comparison(beyond_noise and difference > half_width, _curve_method(least, other, noise))
 
 
 def _curve_method(least: Area, other: Area, noise: float) -> str:
@@ -65,14 +65,6 @@ def _curve_method(least: Area, other: Area, noise: float) -> str:
     if least.repeated or other.repeated:
         kind = "block bootstrap of one curve against repeats"
     return f"{kind}, at least {100 * noise:g} %" if noise else kind
-
-
-def _welch_half_width(a: tuple[float, ...], b: tuple[float, ...]) -> float:
-    """Return half the width of the interval of the difference of two means; 0 if nothing scatters."""
-    if np.ptp(a) == 0 and np.ptp(b) == 0:
-        return 0.0
-    interval = stats.ttest_ind(b, a, equal_var=False).confidence_interval(CONFIDENCE)
-    return float(interval.high - interval.low) / 2
 
 
 def curve_error(t_s: Array, loss: Array) -> float | None:

@@ -8,8 +8,7 @@ import numpy as np
 from scipy import stats
 
 from ddp_hpc.analysis.intervals import FEWEST_STEPS, Array, Interval, block_length, of_mean, of_median
-from ddp_hpc.analysis.tables._curve import whole_curve
-from ddp_hpc.analysis.tables._ranks import provenance, rank_steps
+from ddp_hpc.analysis.tables._steps import provenance, rank_steps, whole_curve
 from ddp_hpc.runs.study_runs import StudyRuns
 
 MOST_BLOCKS, FEWEST_BLOCKS = 20, 8

@@ -20,7 +20,7 @@ from ddp_hpc.analysis.columns import CROWDED, DISTURBED, crowded, rows_of, slow_
 from ddp_hpc.analysis.formatting import cell
 from ddp_hpc.analysis.tables._claim_quantity import Found, Frames, number_of
 from ddp_hpc.analysis.tables._claim_rows import NotTestable, runs_read
-from ddp_hpc.analysis.tables._frame import FLOAT, TEXT, typed
+from ddp_hpc.analysis.tables._frame import columns, typed
 from ddp_hpc.config.claims import AtLeast, Claim
 from ddp_hpc.runs.statuses import FINISHED, in_words
 from ddp_hpc.runs.study_runs import StudyRuns
@@ -30,20 +30,7 @@ CAPTION = "Claims: what the sources state, and what these runs say to it."
 OF_CLAIMS = True
 SHARES = ("slow_steps_share", "others_slow_steps_share")  # of the runs of a row, and of those they are compared with
 
-_TYPES = {
-    "id": TEXT,
-    "statement": TEXT,
-    "source": TEXT,
-    "published": FLOAT,
-    "unit": TEXT,
-    "ours": FLOAT,
-    "ours_low": FLOAT,
-    "ours_high": FLOAT,
-    "interval_from": TEXT,
-    "expected": TEXT,
-    "verdict": TEXT,
-    "reason": TEXT,
-}
+_COLUMNS = columns("id statement source published unit ours ours_low ours_high interval_from expected verdict reason")
 
 
 def build(study_runs: StudyRuns) -> pd.DataFrame:
@@ -54,7 +41,7 @@ def build(study_runs: StudyRuns) -> pd.DataFrame:
         frame: pd.DataFrame = importlib.import_module(f"ddp_hpc.analysis.tables.{name}").build(study_runs)
         return frame
 
-    return typed((_row(claim, frames, study_runs) for claim in study_runs.study.claims), _TYPES)
+    return typed((_row(claim, frames, study_runs) for claim in study_runs.study.claims), _COLUMNS)
 
 
 def lines(frame: pd.DataFrame) -> Iterator[str]:
@@ -91,8 +78,8 @@ def _row(claim: Claim, frames: Frames, study_runs: StudyRuns) -> dict[str, Any]:
     lacking = list(dict.fromkeys(_lacking(claim, found, frames, study_runs)))
     if lacking:
         return said | {"verdict": NOT_TESTABLE, "reason": "; ".join(lacking)}
-    judged, why = verdict(claim, ours)
-    return said | {"verdict": judged, "reason": "; ".join(filter(None, (why, *found.remarks))) or None}
+    said["verdict"], why = verdict(claim, ours)
+    return said | {"reason": "; ".join(filter(None, (why, *found.remarks))) or None}
 
 
 def _lacking(claim: Claim, found: Found | None, frames: Frames, study_runs: StudyRuns) -> Iterator[str]:
@@ -106,14 +93,14 @@ def _lacking(claim: Claim, found: Found | None, frames: Frames, study_runs: Stud
     """
     rows = found.rows if found else []
     cells = list(claim.ours.cells.values())
-    judged = [one.table for one in cells if "winner" in frames(one.table)]
-    read = runs_read(cells, study_runs, judged)
+    ranked = [one.table for one in cells if "winner" in frames(one.table)]
+    read = runs_read(cells, study_runs, ranked)
     ended = study_runs.runs[standing(study_runs.runs) == "ok"]
     for condition in claim.applies_when:
         if isinstance(condition, AtLeast):
             yield from _too_small(condition, ended)
         elif condition == "complete" and found and rows:
-            yield from _incomplete(read, FINISHED if judged else {"ok"})
+            yield from _incomplete(read, FINISHED if ranked else {"ok"})
             yield from (f"not complete: {row['reason']}" for row in rows if pd.notna(row.get("reason")))
             yield from (f"not complete: {null}" for null in found.nulls)
         elif condition == "within_cores":
@@ -151,7 +138,7 @@ def _incomplete(read: pd.DataFrame, ended: Collection[str]) -> Iterator[str]:
 
 
 def _crowded(rows: list[Mapping[str, Any]]) -> Iterator[str]:
-    crowded = [row for row in rows if pd.notna(row.get("oversubscribed")) and row["oversubscribed"]]
+    crowded = [row for row in rows if row.get("oversubscribed")]
     if crowded:
         ranks = max((int(row["world_size"]) for row in crowded if pd.notna(row.get("world_size"))), default=None)
         cores = next((int(row["cores"]) for row in crowded if pd.notna(row.get("cores"))), None)

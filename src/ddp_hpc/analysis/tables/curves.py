@@ -5,9 +5,9 @@ from typing import Any
 
 import pandas as pd
 
-from ddp_hpc.analysis.columns import group_columns, rows_of, search_columns
-from ddp_hpc.analysis.tables._curve import thinned, whole_curve
-from ddp_hpc.analysis.tables._frame import FLAG, FLOAT, INT, TEXT, typed, types_of
+from ddp_hpc.analysis.columns import rows_of, run_columns
+from ddp_hpc.analysis.tables._frame import typed
+from ddp_hpc.analysis.tables._steps import thinned, whole_curve
 from ddp_hpc.runs.statuses import FINISHED
 from ddp_hpc.runs.study_runs import StudyRuns
 
@@ -19,9 +19,8 @@ MOST_POINTS = 400
 def build(study_runs: StudyRuns) -> pd.DataFrame:
     """Return up to 400 steps of each finished run, its first, last and least loss among them."""
     runs = study_runs.runs
-    axes = [*group_columns(runs, study_runs.study), *search_columns(study_runs.study), "seed"]
-    types = {"run": TEXT} | types_of(axes) | {"status": TEXT, "oversubscribed": FLAG}
-    return typed(_points(study_runs, runs, list(types)), types | {"step": INT, "t_s": FLOAT, "loss": FLOAT})
+    own = ["run", *run_columns(runs, study_runs.study), "status", "oversubscribed"]
+    return typed(_points(study_runs, runs, own), [*own, "step", "t_s", "loss"])
 
 
 def _points(study_runs: StudyRuns, runs: pd.DataFrame, columns: list[str]) -> Iterator[dict[str, Any]]:

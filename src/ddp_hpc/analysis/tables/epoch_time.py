@@ -1,32 +1,22 @@
 """How long an epoch takes: over the batch size, where the dataset lies, and whatever else a study varies."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import pandas as pd
 
-from ddp_hpc.analysis.columns import key_of, ordered, split, varying, with_standing
-from ddp_hpc.analysis.intervals import Interval, of_ratio, over_runs
-from ddp_hpc.analysis.tables._epochs import UNKNOWN, doubt, ended_well, spread, train_samples
-from ddp_hpc.analysis.tables._frame import FLAG, FLOAT, INT, TEXT, typed, types_of
+from ddp_hpc.analysis.columns import key_of, rows_of, step_columns, with_standing
+from ddp_hpc.analysis.intervals import Interval, of_ratio
+from ddp_hpc.analysis.tables._frame import columns
+from ddp_hpc.analysis.tables._groups import Group, Row, by_group, spread
 from ddp_hpc.analysis.tables._stationarity import of_mean_step
-from ddp_hpc.config.comparability import SAME_WORK
+from ddp_hpc.analysis.tables._steps import UNKNOWN_EPOCH, train_samples
 from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Time of an epoch: the training set once, slow steps included; medians over the complete runs."
 ON_REQUEST = True
 
-_TYPES = {
-    "runs": INT,
-    "steps_per_epoch": FLOAT,
-    **dict.fromkeys(("epoch_s", "epoch_low_s", "epoch_high_s"), FLOAT),
-    **dict.fromkeys(("gain", "gain_low", "gain_high"), FLOAT),
-    "interval_from": TEXT,
-    "slow_steps_share": FLOAT,
-    "oversubscribed": FLAG,
-    "reason": TEXT,
-}
-Row = dict[str, Any]
+_COLUMNS = columns(
+    "runs steps_per_epoch epoch_s epoch_low_s epoch_high_s gain gain_low gain_high interval_from slow_steps_share",
+    "oversubscribed reason",
+)
 
 
 def build(study_runs: StudyRuns) -> pd.DataFrame:
@@ -37,39 +27,36 @@ def build(study_runs: StudyRuns) -> pd.DataFrame:
     the runs, or within the only one (`interval_from`).
     """
     runs = with_standing(study_runs.runs)
-    axes = ordered({*varying(runs), "exchange", "world_size", "batch_size"} - SAME_WORK)
-    rows = [(key, *_measured(study_runs, group)) for key, group in split(runs, axes)]
+    axes = step_columns(runs)
+    frame = by_group(study_runs, runs, axes, _COLUMNS, _measured)
     rest = [name for name in axes if name != "batch_size"]
-    first: dict[tuple[Any, ...], tuple[int, Interval | None]] = {}
-    for key, row, epoch in rows:
-        if row["runs"]:
-            found = first.get(key_of(key, rest))
-            if found is None or key["batch_size"] < found[0]:
-                first[key_of(key, rest)] = (key["batch_size"], epoch)
-    filled = (key | row | _gain(first.get(key_of(key, rest)), key, epoch) for key, row, epoch in rows)
-    return typed(filled, types_of(axes) | _TYPES)
+    ended = frame[frame["runs"] > 0]
+    smallest = {key_of(row, rest): row for row in rows_of(ended.sort_values("batch_size", ascending=False))}
+    for place, row in zip(ended.index, rows_of(ended), strict=True):
+        for name, value in _gain(smallest[key_of(row, rest)], row).items():
+            frame.loc[place, name] = value
+    return frame
 
 
-def _measured(study_runs: StudyRuns, group: pd.DataFrame) -> tuple[Row, Interval | None]:
-    """Return what was measured of a kind of step, and the time of its epoch."""
-    rows, reason = ended_well(group)
-    if not rows:
-        return {"runs": 0, "reason": reason}, None
-    sizes = {train_samples(study_runs, row["run"]) for row in rows}
-    samples = sizes.pop() if len(sizes) == 1 else None
-    row = {"runs": len(rows), **doubt(rows)}
+def _measured(group: Group) -> Row:
+    samples = train_samples(group.study_runs, group.ended)
     if samples is None:
-        return row | {"reason": UNKNOWN}, None
-    times = [samples / float(one["samples_per_s"]) for one in rows]
-    epoch = over_runs(times, of_mean_step(study_runs, rows[0]["run"]) if len(times) == 1 else None)
-    steps = samples / (rows[0]["world_size"] * rows[0]["batch_size"])
-    return row | {"steps_per_epoch": steps, **spread("epoch", "_s", epoch), "interval_from": epoch.basis}, epoch
+        return {"reason": UNKNOWN_EPOCH}
+    epoch = group.over_runs([samples / float(row["samples_per_s"]) for row in group.ended], of_mean_step)
+    steps = samples / (group.ended[0]["world_size"] * group.ended[0]["batch_size"])
+    return {"steps_per_epoch": steps, **spread("epoch", "_s", epoch), "interval_from": epoch.basis}
 
 
-def _gain(first: tuple[int, Interval | None] | None, key: Mapping[str, Any], epoch: Interval | None) -> Row:
+def _gain(first: Row, row: Row) -> Row:
     """Return how many times as fast as with the smallest batch an epoch is; two times are independent."""
-    if first is None or first[1] is None or epoch is None:
+    if pd.isna(first["epoch_s"]) or pd.isna(row["epoch_s"]):
         return {}
-    if first[0] == key["batch_size"]:
+    if first["batch_size"] == row["batch_size"]:
         return {"gain": 1.0}
-    return spread("gain", "", of_ratio(first[1], epoch))
+    return spread("gain", "", of_ratio(_epoch(first), _epoch(row)))
+
+
+def _epoch(row: Row) -> Interval:
+    low, high = row["epoch_low_s"], row["epoch_high_s"]
+    known = bool(pd.notna(low) and pd.notna(high))
+    return Interval(row["epoch_s"], low if known else None, high if known else None, row["interval_from"])

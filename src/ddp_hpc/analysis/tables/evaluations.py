@@ -5,10 +5,9 @@ from typing import Any
 
 import pandas as pd
 
-from ddp_hpc.analysis.columns import group_columns, rows_of, search_columns
-from ddp_hpc.analysis.tables._epochs import train_samples
-from ddp_hpc.analysis.tables._frame import FLAG, FLOAT, TEXT, typed, types_of
-from ddp_hpc.runs.schema import EVALUATIONS
+from ddp_hpc.analysis.columns import rows_of, run_columns
+from ddp_hpc.analysis.tables._frame import columns, typed
+from ddp_hpc.analysis.tables._steps import train_samples
 from ddp_hpc.runs.statuses import FINISHED
 from ddp_hpc.runs.study_runs import StudyRuns
 
@@ -25,12 +24,10 @@ def build(study_runs: StudyRuns) -> pd.DataFrame:
     training time at that step, without evaluations; `last` is true after a run's last step.
     """
     runs = study_runs.runs
-    axes = [*group_columns(runs, study_runs.study), *search_columns(study_runs.study), "seed"]
-    own = {"run": TEXT} | types_of(axes) | {"status": TEXT, "oversubscribed": FLAG, "test_metric_name": TEXT}
-    measured = types_of(["step", "samples_seen"], EVALUATIONS) | dict.fromkeys(("epoch", "t_s"), FLOAT)
-    types = own | measured | dict.fromkeys(_MEASURED.values(), FLOAT) | {"last": FLAG}
+    own = ["run", *run_columns(runs, study_runs.study), "status", "oversubscribed", "test_metric_name"]
+    measured = columns("step samples_seen epoch t_s", *_MEASURED.values(), "last")
     finished = runs[runs["status"].isin(FINISHED)]
-    return typed(_evaluations(study_runs, finished[[*own, "steps"]]), types)
+    return typed(_evaluations(study_runs, finished[[*own, "steps"]]), [*own, *measured])
 
 
 def _evaluations(study_runs: StudyRuns, runs: pd.DataFrame) -> Iterator[dict[str, Any]]:
@@ -38,7 +35,7 @@ def _evaluations(study_runs: StudyRuns, runs: pd.DataFrame) -> Iterator[dict[str
         run = str(row["run"])
         if not study_runs.store.file(run, "evaluations").is_file():
             continue  # it diverged before the first
-        epoch = train_samples(study_runs, run)
+        epoch = train_samples(study_runs, [row])
         for evaluation in rows_of(study_runs.evaluations(run).rename(columns=_MEASURED)):
             seen, last = evaluation["samples_seen"], evaluation["step"] == row["steps"]
             yield row | evaluation | {"epoch": seen / epoch if epoch else None, "last": last}

@@ -11,27 +11,20 @@ import numpy as np
 import pandas as pd
 
 from ddp_hpc.analysis.columns import ordered, rows_of, varying
-from ddp_hpc.analysis.tables._frame import FLOAT, INT, TEXT, typed, types_of
+from ddp_hpc.analysis.tables._frame import columns, typed
+from ddp_hpc.analysis.tables._groups import not_complete
 from ddp_hpc.analysis.tables._loss_noise import CLOSE, NEAR, SHARE, Losses, first_within, steady
-from ddp_hpc.runs.statuses import in_words
 from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Noise: mean and standard deviation of the loss in the second half of each run, and when it has settled."
 ON_REQUEST = True
+LEFT_OUT = ("run",)
 FEWEST_STEPS = 2 * SHARE
 
-_TYPES = {
-    "loss_mean": FLOAT,
-    "loss_sd": FLOAT,
-    "loss_least": FLOAT,
-    "loss_largest": FLOAT,
-    "settle_step": INT,
-    "settle_5_percent_step": INT,
-    "difference": FLOAT,
-    "difference_steady": FLOAT,
-    "run": TEXT,
-    "reason": TEXT,
-}
+_COLUMNS = columns(
+    "loss_mean loss_sd loss_least loss_largest settle_step settle_5_percent_step difference difference_steady",
+    "run reason",
+)
 
 
 def build(study_runs: StudyRuns) -> pd.DataFrame:
@@ -46,7 +39,7 @@ def build(study_runs: StudyRuns) -> pd.DataFrame:
     is none. A run that has not ended well, or has fewer than 100 steps, has a `reason` and nulls.
     """
     axes = ordered({*varying(study_runs.runs), "exchange", "world_size", "seed"})
-    return typed(_rows(study_runs, axes), types_of(axes) | _TYPES)
+    return typed(_rows(study_runs, axes), [*axes, *_COLUMNS])
 
 
 def _rows(study_runs: StudyRuns, axes: list[str]) -> Iterator[dict[str, Any]]:
@@ -54,7 +47,7 @@ def _rows(study_runs: StudyRuns, axes: list[str]) -> Iterator[dict[str, Any]]:
     for row in rows_of(study_runs.runs):
         known = {name: row[name] for name in [*axes, "run"]}
         if row["status"] != "ok":
-            yield known | {"reason": f"not complete: {in_words(str(row['status']))}"}
+            yield known | {"reason": not_complete([row])}
             continue
         loss = losses.of(str(row["run"]))
         if len(loss) < FEWEST_STEPS:
@@ -71,8 +64,3 @@ def _rows(study_runs: StudyRuns, axes: list[str]) -> Iterator[dict[str, Any]]:
             "difference": None if difference is None else float(np.max(difference)),
             "difference_steady": None if difference is None else float(np.max(steady(difference))),
         }
-
-
-def left_out(study: object) -> list[str]:
-    """Return the columns that are not for reading."""
-    return ["run"]

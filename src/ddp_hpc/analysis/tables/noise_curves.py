@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ddp_hpc.analysis.columns import group_columns, rows_of, search_columns
-from ddp_hpc.analysis.tables._frame import FLOAT, INT, TEXT, typed, types_of
+from ddp_hpc.analysis.columns import rows_of, run_columns
+from ddp_hpc.analysis.tables._frame import columns, typed
 from ddp_hpc.analysis.tables._loss_noise import Losses, running_mean
 from ddp_hpc.runs.study_runs import StudyRuns
 
@@ -25,13 +25,12 @@ def build(study_runs: StudyRuns) -> pd.DataFrame:
     (`_noise.Losses`) in the piece.
     """
     runs = study_runs.runs
-    axes = [*group_columns(runs, study_runs.study), *search_columns(study_runs.study), "seed"]
-    own = {"run": TEXT} | types_of(axes)
-    points = {"step": INT, **dict.fromkeys(("loss_least", "loss_largest", "loss_mean", "difference"), FLOAT)}
-    return typed(_pieces(study_runs, runs[runs["status"] == "ok"], list(own)), own | points)
+    own = ["run", *run_columns(runs, study_runs.study)]
+    points = columns("step loss_least loss_largest loss_mean difference")
+    return typed(_pieces(study_runs, runs[runs["status"] == "ok"], own), [*own, *points])
 
 
-def _pieces(study_runs: StudyRuns, runs: pd.DataFrame, columns: list[str]) -> Iterator[dict[str, Any]]:
+def _pieces(study_runs: StudyRuns, runs: pd.DataFrame, own: list[str]) -> Iterator[dict[str, Any]]:
     losses = Losses(study_runs)
     for row in rows_of(runs):
         loss, difference = losses.of(str(row["run"])), losses.difference(row)
@@ -43,5 +42,5 @@ def _pieces(study_runs: StudyRuns, runs: pd.DataFrame, columns: list[str]) -> It
             "loss_mean": mean[ends[1:] - 1],
         } | ({} if difference is None else {"difference": np.maximum.reduceat(difference, starts)})
         for number, end in enumerate(ends[1:]):
-            known = {name: row[name] for name in columns}
+            known = {name: row[name] for name in own}
             yield known | {"step": int(end)} | {name: values[number] for name, values in parts.items()}

@@ -3,8 +3,8 @@
 import pandas as pd
 
 from ddp_hpc.analysis.columns import rows_of, varying
-from ddp_hpc.analysis.tables._frame import FLAG, FLOAT, TEXT, typed
-from ddp_hpc.analysis.tables._selection import judged
+from ddp_hpc.analysis.tables._frame import typed
+from ddp_hpc.analysis.tables._selection import with_exclusions
 from ddp_hpc.analysis.tables._stationarity import columns
 from ddp_hpc.config.spec import SPEC_COLUMNS
 from ddp_hpc.config.study import Study
@@ -12,7 +12,7 @@ from ddp_hpc.runs.schema import RUN
 from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Runs: every planned run, whatever became of it."
-JUDGED = True
+RANKED = True
 READ = (
     "steps",
     "train_s",
@@ -25,7 +25,7 @@ READ = (
     "reason",
 )
 
-_STEADY = {"step_low_s": FLOAT, "step_high_s": FLOAT, "drift_percent": FLOAT, "drifting": FLAG, "slow_ranks": TEXT}
+_STEADY = ("step_low_s", "step_high_s", "drift_percent", "drifting", "slow_ranks")
 _FOR_PROGRAMS = ("attempts", "step_low_s", "step_high_s", "drift_percent")
 
 
@@ -37,7 +37,7 @@ def build(study_runs: StudyRuns) -> pd.DataFrame:
     `drift_percent` the trend of its steps from the first to the last, `drifting` whether that is beyond their noise,
     `slow_ranks` names ranks whose own work takes longer than that of the others; null where it is not known.
     """
-    runs = judged(study_runs)
+    runs = with_exclusions(study_runs)
     steady = typed((columns(study_runs, row) for row in rows_of(runs)), _STEADY)
     runs = pd.concat([runs, steady.set_axis(runs.index)], axis="columns")
     runs["excluded"] = runs["excluded"].replace("", pd.NA)

@@ -13,53 +13,35 @@ from typing import Any
 import pandas as pd
 
 from ddp_hpc import perfmodel
-from ddp_hpc.analysis.columns import rows_of, split, standing
+from ddp_hpc.analysis.columns import rows_of, split, with_standing
 from ddp_hpc.analysis.tables import exchanges
-from ddp_hpc.analysis.tables._frame import FLAG, FLOAT, INT, TEXT, typed, types_of
+from ddp_hpc.analysis.tables._frame import columns, typed
+from ddp_hpc.analysis.tables._groups import Row
 from ddp_hpc.config import catalog
 from ddp_hpc.config.spec import SPEC_COLUMNS
-from ddp_hpc.config.study import Study
 from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Schemes: who computes and who moves what, and how fast that is; medians over the rounds."
 ON_REQUEST = True
+LEFT_OUT = columns(
+    "step_low_ms step_high_ms weak_efficiency_low weak_efficiency_high times_as_fast_low times_as_fast_high",
+    "slow_steps_share others_slow_steps_share",
+)
 
 ITEM_BYTES = {"float32": 4, "float64": 8}
 _WORDS = ("scheme", "computes", "moves_gradients", "moves_model", "gpu_data_path")
-_OF_EXCHANGES = {
-    "step_ms": "step_us",
-    "step_low_ms": "step_low_us",
-    "step_high_ms": "step_high_us",
-}
-_AS_THEY_ARE = (
-    "samples_per_s",
-    "weak_efficiency",
-    "weak_efficiency_low",
-    "weak_efficiency_high",
-    "times_as_fast",
-    "times_as_fast_low",
-    "times_as_fast_high",
-    "slow_steps_share",
-    "others_slow_steps_share",
+_OF_EXCHANGES = columns(  # times in ms here
+    "runs samples_per_s weak_efficiency weak_efficiency_low weak_efficiency_high",
+    "times_as_fast times_as_fast_low times_as_fast_high slow_steps_share others_slow_steps_share reference",
+    "interval_from oversubscribed reason",
 )
-_TYPES = (
-    dict.fromkeys(_WORDS, TEXT)
-    | {"runs": INT, "parameter_bytes": INT}
-    | dict.fromkeys(
-        (
-            "flop_per_parameter_byte",
-            "sent_bytes",
-            "sent_by_others_bytes",
-            "exchange_exposed_ms",
-            "bus_gb_per_s",
-            "link_share",
-        ),
-        FLOAT,
-    )
-    | dict.fromkeys((*_OF_EXCHANGES, *_AS_THEY_ARE), FLOAT)
-    | {"reference": TEXT, "interval_from": TEXT, "oversubscribed": FLAG, "reason": TEXT}
+_TIMES = ("step", "step_low", "step_high")
+_COLUMNS = columns(
+    *_WORDS,
+    "runs parameter_bytes flop_per_parameter_byte sent_bytes sent_by_others_bytes exchange_exposed_ms bus_gb_per_s",
+    "link_share step_ms step_low_ms step_high_ms",
+    *_OF_EXCHANGES[1:],
 )
-Row = dict[str, Any]
 
 
 def build(study_runs: StudyRuns) -> pd.DataFrame:
@@ -72,17 +54,15 @@ def build(study_runs: StudyRuns) -> pd.DataFrame:
     where steps go on beside it. `link_share`: that over the study's `rules: link_gb_per_s`, where ranks sit on several
     nodes: their links are then what the slowest part goes through.
     """
-    runs = study_runs.runs.copy()
-    runs["status"] = standing(runs)
     frame = exchanges.build(study_runs)
     axes = [name for name in SPEC_COLUMNS if name in frame]
-    groups = split(runs, axes)
     link = study_runs.study.rules.link_gb_per_s
+    groups = split(with_standing(study_runs.runs), axes)
     rows = (
         key | _row(one, group[group["status"] == "ok"], link)
         for one, (key, group) in zip(rows_of(frame), groups, strict=True)
     )
-    return typed(rows, types_of(axes) | _TYPES)
+    return typed(rows, [*axes, *_COLUMNS])
 
 
 def _row(one: Mapping[str, Any], ended: pd.DataFrame, link_gb_per_s: float | None) -> Row:
@@ -90,9 +70,7 @@ def _row(one: Mapping[str, Any], ended: pd.DataFrame, link_gb_per_s: float | Non
     row = {name: constants.get(name.upper()) for name in _WORDS}
     if catalog.asked(one["exchange"], "CUDA_AWARE", json.loads(one["exchange_options"])):
         row["gpu_data_path"] = "direct"
-    row |= {name: one[name] for name in ("runs", "reference", "interval_from", "oversubscribed", "reason")}
-    row |= {name: one[name] for name in _AS_THEY_ARE}
-    row |= {name: one[column] / 1e3 for name, column in _OF_EXCHANGES.items()}
+    row |= {name: one[name] for name in _OF_EXCHANGES} | {f"{name}_ms": one[f"{name}_us"] / 1e3 for name in _TIMES}
     if ended.empty:
         return row
     if constants.get("MAX_WORLD_SIZE") == 1:
@@ -127,9 +105,3 @@ def _sent(run: Mapping[str, Any], size: int) -> Row:
     formula, options = model
     cost = perfmodel.cost(formula, size, int(run["world_size"]), hosts=int(run["hosts"]), **options)
     return {"sent_bytes": cost.sent, "sent_by_others_bytes": cost.sent_by_others}
-
-
-def left_out(study: Study) -> list[str]:
-    """Return the columns that are not for reading."""
-    ends = [f"{name}_{end}" for name in ("weak_efficiency", "times_as_fast") for end in ("low", "high")]
-    return ["step_low_ms", "step_high_ms", *ends, "slow_steps_share", "others_slow_steps_share"]

@@ -6,36 +6,28 @@ telling these two apart. As there, times are means over the steps: parts add up 
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from ddp_hpc.analysis.columns import ordered, rows_of, split, standing, varying
-from ddp_hpc.analysis.intervals import Array, Interval, of_mean, over_runs
-from ddp_hpc.analysis.tables._frame import FLAG, FLOAT, INT, TEXT, typed, types_of
-from ddp_hpc.analysis.tables._ranks import provenance, rank_steps, why_null
-from ddp_hpc.config.comparability import SAME_WORK
-from ddp_hpc.config.study import Study
+from ddp_hpc.analysis.columns import step_columns, with_standing
+from ddp_hpc.analysis.intervals import Array, of_mean, over_runs
+from ddp_hpc.analysis.tables._frame import columns
+from ddp_hpc.analysis.tables._groups import Group, Row, by_group, spread
+from ddp_hpc.analysis.tables._steps import rank_steps, why_null
 from ddp_hpc.profiling.phases import PARTS
-from ddp_hpc.runs.statuses import in_words
 from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Times at a parameter server per step, at rank 0: means over the steps, then medians over the complete runs."
 ON_REQUEST = True
 
-GATHERING = ("gather_wait_s", "gather_move_s")
-TIMES = ("gather_s", *GATHERING, "average_s", "distribute_s")
-_TYPES = {
-    "runs": INT,
-    **dict.fromkeys(TIMES, FLOAT),
-    **{f"{name.removesuffix('_s')}_{end}_s": FLOAT for name in TIMES for end in ("low", "high")},
-    **{f"median_{name}": FLOAT for name in PARTS},
-    "server_share": FLOAT,
-    "interval_from": TEXT,
-    "oversubscribed": FLAG,
-    "reason": TEXT,
-}
+TIMES = ("gather", "gather_wait", "gather_move", "average", "distribute")
+_ENDS = [f"{name}_{end}_s" for name in TIMES for end in ("low", "high")]
+_MEDIANS = [f"median_{name}" for name in PARTS]
+LEFT_OUT = (*_ENDS, *_MEDIANS)
+_COLUMNS = columns(
+    "runs", *(f"{name}_s" for name in TIMES), *LEFT_OUT, "server_share interval_from oversubscribed reason"
+)
 
 
 def build(study_runs: StudyRuns) -> pd.DataFrame:
@@ -45,33 +37,25 @@ def build(study_runs: StudyRuns) -> pd.DataFrame:
     (`interval_from`). `median_..._s` are over the steps, so that single slow ones do not disturb them. `server_share`
     is the sum of gather, average and distribute over the step. What is not known is null, with the `reason`.
     """
-    runs = study_runs.runs.copy()
-    runs["status"] = standing(runs)
+    runs = with_standing(study_runs.runs)
     runs = runs[(runs["exchange"] != "none") & ((runs["status"] != "ok") | runs["gather_s"].notna())]
-    axes = ordered({*varying(runs), "exchange", "world_size", "batch_size"} - SAME_WORK - {"evaluate_every_steps"})
-    return typed((key | _row(study_runs, rows) for key, rows in split(runs, axes)), types_of(axes) | _TYPES)
+    return by_group(study_runs, runs, step_columns(runs), _COLUMNS, _measured)
 
 
-def _row(study_runs: StudyRuns, group: pd.DataFrame) -> dict[str, Any]:
-    ended = rows_of(group[group["status"] == "ok"])
-    if not ended:
-        words = ", ".join(sorted({in_words(str(status)) for status in group["status"]}))
-        return {"runs": 0, "reason": f"not complete: {words}"}
-    steps = [of_rank_0(study_runs, str(row["run"])) for row in ended]
-    found = {name: _over([of_mean(one[name]) for one in steps]) for name in TIMES}
+def _measured(group: Group) -> Row:
+    steps = [of_rank_0(group.study_runs, str(row["run"])) for row in group.ended]
+    found = {}
+    for name in TIMES:
+        within = [of_mean(one[f"{name}_s"]) for one in steps]
+        found[name] = over_runs([one.middle for one in within], within[0])
     medians = {name: over_runs([float(np.median(one[name])) for one in steps]).middle for name in PARTS}
     shares = [sum(float(one[name].mean()) for name in PARTS) / float(one["step_s"].mean()) for one in steps]
-    waited = np.isfinite(found["gather_wait_s"].middle)
-    return {
-        "runs": len(ended),
-        **{name: interval.middle for name, interval in found.items()},
-        **{f"{name.removesuffix('_s')}_low_s": interval.low for name, interval in found.items()},
-        **{f"{name.removesuffix('_s')}_high_s": interval.high for name, interval in found.items()},
+    waited = np.isfinite(found["gather_wait"].middle)
+    return {column: value for name in TIMES for column, value in spread(name, "_s", found[name]).items()} | {
         **{f"median_{name}": seconds for name, seconds in medians.items()},
         "server_share": over_runs(shares).middle,
-        "interval_from": found["gather_s"].basis,
-        "oversubscribed": any(pd.notna(row["oversubscribed"]) and row["oversubscribed"] for row in ended),
-        "reason": None if waited else f"waiting: {why_null(provenance(study_runs, ended[0]['run']), 'wait_s')}",
+        "interval_from": found["gather"].basis,
+        "reason": None if waited else f"waiting: {why_null(group.study_runs, group.run, 'wait_s')}",
     }
 
 
@@ -81,23 +65,6 @@ def of_rank_0(study_runs: StudyRuns, run: str) -> Mapping[str, Array]:
     Averaging what has come, rank 0 may wait for the last rank outside of gathering; of the waiting, what is within
     gathering counts.
     """
-    steps = rank_steps(study_runs, run, (*PARTS, "wait_s"))
-    gather_s, average_s, distribute_s = (steps[name][:, 0] for name in PARTS)
-    wait_s = np.minimum(steps["wait_s"][:, 0], gather_s)
-    return {
-        "step_s": steps["step_s"][:, 0],
-        "gather_s": gather_s,
-        "gather_wait_s": wait_s,
-        "gather_move_s": gather_s - wait_s,
-        "average_s": average_s,
-        "distribute_s": distribute_s,
-    }
-
-
-def _over(within: list[Interval]) -> Interval:
-    return over_runs([one.middle for one in within], within[0])
-
-
-def left_out(study: Study) -> list[str]:
-    """Return the columns that are not for reading: the ends of the intervals, and medians beside the means."""
-    return [name for name in _TYPES if name.endswith(("_low_s", "_high_s")) or name.startswith("median_")]
+    steps = {name: of_ranks[:, 0] for name, of_ranks in rank_steps(study_runs, run, (*PARTS, "wait_s")).items()}
+    wait_s = np.minimum(steps["wait_s"], steps["gather_s"])
+    return steps | {"gather_wait_s": wait_s, "gather_move_s": steps["gather_s"] - wait_s}

@@ -12,37 +12,24 @@ import numpy as np
 import pandas as pd
 
 from ddp_hpc.analysis.columns import ordered, rows_of, varying, with_standing
-from ddp_hpc.analysis.tables._frame import FLAG, FLOAT, INT, TEXT, typed, types_of
-from ddp_hpc.analysis.tables._ranks import RankSteps, provenance, rank_steps, why_null
-from ddp_hpc.config.study import Study
+from ddp_hpc.analysis.intervals import Array
+from ddp_hpc.analysis.tables._frame import columns, typed
+from ddp_hpc.analysis.tables._steps import provenance, rank_steps, why_null
 from ddp_hpc.profiling.phases import PHASES
 from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Stragglers: of each run the rank that keeps the others waiting most, and for how long."
+LEFT_OUT = ("run", "next_costs_s", "slow_steps_share")
 
 COSTS = 0.05  # of the training time: what a straggler costs at least
 TIMES_THE_NEXT = 2.0  # and how much more than any other rank
 
 # a rank is late at the exchange by what it does before: where it is slower than the others is the cause
 _BEFORE = ("data_s", "h2d_s", "forward_s", "backward_s", "update_s", "rest_s")
-_TYPES = {
-    "straggler": FLAG,
-    "rank": INT,
-    "host": TEXT,
-    "gpu": TEXT,
-    "core_set": TEXT,
-    "last_share": FLOAT,
-    "late_s": FLOAT,
-    "costs_s": FLOAT,
-    "costs_share": FLOAT,
-    "next_costs_s": FLOAT,
-    "slow_phase": TEXT,
-    "slower_s": FLOAT,
-    "waited_s": FLOAT,
-    "slow_steps_share": FLOAT,
-    "oversubscribed": FLAG,
-    "reason": TEXT,
-}
+_COLUMNS = columns(
+    "straggler rank host gpu core_set last_share late_s costs_s costs_share next_costs_s slow_phase slower_s waited_s",
+    "slow_steps_share oversubscribed reason",
+)
 
 
 def build(study_runs: StudyRuns) -> pd.DataFrame:
@@ -58,19 +45,17 @@ def build(study_runs: StudyRuns) -> pd.DataFrame:
     runs = with_standing(study_runs.runs)
     axes = ordered({*varying(runs), "exchange", "world_size"})
     several = runs[(runs["world_size"] > 1) & (runs["status"] == "ok")]
-    rows = [
-        {name: row[name] for name in axes} | {"run": row["run"]} | _row(study_runs, row) for row in rows_of(several)
-    ]
-    return typed(rows, types_of([*axes, "run"]) | _TYPES)
+    own = [*axes, "run"]
+    rows = [{name: row[name] for name in own} | _row(study_runs, row) for row in rows_of(several)]
+    return typed(rows, [*own, *_COLUMNS])
 
 
 def _row(study_runs: StudyRuns, run: Mapping[str, Any]) -> dict[str, Any]:
-    facts = provenance(study_runs, run["run"])
     steps = rank_steps(study_runs, run["run"], ("wait_s", *PHASES))
     known = np.isfinite(steps["wait_s"]).all(axis=1)
     about = {name: run[name] for name in ("slow_steps_share", "oversubscribed")}
     if not known.any():
-        return about | {"reason": f"waiting is not known: {why_null(facts, 'wait_s')}"}
+        return about | {"reason": f"waiting is not known: {why_null(study_runs, run['run'], 'wait_s')}"}
     wait_s = steps["wait_s"][known]
     last, late_s = np.argmin(wait_s, axis=1), np.partition(wait_s, 1, axis=1)[:, 1]
     all_steps = run["steps"] / len(wait_s)
@@ -80,7 +65,7 @@ def _row(study_runs: StudyRuns, run: Mapping[str, Any]) -> dict[str, Any]:
     share = worst_s / run["train_s"]
     return about | {
         "straggler": bool(share >= COSTS and worst_s >= TIMES_THE_NEXT * next_s),
-        **_place(facts, rank),
+        **_place(provenance(study_runs, run["run"]), rank),
         "last_share": float(mine.mean()),
         "late_s": float(np.median(late_s[mine])),
         "costs_s": worst_s,
@@ -112,7 +97,7 @@ def in_ranges(numbers: list[int]) -> str:
     return ",".join(f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts)
 
 
-def _cause(steps: RankSteps, rank: int) -> dict[str, Any]:
+def _cause(steps: Mapping[str, Array], rank: int) -> dict[str, Any]:
     longer = {}
     for phase in _BEFORE:
         mean_s = steps[phase].mean(axis=0)
@@ -122,8 +107,3 @@ def _cause(steps: RankSteps, rank: int) -> dict[str, Any]:
         return {}
     phase = max(longer, key=lambda name: longer[name])
     return {"slow_phase": phase.removesuffix("_s"), "slower_s": longer[phase]}
-
-
-def left_out(study: Study) -> list[str]:
-    """Return the columns that are not for reading."""
-    return ["run", "next_costs_s", "slow_steps_share"]

@@ -10,33 +10,24 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ddp_hpc.analysis.columns import key_of, ordered, rows_of, split, varying, with_standing
-from ddp_hpc.analysis.intervals import Interval, of_median, of_ratio, over_runs
-from ddp_hpc.analysis.tables._epochs import UNKNOWN, doubt, ended_well, spread, steps_per_epoch
-from ddp_hpc.analysis.tables._frame import FLAG, FLOAT, INT, TEXT, median, typed, types_of
-from ddp_hpc.analysis.tables._ranks import provenance, rank_steps, why_null
-from ddp_hpc.analysis.tables._stationarity import of_mean_step
-from ddp_hpc.config import catalog
-from ddp_hpc.config.comparability import SAME_WORK, SYNCHRONISATION_BASELINE, agreeing
-from ddp_hpc.config.study import Study
+from ddp_hpc.analysis.columns import step_columns, with_standing
+from ddp_hpc.analysis.intervals import Interval, of_median
+from ddp_hpc.analysis.tables._frame import columns, known, median
+from ddp_hpc.analysis.tables._groups import Counterparts, Group, Row, by_group, one_rank, over_pairs, spread
+from ddp_hpc.analysis.tables._steps import UNKNOWN_EPOCH, rank_steps, train_samples, why_null
+from ddp_hpc.config.comparability import SYNCHRONISATION_BASELINE
 from ddp_hpc.profiling.phases import PHASES
 from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Synchronisation of the gradients: exposed exchange per step and per epoch; medians over the complete runs."
 ON_REQUEST = True
+LEFT_OUT = ("wait_s", "move_s", "exchange_busy_s", "over_none_low", "over_none_high")
 
-_TYPES = {
-    "runs": INT,
-    **dict.fromkeys(("sync_s", "sync_low_s", "sync_high_s", "wait_s", "move_s", "exchange_busy_s"), FLOAT),
-    "steps_per_epoch": FLOAT,
-    **dict.fromkeys(("sync_per_epoch_s", "sync_per_epoch_low_s", "sync_per_epoch_high_s"), FLOAT),
-    **dict.fromkeys(("sync_share", "data_share", "over_none", "over_none_low", "over_none_high"), FLOAT),
-    "interval_from": TEXT,
-    "slow_steps_share": FLOAT,
-    "oversubscribed": FLAG,
-    "reason": TEXT,
-}
-Row = dict[str, Any]
+_COLUMNS = columns(
+    "runs sync_s sync_low_s sync_high_s wait_s move_s exchange_busy_s steps_per_epoch",
+    "sync_per_epoch_s sync_per_epoch_low_s sync_per_epoch_high_s sync_share data_share",
+    "over_none over_none_low over_none_high interval_from slow_steps_share oversubscribed reason",
+)
 
 
 def build(study_runs: StudyRuns) -> pd.DataFrame:
@@ -49,40 +40,32 @@ def build(study_runs: StudyRuns) -> pd.DataFrame:
     batch per rank and seed: at one rank, what the exchange costs by itself. Intervals as in the table of phases.
     """
     runs = with_standing(study_runs.runs)
-    axes = ordered({*varying(runs), "exchange", "world_size", "batch_size"} - SAME_WORK)
-    alone = runs[(runs["exchange"] == "none") & (runs["world_size"] == 1) & (runs["status"] == "ok")]
-    baselines = {_key(row): row for row in rows_of(alone)}
-    groups = split(runs[runs["exchange"] != "none"], axes)
-    return typed((key | _row(study_runs, group, baselines) for key, group in groups), types_of(axes) | _TYPES)
+    alone = Counterparts(one_rank(runs), SYNCHRONISATION_BASELINE)
+    exchanging = runs[runs["exchange"] != "none"]
+    return by_group(study_runs, exchanging, step_columns(runs), _COLUMNS, lambda group: _measured(group, alone))
 
 
-def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    return key_of(row, agreeing(SYNCHRONISATION_BASELINE))
-
-
-def _row(study_runs: StudyRuns, group: pd.DataFrame, baselines: Mapping[tuple[Any, ...], Row]) -> Row:
-    rows, reason = ended_well(group)
-    if not rows:
-        return {"runs": 0, "reason": reason}
-    if not catalog.constants("exchange", rows[0]["exchange"])["SYNCHRONOUS"]:
-        return {"runs": len(rows), "reason": "each rank takes its steps by itself"}
-    known = [float(row["exchange_exposed_s"]) for row in rows if pd.notna(row["exchange_exposed_s"])]
-    steps = steps_per_epoch(study_runs, rows)
-    sync = over_runs(known, _within(study_runs, rows[0]["run"]) if len(known) == 1 else None)
-    reasons = [] if steps else [UNKNOWN]
-    if not known:
-        reasons.append(why_null(provenance(study_runs, rows[0]["run"]), "exchange_exposed_s"))
+def _measured(group: Group, alone: Counterparts) -> Row:
+    if group.by_itself:
+        return group.by_itself
+    first, synced = group.ended[0], known(row["exchange_exposed_s"] for row in group.ended)
+    samples = train_samples(group.study_runs, group.ended)
+    steps = samples / (first["world_size"] * first["batch_size"]) if samples else None
+    sync = group.over_runs(synced, _within)
+    reasons = [] if steps else [UNKNOWN_EPOCH]
+    if not synced:
+        reasons.append(why_null(group.study_runs, group.run, "exchange_exposed_s"))
+    pairs = alone.pairs(group.ended)
+    ratios = [_mean_step_s(row) / _mean_step_s(base) for row, base in pairs]
     return {
-        "runs": len(rows),
         **spread("sync", "_s", sync),
-        **{name: median(row[name] for row in rows) for name in ("wait_s", "move_s", "exchange_busy_s")},
+        **{name: group.median(name) for name in ("wait_s", "move_s", "exchange_busy_s")},
         "steps_per_epoch": steps,
-        **spread("sync_per_epoch", "_s", sync, steps),
-        "sync_share": median(_share(row, ["exchange_exposed_s"]) for row in rows),
-        "data_share": median(_share(row, ["data_s", "h2d_s"]) for row in rows),
-        **spread("over_none", "", _over_none(study_runs, rows, baselines)),
-        "interval_from": sync.basis if known else None,
-        **doubt(rows),
+        **(spread("sync_per_epoch", "_s", sync.each(lambda seconds: steps * seconds)) if steps else {}),
+        "sync_share": median(_share(row, ["exchange_exposed_s"]) for row in group.ended),
+        "data_share": median(_share(row, ["data_s", "h2d_s"]) for row in group.ended),
+        **spread("over_none", "", over_pairs(group.study_runs, ratios, pairs)),
+        "interval_from": sync.basis if synced else None,
         "reason": "; ".join(reasons) or None,
     }
 
@@ -95,23 +78,10 @@ def _within(study_runs: StudyRuns, run: str) -> Interval:
 
 
 def _share(row: Mapping[str, Any], parts: Sequence[str]) -> float | None:
-    whole = sum(float(row[name]) for name in (*PHASES, "forward_backward_s") if pd.notna(row[name]))
-    found = [row[name] for name in parts]
-    return sum(map(float, found)) / whole if whole > 0 and all(map(pd.notna, found)) else None
-
-
-def _over_none(study_runs: StudyRuns, rows: list[Row], baselines: Mapping[tuple[Any, ...], Row]) -> Interval:
-    pairs = [(row, baselines[_key(row)]) for row in rows if _key(row) in baselines]
-    ratios = [_mean_step_s(row) / _mean_step_s(base) for row, base in pairs]
-    if len(pairs) != 1:
-        return over_runs(ratios)
-    return over_runs(ratios, of_ratio(*(of_mean_step(study_runs, run["run"]) for run in pairs[0])))
+    whole = sum(known(row[name] for name in (*PHASES, "forward_backward_s")))
+    found = known(row[name] for name in parts)
+    return sum(found) / whole if whole > 0 and len(found) == len(parts) else None
 
 
 def _mean_step_s(row: Mapping[str, Any]) -> float:
     return float(row["train_s"]) / float(row["steps"])
-
-
-def left_out(study: Study) -> list[str]:
-    """Return the columns that are not for reading."""
-    return ["wait_s", "move_s", "exchange_busy_s", "over_none_low", "over_none_high"]

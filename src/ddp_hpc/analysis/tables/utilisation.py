@@ -10,35 +10,27 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ddp_hpc.analysis.columns import ordered, rows_of, split, varying
-from ddp_hpc.analysis.tables._curve import whole_curve
-from ddp_hpc.analysis.tables._frame import FLAG, FLOAT, INT, TEXT, typed, types_of
-from ddp_hpc.config.comparability import SAME_WORK
-from ddp_hpc.config.study import Study
+from ddp_hpc.analysis.columns import step_columns
+from ddp_hpc.analysis.tables._frame import columns, known, largest, median
+from ddp_hpc.analysis.tables._groups import Group, Row, by_group
+from ddp_hpc.analysis.tables._steps import provenance, whole_curve
 from ddp_hpc.profiling.phases import PHASES
 from ddp_hpc.runs import records
 from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Utilisation and energy: medians over the complete runs; the learning rate and the seed change no work."
 OF_GPUS = True
+LEFT_OUT = ("flop_per_s", "samples_per_s", "nvlink_tx_bytes_per_s", "pcie_tx_bytes_per_s", "energy_method")
 
-MEDIANS = (
-    "gpu_utilisation_mean",
-    "power_mean_w",
-    "sm_clock_mean_mhz",
-    "throttled_share",
-    "mfu",
-    "flop_per_s",
-    "samples_per_s",
-    "energy_per_sample_j",
-    "energy_idle_share",
-    "nvlink_tx_bytes_per_s",
-    "pcie_tx_bytes_per_s",
+MEDIANS = columns(
+    "gpu_utilisation_mean power_mean_w sm_clock_mean_mhz throttled_share mfu flop_per_s samples_per_s",
+    "energy_per_sample_j energy_idle_share nvlink_tx_bytes_per_s pcie_tx_bytes_per_s",
 )
-_TYPES = (
-    {"runs": INT, "gpus": INT}
-    | dict.fromkeys((*MEDIANS, "samples_per_s_per_rank", "exchange_share", "cpu_energy_per_sample_j"), FLOAT)
-    | {"energy_to_target_j": FLOAT, "energy_method": TEXT, "oversubscribed": FLAG, "reason": TEXT}
+_COLUMNS = columns(
+    "runs gpus",
+    *MEDIANS,
+    "samples_per_s_per_rank exchange_share cpu_energy_per_sample_j energy_to_target_j energy_method oversubscribed",
+    "reason",
 )
 _EXPLAINED = ("gpu_utilisation_mean", "energy_j", "mfu")
 
@@ -50,36 +42,29 @@ def build(study_runs: StudyRuns) -> pd.DataFrame:
     the loss, over the study's `loss_window`, first was at most its `loss_threshold`: the least of the row's runs that
     got there; null without a threshold. `reason` says why usage, energy and MFU are null.
     """
-    runs = study_runs.runs
-    axes = ordered({*varying(runs), "exchange", "world_size", "batch_size"} - SAME_WORK)
-    types = types_of(axes) | _TYPES
-    return typed((key | _row(study_runs, rows[rows["status"] == "ok"]) for key, rows in split(runs, axes)), types)
+    return by_group(
+        study_runs, study_runs.runs, step_columns(study_runs.runs), _COLUMNS, _measured, lambda _: "no complete run"
+    )
 
 
-def _row(study_runs: StudyRuns, ended: pd.DataFrame) -> dict[str, Any]:
-    if ended.empty:
-        return {"runs": 0, "reason": "no complete run"}
-    to_target = [joules for run in rows_of(ended) if (joules := energy_to_target_j(study_runs, run)) is not None]
-    methods = sorted(ended["energy_method"].dropna().unique())
-    seen = ended["samples_seen"].astype("Float64")
-    return {name: ended[name].median() for name in MEDIANS} | {
-        "runs": len(ended),
-        "gpus": ended["gpus"].max(),
-        "samples_per_s_per_rank": (ended["samples_per_s"] / ended["world_size"]).median(),
-        "exchange_share": exposed_share(ended),
-        "cpu_energy_per_sample_j": (ended["cpu_energy_j"].astype("Float64") / seen).median(),
-        "energy_to_target_j": min(to_target, default=None),
-        "energy_method": ", ".join(map(str, methods)) or None,
-        "oversubscribed": bool(ended["oversubscribed"].fillna(False).any()),
-        "reason": _why(study_runs, rows_of(ended)),
+def _measured(group: Group) -> Row:
+    ended = group.ended
+    gpus = largest(row["gpus"] for row in ended)
+    return {name: group.median(name) for name in MEDIANS} | {
+        "gpus": None if gpus is None else int(gpus),
+        "samples_per_s_per_rank": median(row["samples_per_s"] / row["world_size"] for row in ended),
+        "exchange_share": _exposed_share(pd.DataFrame(ended)),
+        "cpu_energy_per_sample_j": median(row["cpu_energy_j"] / row["samples_seen"] for row in ended),
+        "energy_to_target_j": min(known(energy_to_target_j(group.study_runs, row) for row in ended), default=None),
+        "energy_method": ", ".join(sorted({row["energy_method"] for row in ended if row["energy_method"]})) or None,
+        "reason": _why(group.study_runs, ended),
     }
 
 
-def exposed_share(runs: pd.DataFrame) -> float | None:
+def _exposed_share(runs: pd.DataFrame) -> float | None:
     """Return the median over runs of exchange_exposed_s over the sum of the phases; None where that is not known."""
     whole = runs[[*PHASES, "forward_backward_s"]].astype("float64").sum(axis=1)
-    share = (runs["exchange_exposed_s"].astype("float64") / whole.where(whole > 0)).median()
-    return None if pd.isna(share) else float(share)
+    return median(runs["exchange_exposed_s"].astype("float64") / whole.where(whole > 0))
 
 
 def energy_to_target_j(study_runs: StudyRuns, run: Mapping[str, Any]) -> float | None:
@@ -104,22 +89,12 @@ def energy_to_target_j(study_runs: StudyRuns, run: Mapping[str, Any]) -> float |
     return float(sum(rises)) if rises else None
 
 
-def _why(study_runs: StudyRuns, ended: list[dict[str, Any]]) -> str | None:
+def _why(study_runs: StudyRuns, ended: list[Row]) -> str | None:
     """Return why columns are null, each reason once, in words of the first run that has it."""
-    found: dict[str, list[str]] = {}
+    found: dict[str, dict[str, None]] = {}
     for run in ended:
-        lacking = [name for name in _EXPLAINED if pd.isna(run[name])]
-        if not lacking:
-            continue
-        notes = records.read_metadata(study_runs.store.file(str(run["run"]))).get("provenance", {})
-        for name in lacking:
-            why = notes.get("null_columns", {}).get(name, "not recorded")
-            found.setdefault(why, [])
-            if name not in found[why]:
-                found[why].append(name)
+        if lacking := [name for name in _EXPLAINED if pd.isna(run[name])]:
+            reasons = provenance(study_runs, str(run["run"])).get("null_columns", {})
+            for name in lacking:
+                found.setdefault(reasons.get(name, "not recorded"), {})[name] = None
     return "; ".join(f"{', '.join(names)}: {why}" for why, names in found.items()) or None
-
-
-def left_out(study: Study) -> list[str]:
-    """Return the columns that are not for reading."""
-    return ["flop_per_s", "samples_per_s", "nvlink_tx_bytes_per_s", "pcie_tx_bytes_per_s", "energy_method"]

@@ -5,41 +5,27 @@ A step should be as long as at the smaller world size if the batch per rank is t
 of the ranks if the global batch is (strong). What it is longer than that, over its length, is the efficiency lost.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from ddp_hpc.analysis.columns import key_of, ordered, rows_of, split, varying, with_standing
+from ddp_hpc.analysis.columns import rows_of, split, step_columns, with_standing
 from ddp_hpc.analysis.tables._bars import BARS, NO_CLOCKS, Split, bars_of, sentence, split_of
-from ddp_hpc.analysis.tables._frame import FLAG, FLOAT, INT, TEXT, largest, typed, types_of
+from ddp_hpc.analysis.tables._frame import columns, typed
+from ddp_hpc.analysis.tables._groups import Counterparts, Row, doubt, not_complete, one_rank
 from ddp_hpc.config import catalog
-from ddp_hpc.config.comparability import EXPOSED_BASELINE, SAME_WORK, agreeing
-from ddp_hpc.config.study import Study
-from ddp_hpc.runs.statuses import in_words
+from ddp_hpc.config.comparability import EXPOSED_BASELINE
 from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Efficiency waterfall: where the time of a step goes that is lost at a larger world size."
+LEFT_OUT = ("from_step_s", "lost_s", "pairs", "slow_steps_share")
 
-_TYPES = {
-    "kind": TEXT,
-    "from_exchange": TEXT,
-    "from_world_size": INT,
-    "pairs": INT,
-    "from_step_s": FLOAT,
-    "step_s": FLOAT,
-    "efficiency": FLOAT,
-    "bar": TEXT,
-    "lost_s": FLOAT,
-    "lost_efficiency": FLOAT,
-    "sentence": TEXT,
-    "slow_steps_share": FLOAT,
-    "oversubscribed": FLAG,
-    "reason": TEXT,
-}
-Row = dict[str, Any]
+_COLUMNS = columns(
+    "kind from_exchange from_world_size pairs from_step_s step_s efficiency bar lost_s lost_efficiency sentence",
+    "slow_steps_share oversubscribed reason",
+)
 
 
 @dataclass(frozen=True)
@@ -62,7 +48,7 @@ def build(study_runs: StudyRuns) -> pd.DataFrame:
     """
     runs = with_standing(study_runs.runs)
     runs["global_batch_size"] = runs["world_size"] * runs["batch_size"]
-    axes = ordered({*varying(runs), "exchange", "world_size", "batch_size"} - SAME_WORK)
+    axes = step_columns(runs)
     splits: dict[str, Split | None] = {}
     rows: list[Row] = []
     for key, group in split(runs[runs["world_size"] > 1], axes):
@@ -73,42 +59,33 @@ def build(study_runs: StudyRuns) -> pd.DataFrame:
             for bar in _rows(study_runs, pairs, kind, splits)
         ]
         rows += [key | row for row in found or [{"kind": "weak"} | _why_none(runs, rows_of(group))]]
-    return typed(rows, types_of(axes) | _TYPES)
+    return typed(rows, [*axes, *_COLUMNS])
 
 
 def _comparisons(runs: pd.DataFrame, lasts: list[Row], kind: str) -> Iterator[tuple[Row, list[Pair]]]:
     """Yield with what the runs of a point are compared: one rank without exchange, and the next smaller world size."""
-    done = rows_of(runs[runs["status"] == "ok"])
-    ended = [row for row in lasts if row["status"] == "ok"]
-    ranks, exchange = lasts[0]["world_size"], (lasts[0]["exchange"], lasts[0]["exchange_options"])
-    same = [row for row in done if (row["exchange"], row["exchange_options"]) == exchange]
-    alone = _by_key([row for row in same if row["world_size"] == 1], kind)
-    none = _by_key([row for row in done if row["exchange"] == "none" and row["world_size"] == 1], kind)
-    smaller = {row["world_size"] for row in same if 1 < row["world_size"] < ranks}
-    firsts = [("none", 1, none), *((exchange[0], n, _by_key(_of(same, n), kind)) for n in sorted(smaller)[-1:])]
-    for name, n, by_key in firsts:
+    done = runs[runs["status"] == "ok"]
+    ended, last = [row for row in lasts if row["status"] == "ok"], lasts[0]
+    same = done[(done["exchange"] == last["exchange"]) & (done["exchange_options"] == last["exchange_options"])]
+    alone = _counterparts(same[same["world_size"] == 1], kind)
+    smaller = same["world_size"][(same["world_size"] > 1) & (same["world_size"] < last["world_size"])]
+    firsts = [("none", 1, one_rank(done))]
+    if len(smaller):
+        firsts.append((last["exchange"], smaller.max(), same[same["world_size"] == smaller.max()]))
+    for name, n, those in firsts:
         pairs = [
-            Pair(first, alone.get(_key(last, kind)) if name == "none" else None, last)
-            for last in ended
-            if (first := by_key.get(_key(last, kind)))
+            Pair(first, alone.of(last) if name == "none" else None, last)
+            for last, first in _counterparts(those, kind).pairs(ended)
         ]
         if pairs:
             yield {"from_exchange": name, "from_world_size": n}, pairs
 
 
-def _of(rows: list[Row], world_size: int) -> list[Row]:
-    return [row for row in rows if row["world_size"] == world_size]
-
-
-def _key(row: Mapping[str, Any], kind: str) -> tuple[Any, ...]:
-    """Return what two runs have in common that can be compared: of weak scaling the batch per rank."""
+def _counterparts(runs: pd.DataFrame, kind: str) -> Counterparts:
+    """Return runs by what those have in common with them that can be compared: of weak scaling the batch per rank."""
     if kind == "strong":
-        return key_of(row, [*agreeing(EXPOSED_BASELINE | {"batch_size"}), "global_batch_size"])
-    return key_of(row, agreeing(EXPOSED_BASELINE))
-
-
-def _by_key(rows: list[Row], kind: str) -> dict[tuple[Any, ...], Row]:
-    return {_key(row, kind): row for row in rows}
+        return Counterparts(runs, EXPOSED_BASELINE | {"batch_size"}, ["global_batch_size"])
+    return Counterparts(runs, EXPOSED_BASELINE)
 
 
 def _rows(study_runs: StudyRuns, pairs: list[Pair], kind: str, splits: dict[str, Split | None]) -> list[Row]:
@@ -139,8 +116,7 @@ def _rows(study_runs: StudyRuns, pairs: list[Pair], kind: str, splits: dict[str,
         "from_step_s": should_s,
         "step_s": step_s,
         "efficiency": should_s / step_s,
-        "slow_steps_share": largest(run["slow_steps_share"] for pair in pairs for run in (pair.first, pair.last)),
-        "oversubscribed": any(_marked(run) for pair in pairs for run in (pair.first, pair.last)),
+        **doubt(run for pair in pairs for run in (pair.first, pair.last)),
     }
     return [
         common
@@ -174,22 +150,10 @@ def _reasons(pairs: list[Pair], last: Split) -> dict[str, str]:
     return {"wrapper": wrapper, "waiting": waiting, "clock drop": NO_CLOCKS}
 
 
-def _marked(row: Mapping[str, Any]) -> bool:
-    return bool(pd.notna(row["oversubscribed"]) and row["oversubscribed"])
-
-
 def _why_none(runs: pd.DataFrame, lasts: list[Row]) -> Row:
     if all(row["status"] != "ok" for row in lasts):
-        words = ", ".join(sorted({in_words(str(row["status"])) for row in lasts}))
-        return {"pairs": 0, "reason": f"not complete: {words}"}
-    wanted = {_key(row, "weak") for row in lasts}
-    bases = runs[(runs["exchange"] == "none") & (runs["world_size"] == 1)]
-    if any(_key(row, "weak") in wanted for row in rows_of(bases)):
+        return {"pairs": 0, "reason": not_complete(lasts)}
+    if any(map(_counterparts(one_rank(runs), "weak").of, lasts)):
         return {"pairs": 0, "reason": "exchange none at world_size 1 has not ended well"}
     batch = lasts[0]["batch_size"]
     return {"pairs": 0, "reason": f"exchange none at world_size 1 with batch_size {batch} is not planned"}
-
-
-def left_out(study: Study) -> list[str]:
-    """Return the columns that are not for reading."""
-    return ["from_step_s", "lost_s", "pairs", "slow_steps_share"]

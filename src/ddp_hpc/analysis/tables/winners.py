@@ -7,18 +7,18 @@ lists the points whose area is not larger beyond doubt (see `_doubt.compare`).
 import pandas as pd
 
 from ddp_hpc.analysis.columns import search_columns
-from ddp_hpc.analysis.tables._selection import judged_points, numbers, pick_winners
+from ddp_hpc.analysis.tables._selection import numbers, pick_winners, ranked_points
 from ddp_hpc.config.study import Study
 from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Winners: the point of the search with the least loss area, for each group."
-JUDGED = True
+RANKED = True
 COUNTS = ("repeats", "cannot_be_told_from_count", "excluded_points", "runs", "excluded_runs", "winner_runs")
 
 
 def build(study_runs: StudyRuns) -> pd.DataFrame:
     """Return one row per group: its winner, the margin to the second, who cannot be told from it, who is excluded."""
-    candidates, groups, search = judged_points(study_runs)
+    candidates, groups, search = ranked_points(study_runs)
     return pick_winners(candidates, groups, search, study_runs.study.rules.area_noise)
 
 

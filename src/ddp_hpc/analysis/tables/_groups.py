@@ -1,0 +1,155 @@
+"""What most tables do: take runs of one kind together, find what each is compared with, and say what is not known."""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from ddp_hpc.analysis.columns import key_of, rows_of, split
+from ddp_hpc.analysis.intervals import Interval, of_ratio, over_runs
+from ddp_hpc.analysis.tables._frame import largest, median, typed
+from ddp_hpc.analysis.tables._stationarity import of_mean_step
+from ddp_hpc.config import catalog
+from ddp_hpc.config.comparability import agreeing
+from ddp_hpc.runs.statuses import in_words
+from ddp_hpc.runs.study_runs import StudyRuns
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs of one kind: all that are planned, and those that have ended well, at least one."""
+
+    study_runs: StudyRuns
+    planned: list[Row]
+    ended: list[Row]
+
+    @property
+    def run(self) -> str:
+        """The first run that has ended well."""
+        return str(self.ended[0]["run"])
+
+    @property
+    def by_itself(self) -> Row:
+        """The row of an exchange whose ranks do not take their steps together; empty of any other."""
+        synchronous = catalog.constants("exchange", self.ended[0]["exchange"])["SYNCHRONOUS"]
+        unknown = dict.fromkeys(("slow_steps_share", "oversubscribed"))
+        return {} if synchronous else unknown | {"reason": "each rank takes its steps by itself"}
+
+    def median(self, name: str) -> float | None:
+        """Return the median of a column; None if no run has it."""
+        return median(row[name] for row in self.ended)
+
+    def over_runs(self, values: Sequence[float], within: Callable[[StudyRuns, str], Interval]) -> Interval:
+        """Return the median of a value per run and its interval, that within the first run if it is the only one."""
+        return over_runs(values, within(self.study_runs, self.run) if len(values) == 1 else None)
+
+
+def by_group(
+    study_runs: StudyRuns,
+    runs: pd.DataFrame,
+    axes: list[str],
+    names: Iterable[str],
+    measured: Callable[[Group], Row],
+    why_none: Callable[[list[Row]], str] | None = None,
+) -> pd.DataFrame:
+    """Return a table with a row for each group of runs with the same values of `axes`.
+
+    Args:
+        study_runs: of the study.
+        runs: with their standing as status.
+        axes: the first columns.
+        names: the columns beside these; of those that it has, `runs`, `slow_steps_share` (the largest of the runs),
+            `oversubscribed` (any) and the `reason` of a group of which no run has ended well are filled in here.
+        measured: returns the other columns of a group.
+        why_none: returns the reason of a group of which no run has ended well; by default `not_complete`.
+    """
+
+    def rows() -> Iterator[Row]:
+        for key, part in split(runs, axes):
+            planned = rows_of(part)
+            ended = [row for row in planned if row["status"] == "ok"]
+            if ended:
+                yield key | {"runs": len(ended)} | doubt(ended) | measured(Group(study_runs, planned, ended))
+            else:
+                yield key | {"runs": 0, "reason": (why_none or not_complete)(planned)}
+
+    return typed(rows(), [*axes, *names])
+
+
+def not_complete(rows: Iterable[Row]) -> str:
+    """Return how runs have ended, or that they have not, as a reason."""
+    return not_complete_in_order(sorted(rows, key=lambda row: in_words(str(row["status"]))))
+
+
+def not_complete_in_order(rows: Iterable[Row]) -> str:
+    """Return `not_complete` in the order of the runs."""
+    return f"not complete: {statuses(rows)}"
+
+
+def statuses(rows: Iterable[Row]) -> str:
+    """Return the statuses of runs as people read them, each once."""
+    return ", ".join(dict.fromkeys(in_words(str(row["status"])) for row in rows))
+
+
+def doubt(rows: Iterable[Row]) -> Row:
+    """Return the columns that tell whether times of runs are to be trusted."""
+    listed = list(rows)
+    return {
+        "slow_steps_share": largest(row.get("slow_steps_share") for row in listed),
+        "oversubscribed": any(row["oversubscribed"] for row in listed),
+    }
+
+
+def one_rank(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the runs of one rank without exchange: what others are compared with."""
+    return runs[(runs["exchange"] == "none") & (runs["world_size"] == 1)]
+
+
+class Counterparts:
+    """Runs, found by what others have in common with them.
+
+    Args:
+        runs: of several that have the same in common, one that has ended well counts, the last of these.
+        may_differ: the columns of a spec in which runs may differ from their counterparts (`config.comparability`).
+        also: columns beside the spec's in which they may not.
+    """
+
+    def __init__(self, runs: pd.DataFrame, may_differ: Collection[str], also: Sequence[str] = ()) -> None:
+        self._columns = [*agreeing(may_differ), *also]
+        rows = sorted(rows_of(runs), key=lambda row: bool(row["status"] == "ok"))
+        self._found = {self._key(row): row for row in rows}
+
+    def _key(self, row: Mapping[str, Any]) -> tuple[Any, ...]:
+        return key_of(row, self._columns)
+
+    def of(self, row: Mapping[str, Any]) -> Row | None:
+        """Return the counterpart of a run, whatever became of it; None if there is none."""
+        return self._found.get(self._key(row))
+
+    def pairs(self, rows: Iterable[Row]) -> list[tuple[Row, Row]]:
+        """Return those runs whose counterpart has ended well, each with it."""
+        found = ((row, self.of(row)) for row in rows)
+        return [(row, other) for row, other in found if other is not None and other["status"] == "ok"]
+
+
+def spread(name: str, unit: str, interval: Interval, values: Sequence[float] = ()) -> Row:
+    """Return a middle and its ends as columns, `step_s`, `step_low_s`, `step_high_s`, and those of `values`, if any."""
+    found = {f"{name}{unit}": interval.middle, f"{name}_low{unit}": interval.low, f"{name}_high{unit}": interval.high}
+    return found | ({f"{name}_least{unit}": min(values), f"{name}_largest{unit}": max(values)} if values else {})
+
+
+def over_pairs(study_runs: StudyRuns, ratios: Sequence[float], pairs: Sequence[tuple[Row, Row]]) -> Interval:
+    """Return the median ratio and its interval, within the two runs if there is one pair.
+
+    Args:
+        study_runs: of the study.
+        ratios: of each pair.
+        pairs: the runs whose mean steps stand above and below the line.
+    """
+    alone = None
+    if len(pairs) == 1 and pairs[0][0]["run"] != pairs[0][1]["run"]:
+        alone = of_ratio(*(of_mean_step(study_runs, row["run"]) for row in pairs[0]))
+    return over_runs(ratios, alone)
