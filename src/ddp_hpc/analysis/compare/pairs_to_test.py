@@ -31,8 +31,8 @@ class Question:
     metric: str  # a column of the run record
     rows_a: list[Row]  # the runs that have it, of set A
     rows_b: list[Row]  # of set B
-    # A and B, or one of the differences of pairs of equal seeds: of logarithms for a metric of `TIMES`, else relative to
-    # the mean of A. None where it cannot be judged.
+    # A and B, or one of the differences of pairs of equal seeds: of logarithms for a metric of `TIMES`, else relative
+    # to the mean of A. None where it cannot be judged.
     arms: tuple[Arm, ...] = ()
     reason: str = ""  # why it cannot be judged
 
