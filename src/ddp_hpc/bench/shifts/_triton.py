@@ -34,7 +34,7 @@ def _wait_for(flags, first, end):
 
 
 @triton.jit(do_not_specialize=["length", "cols", "pieces"])  # one kernel for all shapes
-def _right(buffer, drawn, flags, length, cols, pieces, size: tl.constexpr):
+def _right(buffer, drawn, flags, length, cols, pieces, size: tl.constexpr):  # noqa: PLR0917  (a kernel)
     piece = (pieces - 1 - tl.atomic_add(drawn, 1)).to(tl.int64)
     at = piece * size + tl.arange(0, size)
     inside = at < length
