@@ -225,20 +225,6 @@ def bytes_sent(formula: str, size: float, world_size: int, *, busiest: bool = Tr
     return found.sent if busiest else found.sent_by_others
 
 
-def messages_sent(formula: str, size: float, world_size: int, **options: int | None) -> float:
-    """Return how many messages the busiest rank sends in one exchange."""
-    return cost(formula, size, world_size, **options).messages
-
-
-def exposed_time(exchange_s: float, backward_s: float, buckets: int) -> float:
-    """Return for how long an exchange outlasts the backward pass beside which it goes on, in s.
-
-    The backward pass finishes `buckets` equal buckets one after another, and each is exchanged when it is finished
-    and the one before is through: at least the last one is exposed.
-    """
-    return max(exchange_s / buckets, exchange_s - backward_s * (1 - 1 / buckets))
-
-
 def bus_bandwidth(size: float, seconds: float, world_size: int) -> float | None:
     """Return size / seconds x 2(n-1)/n in B/s, comparable with the link whatever n is; None for one rank.
 

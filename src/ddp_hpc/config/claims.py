@@ -11,11 +11,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
 from ddp_hpc.config.catalog import canonical
-from ddp_hpc.config.claim_quantity import (
-    DIRECTIONS,
-    Cells,
-    Ours,
-)
+from ddp_hpc.config.claim_quantity import DIRECTIONS, Cells, Ours
 from ddp_hpc.config.errors import given, unknown
 from ddp_hpc.config.types import STRICT, Float, OneOf, Positive, Real, Spelling
 from ddp_hpc.config.yaml_file import Key

@@ -109,12 +109,7 @@ def curves(parts: Sequence[RankPart], synchronous: bool = True, overlaps: bool =
     if overlaps and len(parts) > 1 and not overlapped_s.any():
         busy_s = np.full(busy_s.shape, np.nan)
     return RankCurves(
-        rank_losses=losses[:last],
-        phases_s=phases_s,
-        parts_s=parts_s,
-        wait_s=wait_s,
-        busy_s=busy_s,
-        fused=fused,
+        rank_losses=losses[:last], phases_s=phases_s, parts_s=parts_s, wait_s=wait_s, busy_s=busy_s, fused=fused
     )
 
 

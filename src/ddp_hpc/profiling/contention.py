@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ddp_hpc.system.files import text_of
+
 PROC = Path("/proc")
 _IDLE = (3, 4)  # columns of /proc/stat: idle, iowait; the last two, guests', are part of the first two
 _COUNTED = 8
@@ -39,25 +41,18 @@ class Contention:
 
 def read(proc: Path = PROC) -> CpuTimes:
     """Return what has been counted until now."""
-    waited = {}
-    for task in (proc / "self" / "task").glob("[0-9]*"):
-        try:
-            waited[int(task.name)] = int((task / "schedstat").read_text().split()[1]) / 1e9
-        except (OSError, ValueError, IndexError):  # the thread has ended, or nobody counts
-            continue
+    counted = {int(task.name): text_of(task / "schedstat").split() for task in (proc / "self" / "task").glob("[0-9]*")}
+    # without its numbers a thread has ended, or nobody counts
+    waited = {thread: int(words[1]) / 1e9 for thread, words in counted.items() if len(words) > 1}
     return CpuTimes(waited or None, _busy_s(proc / "stat"), time.process_time())
 
 
 def _busy_s(file: Path) -> dict[int, float] | None:
-    try:
-        lines = [line.split() for line in file.read_text().splitlines()]
-        ticks = {
-            int(name[3:]): sum(int(value) for at, value in enumerate(values[:_COUNTED]) if at not in _IDLE)
-            for name, *values in lines
-            if name.startswith("cpu") and name != "cpu"
-        }
-    except (OSError, ValueError):
-        return None
+    ticks = {
+        int(name[3:]): sum(int(value) for at, value in enumerate(values[:_COUNTED]) if at not in _IDLE)
+        for name, *values in map(str.split, text_of(file).splitlines())
+        if name.startswith("cpu") and name != "cpu"
+    }
     per_second = os.sysconf("SC_CLK_TCK")
     return {core: count / per_second for core, count in ticks.items()} or None
 
@@ -81,8 +76,7 @@ def wait_share(ranks: Iterable[Contention | None]) -> float | None:
 def others_share(ranks: Iterable[tuple[str, Iterable[int], Contention | None]]) -> float | None:
     """Return which share of the ranks' cores others used, on the host where it is largest; None: not known.
 
-    Args:
-        ranks: of each its host, the cores that it may use, and what it has counted.
+    Each rank is given as its host, the cores that it may use, and what it has counted.
     """
     hosts: dict[str, list[tuple[set[int], Contention]]] = {}
     for host, cores, one in ranks:

@@ -93,11 +93,7 @@ class Device:
         return found
 
     def unread(self, read: set[str]) -> dict[str, str]:
-        """Return why counters were never read.
-
-        Args:
-            read: those that were.
-        """
+        """Return why the counters that are not in `read` never were."""
         return {name: self.reasons.get(name, "it never moved") for name in COUNTERS if name not in read}
 
     def _codes(self, names: tuple[str, ...]) -> list[int]:

@@ -15,6 +15,7 @@ import torch
 from ddp_hpc import __version__
 from ddp_hpc.profiling.mpi_library import mpi_cuda_aware
 from ddp_hpc.system.commands import run
+from ddp_hpc.system.files import text_of
 
 _PREFIXES = ("OMP_", "OMPI_MCA_", "PRTE_MCA_", "PMIX_MCA_", "MPICH_", "FI_", "UCX_", "NCCL_", "CUDA_", "MKL_", "SLURM_")
 _SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|JWT|PRIVATE|KEY", re.IGNORECASE)
@@ -27,11 +28,7 @@ def environment(variables: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def software(mpi_library: str) -> dict[str, Any]:
-    """Return the versions of what computes; null for what this machine does not have.
-
-    Args:
-        mpi_library: what MPI says of itself.
-    """
+    """Return the versions of what computes, of MPI as it says itself; null for what this machine does not have."""
     cuda = torch.version.cuda
     nccl = torch.cuda.nccl.version() if cuda and torch.cuda.is_available() else None  # type: ignore[no-untyped-call]
     return {
@@ -50,10 +47,7 @@ def software(mpi_library: str) -> dict[str, Any]:
 
 def _found(pattern: str, file: Path) -> str | None:
     """Return the first group of a pattern in a file of the kernel's; None where it has none."""
-    try:
-        found = re.search(pattern, file.read_text(), re.MULTILINE)
-    except OSError:
-        return None
+    found = re.search(pattern, text_of(file), re.MULTILINE)
     return found[1] if found else None
 
 
@@ -68,12 +62,8 @@ def of_rank(device: torch.device) -> dict[str, Any]:
 
 def _cpu_clock(folder: Path = Path("/sys/devices/system/cpu/cpu0/cpufreq")) -> dict[str, Any] | None:
     """Return who sets the processor's clock, and how high at most; None where Linux does not say (virtual machines)."""
-    try:
-        governor = (folder / "scaling_governor").read_text().strip()
-        most_khz = int((folder / "scaling_max_freq").read_text())
-    except (OSError, ValueError):
-        return None
-    return {"governor": governor, "max_mhz": most_khz / 1000}
+    governor, most_khz = (text_of(folder / f"scaling_{name}").strip() for name in ("governor", "max_freq"))
+    return {"governor": governor, "max_mhz": int(most_khz) / 1000} if governor and most_khz.isdigit() else None
 
 
 def peak_memory_bytes(device: torch.device) -> int:

@@ -9,20 +9,11 @@ POWERCAP = Path("/sys/class/powercap")
 
 
 class CpuPackages:
-    """The processor packages of this node.
-
-    Attributes:
-        reason: why they cannot be read; empty if they can.
-        count: how many there are.
-    """
+    """The processor packages of this node."""
 
     def __init__(self, root: Path = POWERCAP) -> None:
-        """Look for packages.
-
-        Args:
-            root: where Linux shows them.
-        """
-        self.reason = ""
+        """Look for packages below `root`, where Linux shows them."""
+        self.reason = ""  # why they cannot be read; empty if they can
         self._files: list[tuple[Path, float]] = []  # and after how many joules they start again
         try:
             for zone in sorted(root.glob("*:*")):
@@ -33,9 +24,8 @@ class CpuPackages:
             self.reason, self._files = f"RAPL: {error}", []
         if not self._files:
             self.reason = self.reason or "RAPL: this node shows no processor package"
-        self.count = len(self._files)
-        self._last = [0.0] * self.count
-        self._joules = [0.0] * self.count  # since the first reading
+        self._last = [0.0] * len(self._files)
+        self._joules = [0.0] * len(self._files)  # since the first reading
 
     def read(self) -> float | None:
         """Return the joules of all packages since some moment; None if they cannot be read now."""

@@ -5,6 +5,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from ddp_hpc.system.files import text_of
+
 CGROUPS, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
@@ -42,21 +44,15 @@ def oom_kills(root: Path = CGROUPS, own: Path = OWN_CGROUPS) -> int:
     counts = [0]
     for folder in [*groups, *jobs]:
         for name in ("memory.events", "memory.oom_control"):  # of version 2, and of version 1
-            try:
-                lines = (folder / name).read_text().splitlines()
-            except OSError:
-                continue
+            lines = text_of(folder / name).splitlines()
             counts += [int(line.split()[1]) for line in lines if line.startswith("oom_kill ")]
     return max(counts)
 
 
 def _folders(root: Path, own: Path, controller: str) -> Iterator[Path]:
     """Yield our control groups of a controller: version 2 has one tree, version 1 one for each controller."""
-    try:
-        lines = [line.split(":", 2) for line in own.read_text().splitlines()]
-    except OSError:
-        return
-    for _, controllers, name in lines:
+    for line in text_of(own).splitlines():
+        _, controllers, name = line.split(":", 2)
         if not controllers or controller in controllers.split(","):
             yield root / (controller if controllers else "") / name.strip("/")
 
@@ -67,23 +63,15 @@ def _with_parents(root: Path, own: Path, controller: str) -> Iterator[Path]:
 
 
 def _quota(folder: Path) -> float | None:
-    try:
-        if (folder / "cpu.max").is_file():
-            quota, period = (folder / "cpu.max").read_text().split()
-        else:
-            quota, period = ((folder / f"cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period"))
-        return float(quota) / float(period) if quota not in ("max", "-1") else None
-    except (OSError, ValueError):
-        return None
+    of_version_1 = (text_of(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
+    words = (text_of(folder / "cpu.max") or " ".join(of_version_1)).split()
+    numbers = [int(word) for word in words if word.isdigit()]  # without a limit: max, or -1
+    return numbers[0] / numbers[1] if len(numbers) == 2 else None
 
 
 def _memory_limit(folder: Path) -> int | None:
-    for name in ("memory.max", "memory.limit_in_bytes"):
-        try:
-            return int((folder / name).read_text())
-        except (OSError, ValueError):  # not there, or `max`
-            continue
-    return None
+    limits = (text_of(folder / name).strip() for name in ("memory.max", "memory.limit_in_bytes"))
+    return next((int(limit) for limit in limits if limit.isdigit()), None)  # without one: max
 
 
 def _available_bytes() -> int:

@@ -22,6 +22,14 @@ def replaced(file: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+def text_of(file: Path) -> str:
+    """Return what is in a file; empty if it is not there or cannot be read."""
+    try:
+        return file.read_text()
+    except OSError:
+        return ""
+
+
 def write_json(file: Path, content: Mapping[str, Any]) -> None:
     """Write an object as JSON, by rename."""
     with replaced(file) as temporary:

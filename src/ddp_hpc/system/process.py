@@ -9,6 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+from ddp_hpc.system.files import text_of
+
 DONE_FD = "DDP_HPC_DONE_FD"  # number of an open file: the rank writes b"done" there when it has really finished
 _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 _PR_SET_PDEATHSIG = 1
@@ -23,10 +25,8 @@ def die_with_parent(number: signal.Signals) -> None:
     """Ask Linux to send this process `number` when its parent dies; elsewhere nothing happens."""
     import ctypes
 
-    try:
+    with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
-    except (OSError, AttributeError):
-        return
 
 
 def remember(number: signal.Signals) -> list[int]:
@@ -42,19 +42,13 @@ def process_created(pid: int) -> int | None:
 
     With the process id it names a process for good: ids are used again, this pair is not.
     """
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    return int(stat.rsplit(")", 1)[1].split()[19])
+    stat = text_of(Path(f"/proc/{pid}/stat"))
+    return int(stat.rsplit(")", 1)[1].split()[19]) if stat else None
 
 
 def boot_id() -> str:
     """Return what processes that read the same monotonic clock have in common: the boot of their host's kernel."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return os.uname().nodename
+    return text_of(Path("/proc/sys/kernel/random/boot_id")).strip() or os.uname().nodename
 
 
 def path_with_own_scripts() -> str:

@@ -36,6 +36,7 @@ from ddp_hpc.config.spec import RunSpec
 from ddp_hpc.config.types import canonical_json
 from ddp_hpc.profiling.timers import NoTimers
 from ddp_hpc.runs import identity
+from ddp_hpc.system.files import text_of
 from ddp_hpc.training.components import Components, Compute
 from ddp_hpc.training.snapshot import Snapshot
 
@@ -200,11 +201,9 @@ def _digest(spec: RunSpec, components: Components) -> str:
 
 def _processor() -> str:
     """Return what this host's processor is and can do: code for it may not run on another that shares the folder."""
-    try:
-        first, _, _ = Path("/proc/cpuinfo").read_text().partition("\n\n")
-    except OSError:
-        return platform.processor() or platform.machine()
-    return "\n".join(re.findall(r"^(?:model name|flags|Features)\s*:.*$", first, re.MULTILINE))
+    first, _, _ = text_of(Path("/proc/cpuinfo")).partition("\n\n")
+    facts = re.findall(r"^(?:model name|flags|Features)\s*:.*$", first, re.MULTILINE)
+    return "\n".join(facts) or platform.processor() or platform.machine()
 
 
 def _wait_for_all(comm: MPI.Comm) -> None:
