@@ -26,14 +26,14 @@ class Cells(BaseModel):
 
     model_config = STRICT
     table: Annotated[str, BeforeValidator(_table)] = Field(
-        description="a table, made with the study whether listed or not"
+        description="a table; it is made even if `tables` does not list it"
     )
     column: str = Field(
         description="the column that holds the number; its interval is read from `<column>_low`, `_high`"
     )
     where: dict[str, Any] = Field(
         default_factory=dict,
-        description="which rows: columns and their value, or a list of values, spelled as in `grid`, e.g. "
+        description="selects rows: columns with a value or a list of values, as in `grid`, e.g. "
         "`{world_size: 4, exchange: ring}`",
     )
 
@@ -42,18 +42,18 @@ class Ratio(BaseModel):
     """A ratio of cells; repeats of both are paired by their seed."""
 
     model_config = STRICT
-    of: Cells = Field(description="above the line")
-    to: Cells = Field(description="below it")
+    of: Cells = Field(description="numerator")
+    to: Cells = Field(description="denominator")
 
 
 class Trend(Cells):
     """How a column goes with another; a fit for each repeat."""
 
-    over: str = Field(description="the column along which it goes, e.g. `world_size`")
+    over: str = Field(description="the independent variable, a column, e.g. `world_size`")
     kind: Literal["exponent", "slope", "increasing", "decreasing"] = Field(
         alias="as",
-        description="exponent: b of column = a x over^b, by least squares of the logarithms; slope: of a straight "
-        "line; increasing, decreasing: the least relative change that way from one value of `over` to the next",
+        description="exponent: b of column = a x over^b, by least squares of the logarithms; slope: of a linear "
+        "fit; increasing, decreasing: the minimum relative change that way from one value of `over` to the next",
     )
 
 
@@ -61,16 +61,16 @@ class Predicted(BaseModel):
     """What the model of exchanges says (`perfmodel.py`), without any run."""
 
     model_config = STRICT
-    exchange: str = Field(description="a file in exchange/ that has a model, e.g. `ring`")
-    bytes: Float = Field(gt=0, description="of the gradients, in B")
+    exchange: str = Field(description="a file in exchange/ that has a cost model (`COST`), e.g. `ring`")
+    bytes: Float = Field(gt=0, description="size of the gradients, in bytes")
     world_size: Positive = Field(description="ranks")
     quantity: Literal["seconds", "bytes_sent"] = Field(
-        "seconds", description="of one exchange; bytes_sent: by the rank that sends most"
+        "seconds", description="seconds of one exchange, or bytes_sent by the rank that sends most"
     )
     bandwidth_gb_per_s: Annotated[float, Field(gt=0), Real] | None = Field(
-        None, description="of the link, in 1e9 B/s and direction; needed for seconds"
+        None, description="bandwidth of the link, in 1e9 B/s per direction; required for seconds"
     )
-    latency_us: Float = Field(0.0, ge=0, description="of the link, in us per message")
+    latency_us: Float = Field(0.0, ge=0, description="latency of the link, in us per message")
 
     @field_validator("exchange")
     @classmethod
@@ -101,10 +101,12 @@ class Predicted(BaseModel):
 class Ours(OneOf):
     """How our number is computed: exactly one of these."""
 
-    value: Cells | None = Field(None, description="a number of a table")
-    ratio: Ratio | None = Field(None, description="of two numbers of tables")
-    trend: Trend | None = Field(None, description="of a column over another")
-    predicted: Predicted | None = Field(None, description="by the model of exchanges, without any run")
+    value: Cells | None = Field(None, description="a number in a table")
+    ratio: Ratio | None = Field(None, description="the ratio of two numbers in tables")
+    trend: Trend | None = Field(None, description="the trend of a column over another")
+    predicted: Predicted | None = Field(
+        None, description="a prediction of the cost model of exchanges, without any run"
+    )
 
     @property
     def cells(self) -> dict[Key, Cells]:

@@ -27,11 +27,11 @@ class Expect(OneOf):
     """The numbers that agree with the source: exactly one of these."""
 
     within: Annotated[float, Field(gt=0, lt=1), Real] | None = Field(
-        None, description="of `published`, relative: 0.1 is 10 % to either side"
+        None, description="relative tolerance around `published`: 0.1 is 10 % to either side"
     )
-    at_least: Float | None = Field(None, description="the least")
-    at_most: Float | None = Field(None, description="the largest")
-    between: list[Float] | None = Field(None, min_length=2, max_length=2, description="the least and the largest")
+    at_least: Float | None = Field(None, description="minimum")
+    at_most: Float | None = Field(None, description="maximum")
+    between: list[Float] | None = Field(None, min_length=2, max_length=2, description="minimum and maximum")
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -81,20 +81,23 @@ class Claim(BaseModel):
     """A statement of a source, and how it is judged."""
 
     model_config = STRICT
-    id: Annotated[str, ID] = Field(description="lower-case letters, digits and _; each once")
-    statement: OneLine = Field(min_length=1, description="what the source says, a sentence")
-    source: OneLine = Field(min_length=1, description="where it says so")
-    published: Float | None = Field(None, description="the source's number; null where it gives only words")
-    unit: OneLine = Field("", description="of that number, and of ours")
-    ours: Ours = Field(description="how our number is computed")
+    id: Annotated[str, ID] = Field(description="a unique name: lower-case letters, digits and _")
+    statement: OneLine = Field(min_length=1, description="what the source states, in one sentence")
+    source: OneLine = Field(min_length=1, description="where it is stated")
+    published: Float | None = Field(None, description="the source's number; null if it gives only words")
+    unit: OneLine = Field("", description="unit of the published and the measured number")
+    ours: Ours = Field(description="how the measured number is computed")
     expect: Expect | None = Field(
-        None, description="what agrees with the source; with a trend that is increasing or decreasing, null: any change"
+        None,
+        description="numbers that agree with the source; null, for increasing and decreasing trends: any such change",
     )
-    contradicted: Contradicted | None = Field(None, description="what contradicts it; null: all that is not expected")
+    contradicted: Contradicted | None = Field(
+        None, description="numbers that contradict it; null: all that `expect` excludes"
+    )
     applies_when: list[Condition] = Field(
         default_factory=list,
-        description="else there is no verdict: complete, all runs that it reads; within_cores, none of them with more "
-        "threads than cores; quiet, none of them disturbed; gpu, on GPUs; `nodes: N`, `ranks: N`, a run so large",
+        description="conditions for a verdict: complete, all runs that it reads; within_cores, none of them with more "
+        "threads than cores; quiet, none of them disturbed; gpu, on GPUs; `nodes: N`, `ranks: N`, a run of that size",
     )
 
     @model_validator(mode="after")

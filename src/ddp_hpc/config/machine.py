@@ -42,17 +42,15 @@ class Partition(BaseModel):
     """A partition of the cluster, whose nodes are alike."""
 
     model_config = STRICT
-    nodes: Positive = Field(description="nodes that one job may get")
-    cores_per_node: Positive = Field(description="cores of each node, as Slurm counts its CPUs")
-    gpus_per_node: Int = Field(0, ge=0, description="GPUs of each node")
+    nodes: Positive = Field(description="maximum nodes of one job")
+    cores_per_node: Positive = Field(description="cores per node, as Slurm counts CPUs")
+    gpus_per_node: Int = Field(0, ge=0, description="GPUs per node")
     gpu_type: Annotated[str, GPU_TYPE] | None = Field(
         None,
-        description="which GPUs, where Slurm wants to be told, e.g. `a100`; of a type with other letters: `constraint`",
+        description="type of GPUs, if Slurm requires it, e.g. `a100`; for one with other characters use `constraint`",
     )
-    memory_mb_per_node: Int = Field(
-        ge=LEAST_MB, description="memory of each node that jobs may use, in MB as Slurm counts"
-    )
-    max_minutes: Positive | None = Field(None, description="the longest job, in minutes; null: no limit")
+    memory_mb_per_node: Int = Field(ge=LEAST_MB, description="memory per node that jobs may use, in MB as Slurm counts")
+    max_minutes: Positive | None = Field(None, description="maximum time of a job, in minutes; null: no limit")
 
     @field_validator("gpus_per_node")
     @classmethod
@@ -67,43 +65,44 @@ class Retries(BaseModel):
     """How often a run is tried again within one `ddp-hpc run`, by how it failed; what is not here is never."""
 
     model_config = STRICT
-    timeout: Int = Field(1, ge=0, description="its time was up; twice the time is asked for then")
-    oom_host: Int = Field(1, ge=0, description="its memory was used up; twice the memory is asked for then")
-    preempted: Int = Field(3, ge=0, description="a job that matters more took its place")
-    node_fail: Int = Field(2, ge=0, description="a node went away")
-    launch_failed: Int = Field(1, ge=0, description="the ranks did not come up")
+    timeout: Int = Field(1, ge=0, description="it reached its time limit; retried with twice the time")
+    oom_host: Int = Field(1, ge=0, description="it ran out of host memory; retried with twice the memory")
+    preempted: Int = Field(3, ge=0, description="Slurm preempted its job")
+    node_fail: Int = Field(2, ge=0, description="a node failed")
+    launch_failed: Int = Field(1, ge=0, description="the ranks did not start")
 
 
 class Machine(BaseModel):
     """One machine file."""
 
     model_config = STRICT
-    partitions: dict[Name, Partition] = Field(min_length=1, description="what there is, by the names that Slurm uses")
-    default_partition: str | None = Field(None, description="for runs whose spec names none; null: the first")
-    account: Name | None = Field(None, description="who pays; null: Slurm's default")
+    partitions: dict[Name, Partition] = Field(min_length=1, description="the partitions, by their names in Slurm")
+    default_partition: str | None = Field(None, description="partition of runs whose spec names none; null: the first")
+    account: Name | None = Field(None, description="account to charge; null: Slurm's default")
     qos: Name | None = Field(None, description="quality of service")
     constraint: Annotated[str, FEATURES] | None = Field(
-        None, description="features that nodes must have, e.g. `a100&ib`: without blanks"
+        None, description="required features of nodes, e.g. `a100&ib`, without blanks"
     )
-    extra: str = Field("", description="more arguments of sbatch, for what has no key here")
+    extra: str = Field("", description="further arguments of sbatch, for options without a key here")
     launcher: str = Field(
-        "srun", description="what starts the ranks within a job, e.g. `srun --mpi=pmix`; numbers of ranks are added"
+        "srun",
+        description="command that starts the ranks within a job, e.g. `srun --mpi=pmix`; the number of ranks is added",
     )
     memory: Literal["share", "exclusive"] = Field(
-        "share", description="share: of each node as much as the ranks on it use of its GPUs, or cores; exclusive: all"
+        "share", description="memory per node: share, in proportion to the GPUs or cores in use; exclusive, all of it"
     )
     runtime_min: Positive = Field(
-        60, description="minutes asked for where neither runs like it nor the study say more; at most `max_minutes`"
+        60, description="minutes to request, unless similar runs or the study give a time; at most `max_minutes`"
     )
     status_command: Literal["squeue", "sacct"] = Field(
-        "squeue", description="how jobs are watched; sacct only where accounting is on"
+        "squeue", description="command that polls jobs; sacct requires accounting"
     )
-    retries: Retries = Field(default_factory=Retries, description="how often a failed run is tried again")
+    retries: Retries = Field(default_factory=Retries, description="how often a failed run is retried, by status")
     retry_after_s: Int = Field(
         60,
         ge=0,
-        description="seconds until a run is tried again that failed with its node or its launch: Slurm takes a while "
-        "to notice a dead node, and a job that starts on it meanwhile fails at once",
+        description="seconds before a retry after a failed node or launch: Slurm takes a while to notice a dead node, "
+        "and jobs that start on it meanwhile fail at once",
     )
     checkpoint_every_s: Int = Field(
         600, ge=0, description="seconds between checkpoints; 0: only when a run is asked to end"

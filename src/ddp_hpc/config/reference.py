@@ -43,7 +43,7 @@ OPTION = f"^({'|'.join(COMPONENTS)})\\.[a-z_0-9]+$"
 _TYPES = {
     "integer": "integer",
     "number": "number",
-    "string": "text",
+    "string": "string",
     "boolean": "`true`, `false`",
     "array": "list",
     "object": "mapping",
@@ -52,9 +52,9 @@ _BOUNDS = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "
 
 
 def table(model: type[BaseModel]) -> str:
-    """Return the keys of a model as a Markdown table: key, what is allowed, default, meaning."""
+    """Return the keys of a model as a Markdown table: key, type, default, meaning."""
     whole = model.model_json_schema()
-    lines = ["| key | allowed | default | meaning |", "|---|---|---|---|"]
+    lines = ["| key | type | default | meaning |", "|---|---|---|---|"]
     for name, field in whole["properties"].items():
         default = "required" if name in whole.get("required", []) else f"`{json.dumps(_default(model, name))}`"
         lines.append(f"| `{name}` | {_allowed(field)} | {default} | {field.get('description', '')} |")

@@ -34,67 +34,71 @@ class RunSpec(BaseModel):
     world_size: Annotated[Int, Unit("ranks")] = Field(
         gt=0, le=1_000_000, description="ranks; one GPU each where there are GPUs"
     )
-    batch_size: Annotated[Int, Unit("samples")] = Field(gt=0, lt=2**31, description="samples per rank and step")
-    learning_rate: Float = Field(gt=0, description="step size at the base batch, before `learning_rate_scaling`")
+    batch_size: Annotated[Int, Unit("samples")] = Field(
+        gt=0, lt=2**31, description="local batch: samples per rank and step"
+    )
+    learning_rate: Float = Field(gt=0, description="learning rate at the base batch, before `learning_rate_scaling`")
     budget: Budget = Field(description="how long to train: exactly one of samples_seen, steps, seconds")
-    optimizer: Literal["sgd", "adam"] = Field("sgd", description="the update rule")
+    optimizer: Literal["sgd", "adam"] = Field("sgd", description="the optimizer")
     momentum: Float = Field(0.0, ge=0, lt=1, description="momentum of sgd")
     weight_decay: Float = Field(0.0, ge=0, description="L2 penalty; in the gradient, not in the reported loss")
-    seed: Int = Field(0, ge=0, lt=2**31, description="of the weights and the order of samples; repeat i adds i")
+    seed: Int = Field(0, ge=0, lt=2**31, description="seed of the weights and the order of samples; repeat i adds i")
     sampling: Literal["global", "partitioned"] = Field(
         "global",
         description="global: the same global batches in the same order at every world size; "
-        "partitioned: each rank cycles its own part",
+        "partitioned: each rank cycles through its own shard (sharded sampling)",
     )
     dtype: Literal["float32", "float64"] = Field(
-        "float32", description="type of weights, gradients and inputs, but tokens"
+        "float32", description="type of weights, gradients and inputs (tokens are int64)"
     )
     learning_rate_scaling: Literal["none", "linear", "sqrt"] = Field(
-        "none", description="factor on learning_rate, in k = global batch / base_batch_size: 1, k or sqrt(k)"
+        "none", description="factor on learning_rate: 1, k or sqrt(k), with k = global batch / base_batch_size"
     )
     base_batch_size: Annotated[Positive | None, Unit("samples")] = Field(
-        None, description="global batch at which k = 1; needed by linear and sqrt"
+        None, description="global batch at which k = 1; required by linear and sqrt"
     )
     learning_rate_warm_up_steps: Annotated[Int, Unit("steps")] = Field(
-        0, ge=0, description="steps over which the rate rises linearly to its full value"
+        0, ge=0, description="steps over which the learning rate rises linearly to its full value"
     )
     evaluate_every_steps: Annotated[Positive | None, Unit("steps")] = Field(
         None, description="steps between evaluations on the test set; null: at the end only"
     )
     device: Device | None = Field(None, description="null: a GPU where there is one, else the CPU")
     threads_per_rank: Annotated[Positive | None, Unit("threads")] = Field(
-        None, description="CPU threads of each rank; null: the cores of the node / its ranks"
+        None, description="CPU threads per rank; null: the cores of the node / its ranks"
     )
     precision: Literal["full", "tf32", "bfloat16"] = Field(
         "full",
-        description="arithmetic of float32 products and convolutions: full; tf32, factors rounded to 10 bits, on GPUs "
-        "from compute capability 8.0; bfloat16, by autocast. Weights, gradients and updates stay float32",
+        description="arithmetic of float32 matrix products and convolutions: full; tf32, factors rounded to 10 bits, "
+        "on GPUs from compute capability 8.0; bfloat16, by autocast. Weights, gradients and updates stay float32",
     )
     data_placement: Literal["device", "host"] = Field(
         "device",
-        description="where the dataset lies; host: in host memory, each batch is copied to the GPU beside the step "
-        "before; on a CPU both are the same",
+        description="where the dataset is stored; host: in host memory, and each batch is copied to the GPU during the "
+        "previous step; on a CPU both are the same",
     )
     compile: bool = Field(
         False,
         description="forward pass, loss and backward pass compiled into fused kernels (torch.compile with Inductor, "
-        "static shapes), before the warm-up; needs a C++ compiler on a CPU, Triton on a GPU",
+        "static shapes), before warmup; needs a C++ compiler on a CPU, Triton on a GPU",
     )
     capture: Literal["auto", "off"] = Field(
         "auto",
-        description="auto: on a GPU, steps are CUDA graphs, as far as the exchange allows; off: every kernel is "
-        "launched by itself; on a CPU nothing is captured",
+        description="auto: on a GPU, capture steps as CUDA graphs, as far as the exchange allows; off: launch every "
+        "kernel separately; on a CPU nothing is captured",
     )
     share_gpu: bool = Field(
-        False, description="ranks of a node may share its GPUs, where there are fewer; false: that is an error"
+        False, description="let ranks of a node share its GPUs if it has fewer; false: that is an error"
     )
     placement: Literal["packed", "spread"] | None = Field(
         None,
-        description="packed: a node is full before the next is begun; spread: `ranks_per_node` on each; a run that got "
-        "another is kept out of comparisons. null: as packed, but not demanded",
+        description="packed: fill a node before the next; spread: `ranks_per_node` on each; a run with another "
+        "placement is excluded from comparisons. null: as packed, without this check",
     )
     ranks_per_node: Annotated[Positive, Unit("ranks")] = Field(1, description="with placement: spread")
-    partition: Name | None = Field(None, description="of the cluster; null: the machine file's default_partition")
+    partition: Name | None = Field(
+        None, description="partition of the cluster; null: the machine file's default_partition"
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -48,29 +48,28 @@ class Rules(BaseModel):
 
     model_config = STRICT
     learning_rate_scaling: Literal["none", "linear", "sqrt"] = Field(
-        "none", description="factor on the learning rate, in k = global batch / base_batch_size: 1, k or sqrt(k)"
+        "none", description="factor on learning_rate: 1, k or sqrt(k), with k = global batch / base_batch_size"
     )
     base_batch_size: Positive | None = Field(None, description="global batch, in samples, at which k = 1")
-    learning_rate_warm_up_steps: Int = Field(0, ge=0, description="steps over which the rate rises to its full value")
+    learning_rate_warm_up_steps: Int = Field(0, ge=0, description="steps over which the learning rate rises linearly")
     loss_threshold: Float | None = Field(
-        None, description="the largest min_loss that may win, inclusive; null: any complete run may"
+        None, description="maximum min_loss of a winner, inclusive; null: any complete run can win"
     )
     loss_window: Int = Field(1, gt=0, description="steps over which the loss is averaged before its minimum is taken")
     area_noise: Float = Field(
         0.01,
         ge=0,
         lt=1,
-        description="relative difference of loss areas taken for noise where runs are not repeated",
+        description="relative difference of loss areas that counts as noise if runs have no repeats",
     )
     reference_exchange: Annotated[str, _known("exchange")] = Field(
         "torch_ddp",
-        description="the exchange that all others are compared with, with its default options if it has them",
+        description="the exchange that all others are compared with; if several, the one with default options",
     )
 
     link_gb_per_s: Annotated[Float, Field(gt=0)] | None = Field(
         None,
-        description="the peak of a node's links to others, in GB/s per direction, which bandwidths of exchanges are "
-        "told as a share of; null: not known",
+        description="peak GB/s of a node's links to others, per direction, for `link_share`; null: unknown",
     )
 
     def training(self) -> dict[str, Any]:
@@ -124,42 +123,42 @@ class Study(BaseModel):
 
     model_config = STRICT
     name: Annotated[str, NAME] = Field(description="the file's name without .yaml: lower-case letters, digits and _")
-    description: str = Field("", description="one sentence: what is asked")
-    citation: str | None = Field(None, description="the work to cite, or whose experiment this repeats")
-    base: dict[Any, Any] = Field(default_factory=dict, description="spec fields that all points share")
+    description: str = Field("", description="the question of the study, in one sentence")
+    citation: str | None = Field(None, description="the work to cite, or whose experiment the study repeats")
+    base: dict[Any, Any] = Field(default_factory=dict, description="spec fields shared by all points")
     grid: Annotated[list[dict[Any, Any]], BeforeValidator(listed)] = Field(
         default_factory=_one_point,
-        description="axes, each a value or a list of values; their product is run. `zip`: axes that go together; "
-        "`exclude`: points to leave out; `when`: the only points to keep. A list of grids is united",
+        description="axes, each a value or a list of values; their product is run. `zip`: axes that vary together; "
+        "`exclude`: points to leave out; `when`: the only points to keep. A list of grids is their union",
     )
     search: list[str] = Field(
         default_factory=lambda: ["batch_size", "learning_rate"],
-        description="the axes over which a winner is searched; all others say what competes with what",
+        description="the axes over which a winner is searched; points that agree in all others compete",
     )
     repeats: Int = Field(1, gt=0, le=1000, description="how often each point runs; repeat i has seed + i")
     pairs: Pairs | None = Field(
-        None, description="two settings to be trained one after the other in every round, in turns: the table `pairs`"
+        None, description="two settings to train one after the other in every round, for the table `pairs`"
     )
     budget: Budget | None = Field(None, description="exactly one of samples_seen, steps, seconds, for all points")
     runtime_min: Positive | None = Field(
-        None, description="minutes after which a run is ended, where no run like it was measured; null: the machine's"
+        None, description="time limit of a run in minutes, if no similar run was measured; null: the machine's"
     )
-    trace: Trace | None = Field(None, description="which steps each run traces as it trains; null: none")
-    rules: Rules = Field(default_factory=Rules, description="scaling of the learning rate, and who may win")
+    trace: Trace | None = Field(None, description="the steps that each run traces; null: none")
+    rules: Rules = Field(default_factory=Rules, description="scaling of the learning rate, and which runs can win")
     tables: list[Annotated[str, _known("table")]] | None = Field(
         None,
-        description="which tables; null: all that fit any study, those of exchanges, pairs and GPUs where there are "
-        "several, some, or `device: cuda` stands; the rest by name only: see `ddp-hpc list tables`",
+        description="tables to make; null: all general ones; those of exchanges if there are several, of pairs if the "
+        "study has some, of GPUs with `device: cuda`; others only if named here: see `ddp-hpc list tables`",
     )
     figures: list[Annotated[str, _known("figure")]] | None = Field(
         None,
-        description="which figures; null: all that fit any study, those of exchanges, GPUs and a search where there "
-        "are several, `device: cuda` stands, or a searched axis has several values; the rest by name only: see "
+        description="figures to draw; null: all general ones; those of exchanges if there are several, of GPUs with "
+        "`device: cuda`, of a search if a searched axis has several values; others only if named here: see "
         "`ddp-hpc list figures`",
     )
     claims: Annotated[list[Claim], AfterValidator(checked)] = Field(
         default_factory=list,
-        description="statements of a source that the table `claims` judges by this study's tables; they change no run",
+        description="statements of a source that the table `claims` tests with this study's tables; they change no run",
     )
 
     @field_validator("search")
