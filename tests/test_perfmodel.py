@@ -7,15 +7,7 @@ import pytest
 
 from ddp_hpc import perfmodel
 from ddp_hpc.config import catalog
-from ddp_hpc.perfmodel import (
-    Link,
-    allreduce_time,
-    bus_bandwidth,
-    bytes_sent,
-    cost,
-    exchange_time,
-    ring_allreduce_time,
-)
+from ddp_hpc.perfmodel import Link, allreduce_time, bus_bandwidth, bytes_sent, cost, exchange_time, ring_allreduce_time
 
 LINK = Link(latency=3e-6, bandwidth=2e9, adding=5e9)
 RANKS = [1, 2, 3, 4, 5, 7, 8, 12]

@@ -10,7 +10,7 @@ if not TYPE_CHECKING:
         from importlib import import_module
 
         if name == "realign":  # where docs/schemes.md has it
-            return import_module("ddp_hpc.bench.shifts")
+            return import_module("ddp_hpc.bench.shift_kernels")
         if name != "__version__":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from importlib.metadata import version  # slow to import, and every run starts us several times

@@ -6,7 +6,7 @@ import pytest
 from ddp_hpc.config import spec
 from ddp_hpc.execution import rank_series as measured
 from ddp_hpc.execution import record_columns, run_record
-from ddp_hpc.profiling.phases import PARTS, PHASES
+from ddp_hpc.profiling.phase_names import PARTS, PHASES
 from ddp_hpc.profiling.timers import Timings
 from ddp_hpc.runs import records
 from ddp_hpc.runs.attempt import Attempt

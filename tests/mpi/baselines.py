@@ -14,7 +14,7 @@ from mpi4py import MPI
 from training import run
 
 from ddp_hpc.exchange import _torch_distributed as group
-from ddp_hpc.profiling.phases import PHASES
+from ddp_hpc.profiling.phase_names import PHASES
 from ddp_hpc.training import components, trainer
 from ddp_hpc.training.placement import LaunchError
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from ddp_hpc.config import catalog, spec
 from ddp_hpc.models import mlp
-from ddp_hpc.profiling.phases import PHASES
+from ddp_hpc.profiling.phase_names import PHASES
 from ddp_hpc.training import components, cuda_graphs, trainer
 from ddp_hpc.training.placement import survey
 from ddp_hpc.training.step import whole_step

@@ -12,7 +12,7 @@ from catalogued import usable
 from ddp_hpc.config import spec
 from ddp_hpc.execution import run_record, trace_steps
 from ddp_hpc.execution.rank_series import curves
-from ddp_hpc.profiling.phases import PHASES
+from ddp_hpc.profiling.phase_names import PHASES
 from ddp_hpc.runs import records
 from ddp_hpc.runs.attempt import Attempt
 from ddp_hpc.training import placement, trainer

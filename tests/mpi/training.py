@@ -15,7 +15,7 @@ from torch import nn
 from ddp_hpc.config import catalog, spec
 from ddp_hpc.execution import rank_series as measured
 from ddp_hpc.execution import record_columns, run_record
-from ddp_hpc.profiling.phases import PHASES
+from ddp_hpc.profiling.phase_names import PHASES
 from ddp_hpc.training import components, placement, sampler, trainer
 
 BASE = {

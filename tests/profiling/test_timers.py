@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ddp_hpc.profiling import timers
-from ddp_hpc.profiling.phases import PHASES
+from ddp_hpc.profiling.phase_names import PHASES
 
 
 def spend(seconds):

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ddp_hpc.config.spec import RunSpec
-from ddp_hpc.profiling.phases import PHASES
+from ddp_hpc.profiling.phase_names import PHASES
 from ddp_hpc.runs import records
 from ddp_hpc.runs.records import RecordError
 from ddp_hpc.runs.schema import RUN, SCHEMA_VERSION, SCHEMAS, STEPS

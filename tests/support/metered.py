@@ -10,7 +10,7 @@ from ddp_hpc.execution import energy_columns
 from ddp_hpc.execution.node_meter import Metered
 from ddp_hpc.execution.rank_series import RankPart
 from ddp_hpc.profiling import nvml, telemetry_process
-from ddp_hpc.profiling.phases import PARTS, PHASES
+from ddp_hpc.profiling.phase_names import PARTS, PHASES
 from ddp_hpc.profiling.telemetry import GpuSamples, NodeSamples
 from ddp_hpc.profiling.timers import Timings
 from ddp_hpc.training.placement import Placement

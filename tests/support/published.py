@@ -10,7 +10,7 @@ import pandas as pd
 
 from ddp_hpc.analysis.figures import _style, heat_map, loss_areas
 from ddp_hpc.analysis.figures._save import save
-from ddp_hpc.analysis.tables._selection import exclusions, pick_winners, points
+from ddp_hpc.analysis.tables._winner_selection import exclusions, pick_winners, points
 from ddp_hpc.config.study import Study
 
 FOLDER = Path(__file__).parents[2] / "results" / "published" / "shm_learn_dist"

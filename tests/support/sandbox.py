@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from ddp_hpc.config import spec
-from ddp_hpc.profiling.phases import PHASES
+from ddp_hpc.profiling.phase_names import PHASES
 from ddp_hpc.runs import records
 
 PROJECT = Path(__file__).parents[2]

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 from scipy.signal import lfilter
 
-from ddp_hpc.analysis.compare.sets import ResultSet
+from ddp_hpc.analysis.compare.result_sets import ResultSet
 from ddp_hpc.config.spec import SPEC_COLUMNS
 from ddp_hpc.runs.schema import RUN
 

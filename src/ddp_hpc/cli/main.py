@@ -86,12 +86,12 @@ def _list(options: argparse.Namespace) -> int:
 def _plan(options: argparse.Namespace) -> int:
     from ddp_hpc.cli import listing
     from ddp_hpc.slurm import packing
-    from ddp_hpc.workflow import claims_check, plan, requests
+    from ddp_hpc.workflow import claims_check, plan, resource_requests
 
     project = _project()
     study_runs = claims_check.checked(project, project.study_runs(options.study))
     machine = project.machine_of(options.profile) if options.profile else None
-    asked = requests.requests([study_runs], machine) if machine else {}
+    asked = resource_requests.requests([study_runs], machine) if machine else {}
     items = plan.plan(study_runs)
     seconds = {item.planned.run: item.estimate.middle_s for item in items if item.estimate}
     found = packing.packings(study_runs.study.name, asked, seconds, machine) if machine else []

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ddp_hpc.execution.node_meter import Metered
 from ddp_hpc.profiling.contention import Contention
-from ddp_hpc.profiling.phases import PHASES
+from ddp_hpc.profiling.phase_names import PHASES
 from ddp_hpc.profiling.timers import Timings
 from ddp_hpc.training.placement import Placement
 from ddp_hpc.training.result import WARM_UP_STEPS, TrainResult

@@ -10,7 +10,7 @@ from ddp_hpc.config import catalog
 from ddp_hpc.config.spec import RunSpec
 from ddp_hpc.execution.rank_series import EXCHANGE, RankCurves, RankPart, reason_of
 from ddp_hpc.profiling import contention
-from ddp_hpc.profiling.phases import PARTS, PHASES
+from ddp_hpc.profiling.phase_names import PARTS, PHASES
 from ddp_hpc.training.lr_schedule import scaled_learning_rate
 from ddp_hpc.training.result import WARM_UP_STEPS, TrainResult, since_launch_s
 

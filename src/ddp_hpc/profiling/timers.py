@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ddp_hpc.profiling.phases import PARTS, PHASES
+from ddp_hpc.profiling.phase_names import PARTS, PHASES
 
 _COLUMN = {phase: column for column, phase in enumerate(PHASES)}
 _PART = {part: len(PHASES) + column for column, part in enumerate(PARTS)}

@@ -13,7 +13,7 @@ from ddp_hpc.config.budget import Budget
 from ddp_hpc.config.component import Component
 from ddp_hpc.config.spec import RunSpec
 from ddp_hpc.config.types import Unit
-from ddp_hpc.profiling.phases import PARTS, PHASES
+from ddp_hpc.profiling.phase_names import PARTS, PHASES
 
 # Raise it when a column changes its meaning: older records are then refused. A new column needs no other version.
 SCHEMA_VERSION = 4

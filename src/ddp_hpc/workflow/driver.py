@@ -18,7 +18,7 @@ from ddp_hpc.runs.statuses import FINISHED, in_words
 from ddp_hpc.runs.study_runs import Planned, StudyRuns
 from ddp_hpc.slurm import job_environment
 from ddp_hpc.system.terminal import counted, duration
-from ddp_hpc.workflow import claims_check, plan, requests
+from ddp_hpc.workflow import claims_check, plan, resource_requests
 from ddp_hpc.workflow.driver_lock import DriverLock
 from ddp_hpc.workflow.progress import Making
 from ddp_hpc.workflow.retries import RetryRounds
@@ -58,7 +58,7 @@ def run(
     remote, machine = project.profile(profile).get("executor") == "slurm", project.machine_of(profile)
     shared = bool(project.profile_config(profile).get("allocation"))
     if machine:
-        requests.requests([study_runs], machine)
+        resource_requests.requests([study_runs], machine)
         more = [*(["--slurm-status-command", machine.status_command] if remote else []), *more]
     _check_profile(project, name, profile, remote, shared)
     if remote and (note := job_environment.without_shapes(os.environ)):

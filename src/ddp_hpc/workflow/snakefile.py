@@ -12,7 +12,7 @@ from ddp_hpc.runs.project import Project
 from ddp_hpc.runs.state import mark_slurm, state_of, uses_slurm
 from ddp_hpc.slurm.job_environment import without_shapes
 from ddp_hpc.slurm.sbatch import SBATCH, sbatch, step_line
-from ddp_hpc.workflow import plan, requests
+from ddp_hpc.workflow import plan, resource_requests
 from ddp_hpc.workflow.driver_lock import DriverLock
 from ddp_hpc.workflow.targets import Targets
 
@@ -74,7 +74,7 @@ def resources(found: Targets, config: Mapping[str, Any], in_a_job: bool) -> dict
     all_asked = {} if in_a_job else found.requests
 
     def there(wildcards: Any, name: str) -> Any:
-        asked = requests.read(store, wildcards.run) if in_a_job else all_asked[wildcards.run]
+        asked = resource_requests.read(store, wildcards.run) if in_a_job else all_asked[wildcards.run]
         if name == "mpi" and config.get("allocation"):
             return step_line(asked, launcher)
         return sbatch(asked, machine, launcher)[name]
@@ -121,7 +121,7 @@ def enter(found: Targets) -> None:
         if not study.settled:  # what waits or runs keeps the request with which it was submitted
             store = found.project.store
             idle = [one for one in study.missing if state_of(store, one.run).status not in ("queued", "running")]
-            requests.write(store, idle, found.requests)
+            resource_requests.write(store, idle, found.requests)
 
 
 def _refuse_doubles(found: Targets) -> None:

@@ -24,7 +24,7 @@ from ddp_hpc.runs.project import Project
 from ddp_hpc.runs.state import state_of
 from ddp_hpc.runs.study_runs import Planned, StudyRuns
 from ddp_hpc.slurm.resources import Request
-from ddp_hpc.workflow import requests as submission
+from ddp_hpc.workflow import resource_requests as submission
 
 TEMPLATES = catalog.PACKAGE / "analysis" / "report" / "templates"
 

@@ -9,7 +9,7 @@ import pytest
 from factory import Result, made_up, write
 
 from ddp_hpc.analysis import tables
-from ddp_hpc.analysis.compare.sets import read
+from ddp_hpc.analysis.compare.result_sets import read
 from ddp_hpc.analysis.compare.significance import ALIKE, BETTER, OPEN, WORSE, judge
 from ddp_hpc.cli import main
 

@@ -8,7 +8,7 @@ from faulty import FAULTY, plan_one, record, train
 from sandbox import Sandbox
 
 from ddp_hpc.analysis.tables import stragglers
-from ddp_hpc.profiling.phases import PHASES
+from ddp_hpc.profiling.phase_names import PHASES
 from ddp_hpc.runs import records
 
 STEPS = 40

@@ -12,7 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from ddp_hpc.analysis.figures import utilisation as figure
 from ddp_hpc.analysis.figures._style import style
 from ddp_hpc.analysis.tables import utilisation
-from ddp_hpc.profiling.phases import PHASES
+from ddp_hpc.profiling.phase_names import PHASES
 from ddp_hpc.runs import records
 
 RANKS = [1, 2, 4, 8]

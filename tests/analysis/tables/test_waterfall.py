@@ -8,7 +8,7 @@ from factory import Result, made_up
 
 from ddp_hpc.analysis.tables import scaling, waterfall
 from ddp_hpc.analysis.tables._bars import BARS, Split, bars_of
-from ddp_hpc.profiling.phases import PHASES
+from ddp_hpc.profiling.phase_names import PHASES
 
 STEPS = 20
 BASE = {"dataset": "digits", "model": "mlp", "learning_rate": 0.1, "batch_size": 64, "threads_per_rank": 1}

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ddp_hpc.analysis.report.provenance import of_runs
 from ddp_hpc.analysis.report.warnings import flags
 from ddp_hpc.analysis.tables import areas, runs, winners
-from ddp_hpc.analysis.tables._selection import NO_WINNER, exclusions, pick_winners, points
+from ddp_hpc.analysis.tables._winner_selection import NO_WINNER, exclusions, pick_winners, points
 
 ONE_GROUP = [{"exchange": "ring", "world_size": 2, "batch_size": [16, 32, 64], "learning_rate": 0.1}]
 

@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from ddp_hpc.analysis.compare.sets import ResultSet, read
+from ddp_hpc.analysis.compare.result_sets import ResultSet, read
 from ddp_hpc.analysis.compare.significance import ALIKE, BETTER, OPEN, SMALL, WORSE, Finding, Judgement, judge
 from ddp_hpc.analysis.compare.variance_model import ALPHA, MOST_REPEATS
 from ddp_hpc.system.terminal import counted, table_lines

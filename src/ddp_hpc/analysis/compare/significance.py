@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ddp_hpc.analysis.compare.pairs_to_test import POINT, TIMES, Question, Row, ask, in_words, points
-from ddp_hpc.analysis.compare.sets import ResultSet
+from ddp_hpc.analysis.compare.result_sets import ResultSet
 from ddp_hpc.analysis.compare.variance_model import ALPHA, Prior, holm, prior, repeats_needed
 from ddp_hpc.analysis.intervals import Arm, Contrast, contrast, of_median, of_ratio
 from ddp_hpc.runs.statuses import FAILED

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from ddp_hpc.analysis.tables._steps import rank_steps, why_null
-from ddp_hpc.profiling.phases import PHASES
+from ddp_hpc.profiling.phase_names import PHASES
 from ddp_hpc.runs.study_runs import StudyRuns
 
 BARS = ("wrapper", "data", "computation", "clock drop", "moving", "waiting", "update", "rest")

@@ -4,7 +4,7 @@ import pandas as pd
 
 from ddp_hpc.analysis.columns import rows_of, search_columns, slow_steps_share
 from ddp_hpc.analysis.tables._frame import columns, typed
-from ddp_hpc.analysis.tables._selection import ranked_points
+from ddp_hpc.analysis.tables._winner_selection import ranked_points
 from ddp_hpc.config.study import Study
 from ddp_hpc.runs.study_runs import StudyRuns
 

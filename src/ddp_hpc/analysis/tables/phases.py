@@ -7,7 +7,7 @@ from ddp_hpc.analysis.intervals import over_runs
 from ddp_hpc.analysis.tables._frame import columns, known, median
 from ddp_hpc.analysis.tables._groups import Group, Row, by_group, spread
 from ddp_hpc.analysis.tables._stationarity import of_median_step
-from ddp_hpc.profiling.phases import PHASES
+from ddp_hpc.profiling.phase_names import PHASES
 from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Phases of a step in seconds: medians over the complete runs; the learning rate and the seed change no work."

@@ -4,8 +4,8 @@ import pandas as pd
 
 from ddp_hpc.analysis.columns import rows_of, varying
 from ddp_hpc.analysis.tables._frame import typed
-from ddp_hpc.analysis.tables._selection import with_exclusions
 from ddp_hpc.analysis.tables._stationarity import columns
+from ddp_hpc.analysis.tables._winner_selection import with_exclusions
 from ddp_hpc.config.spec import SPEC_COLUMNS
 from ddp_hpc.config.study import Study
 from ddp_hpc.runs.schema import RUN

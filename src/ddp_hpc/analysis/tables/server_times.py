@@ -15,7 +15,7 @@ from ddp_hpc.analysis.intervals import Array, of_mean, over_runs
 from ddp_hpc.analysis.tables._frame import columns
 from ddp_hpc.analysis.tables._groups import Group, Row, by_group, spread
 from ddp_hpc.analysis.tables._steps import rank_steps, why_null
-from ddp_hpc.profiling.phases import PARTS
+from ddp_hpc.profiling.phase_names import PARTS
 from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Times at a parameter server per step, at rank 0: means over the steps, then medians over the complete runs."

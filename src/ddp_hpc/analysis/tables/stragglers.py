@@ -15,7 +15,7 @@ from ddp_hpc.analysis.columns import ordered, rows_of, varying, with_standing
 from ddp_hpc.analysis.intervals import Array
 from ddp_hpc.analysis.tables._frame import columns, typed
 from ddp_hpc.analysis.tables._steps import provenance, rank_steps, why_null
-from ddp_hpc.profiling.phases import PHASES
+from ddp_hpc.profiling.phase_names import PHASES
 from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Stragglers: of each run the rank that keeps the others waiting most, and for how long."

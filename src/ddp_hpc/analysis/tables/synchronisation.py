@@ -16,7 +16,7 @@ from ddp_hpc.analysis.tables._frame import columns, known, median
 from ddp_hpc.analysis.tables._groups import Counterparts, Group, Row, by_group, one_rank, over_pairs, spread
 from ddp_hpc.analysis.tables._steps import UNKNOWN_EPOCH, rank_steps, train_samples, why_null
 from ddp_hpc.config.comparability import SYNCHRONISATION_BASELINE
-from ddp_hpc.profiling.phases import PHASES
+from ddp_hpc.profiling.phase_names import PHASES
 from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Synchronisation of the gradients: exposed exchange per step and per epoch; medians over the complete runs."

@@ -14,7 +14,7 @@ from ddp_hpc.analysis.columns import step_columns
 from ddp_hpc.analysis.tables._frame import columns, known, largest, median
 from ddp_hpc.analysis.tables._groups import Group, Row, by_group
 from ddp_hpc.analysis.tables._steps import provenance, whole_curve
-from ddp_hpc.profiling.phases import PHASES
+from ddp_hpc.profiling.phase_names import PHASES
 from ddp_hpc.runs import records
 from ddp_hpc.runs.study_runs import StudyRuns
 

@@ -7,7 +7,7 @@ lists the points whose area is not larger beyond doubt (see `_doubt.compare`).
 import pandas as pd
 
 from ddp_hpc.analysis.columns import search_columns
-from ddp_hpc.analysis.tables._selection import numbers, pick_winners, ranked_points
+from ddp_hpc.analysis.tables._winner_selection import numbers, pick_winners, ranked_points
 from ddp_hpc.config.study import Study
 from ddp_hpc.runs.study_runs import StudyRuns
 

@@ -51,7 +51,7 @@ def shift_right(buffer: Tensor, rows: int, cols: int, kernel: bool | None = None
     """
     narrow, wide = _views(buffer, rows, cols)
     if narrow.numel() and _by_kernel(buffer, kernel):
-        from ddp_hpc.bench.shifts import _triton
+        from ddp_hpc.bench.shift_kernels import _triton
 
         _triton.shift_right(buffer, rows, cols)
         return wide
@@ -79,7 +79,7 @@ def shift_left(buffer: Tensor, rows: int, cols: int, kernel: bool | None = None)
     """
     narrow, wide = _views(buffer, rows, cols)
     if narrow.numel() and _by_kernel(buffer, kernel):
-        from ddp_hpc.bench.shifts import _triton
+        from ddp_hpc.bench.shift_kernels import _triton
 
         _triton.shift_left(buffer, rows, cols)
         return narrow

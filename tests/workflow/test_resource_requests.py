@@ -11,7 +11,7 @@ from sandbox import Sandbox
 
 from ddp_hpc.config.machine import Machine, MachineError
 from ddp_hpc.runs.project import Project
-from ddp_hpc.workflow import plan, requests, snakefile
+from ddp_hpc.workflow import plan, resource_requests, snakefile
 
 STUDY = """\
 base: {dataset: digits, model: mlp, exchange: ring, batch_size: 16}
@@ -57,7 +57,7 @@ def test_the_time_is_that_of_a_finished_run_that_differs_only_in_what_takes_no_t
     plan.prepare(study_runs)
     finish(study_runs, 0, status="ok", wall_s=1800, steps=10)
 
-    asked = by_point(study_runs, requests.requests([study_runs], MACHINE))
+    asked = by_point(study_runs, resource_requests.requests([study_runs], MACHINE))
 
     assert asked.keys() == {(2, 0.2), (4, 0.1), (4, 0.2)}, "what is finished asks for nothing"
     assert asked[2, 0.2].runtime_min == 50, "30 minutes x 1.5 and 5 more"
@@ -68,7 +68,7 @@ def test_a_run_that_diverged_says_nothing_of_the_time_of_others(project):
     study_runs = project.study_runs("one")
     plan.prepare(study_runs)
     finish(study_runs, 0, status="diverged", wall_s=60, steps=2)
-    assert by_point(study_runs, requests.requests([study_runs], MACHINE))[2, 0.2].runtime_min == 60
+    assert by_point(study_runs, resource_requests.requests([study_runs], MACHINE))[2, 0.2].runtime_min == 60
 
 
 def test_what_failed_for_time_or_memory_asks_for_more_than_it_had(project):
@@ -78,7 +78,7 @@ def test_what_failed_for_time_or_memory_asks_for_more_than_it_had(project):
     journal(study_runs, 1, 1, status="oom_host", request={"runtime_min": 60, "mem_mb": 3000})
     journal(study_runs, 2, 1, status="timeout")  # of a machine file nobody had heard then
 
-    asked = requests.requests([study_runs], MACHINE)
+    asked = resource_requests.requests([study_runs], MACHINE)
 
     times = [asked[planned.run].runtime_min for planned in study_runs.planned]
     assert times == [240, 60, 60, 60]
@@ -88,7 +88,7 @@ def test_what_failed_for_time_or_memory_asks_for_more_than_it_had(project):
 def test_what_the_machine_cannot_take_is_told_once_for_all_runs_that_have_it(project):
     (project.root / "config/studies/one.yaml").write_text("name: one\n" + STUDY.replace("[2, 4]", "[2, 4, 8]"))
     with pytest.raises(MachineError) as error:
-        requests.requests([project.study_runs("one")], MACHINE)
+        resource_requests.requests([project.study_runs("one")], MACHINE)
     assert str(error.value).count("\n") == 0
     assert "world_size=8, 2 to a node needs 4 nodes, and partition gpu gives 2" in str(error.value)
     assert "it would fit partition cpu (e.g. world_size 8, learning_rate 0.1; 2 runs)" in str(error.value)
@@ -99,20 +99,20 @@ def test_of_two_studies_that_share_runs_the_longer_time_counts(project):
     sandbox.study("patient", "runtime_min: 300\n" + STUDY)
     sandbox.study("hasty", "runtime_min: 3\n" + STUDY)
     for order in (["hasty", "patient"], ["patient", "hasty"]):
-        asked = requests.requests([project.study_runs(name) for name in order], MACHINE)
+        asked = resource_requests.requests([project.study_runs(name) for name in order], MACHINE)
         assert {one.runtime_min for one in asked.values()} == {300}
 
 
 def test_a_job_reads_what_was_asked_for_at_its_submission(project):
     study_runs = project.study_runs("one")
-    asked = requests.requests([study_runs], MACHINE)
-    requests.write(study_runs.store, study_runs.planned, asked)
+    asked = resource_requests.requests([study_runs], MACHINE)
+    resource_requests.write(study_runs.store, study_runs.planned, asked)
     first = study_runs.planned[0].run
-    assert requests.read(study_runs.store, first) == asked[first]
+    assert resource_requests.read(study_runs.store, first) == asked[first]
 
-    requests.write(study_runs.store, study_runs.planned, {})
+    resource_requests.write(study_runs.store, study_runs.planned, {})
     with pytest.raises(MachineError, match=r"request.json is missing"):
-        requests.read(study_runs.store, first)
+        resource_requests.read(study_runs.store, first)
 
 
 def resources(text: str) -> list[dict[str, str]]:
@@ -205,7 +205,7 @@ def test_a_job_trains_what_was_submitted_whatever_is_edited_while_it_waits(proje
     study_runs = project.study_runs("one")
     run = study_runs.planned[0].run
     plan.prepare(study_runs)
-    requests.write(study_runs.store, study_runs.planned, requests.requests([study_runs], MACHINE))
+    resource_requests.write(study_runs.store, study_runs.planned, resource_requests.requests([study_runs], MACHINE))
     (project.root / "config" / "machines" / "here.yaml").write_text(json.dumps(MACHINE.model_dump(mode="json")))
     config = {"studies": ["one"], "machine": "here", "only": "logs/pass.json"}
     if text:
