@@ -1,4 +1,4 @@
-"""The command line: parse, call, write; nothing else. What a verb needs is imported when it is called."""
+"""The verbs of the command line: parse, call, print. Each imports what it needs when it is called."""
 
 import argparse
 import json
@@ -46,10 +46,11 @@ def _options(given: list[str]) -> argparse.Namespace:
 def _parser(called: str) -> argparse.ArgumentParser:
     """Return the parser of the verb that is called or, for help and mistakes, of all."""
     parser = argparse.ArgumentParser(
-        prog="ddp-hpc", description="Scaling studies of data-parallel training: one YAML file in, honest numbers out."
+        prog="ddp-hpc",
+        description="Scaling studies of data-parallel training, from one YAML file to tables, figures and a report.",
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
-    parser.add_argument("--debug", action="store_true", help="show where an error comes from")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     verbs = parser.add_subparsers(title="verbs", required=True, metavar="VERB")
 
     for name, (call, text, add) in VERBS.items():
@@ -220,30 +221,38 @@ def _say_json(values: Any) -> int:
 VERBS = {
     "list": (
         _list,
-        "the studies; or the points of one; or models, datasets, exchanges, tables, figures",
+        "list studies, the points of one, or models, datasets, exchanges, tables, figures",
         takes.listed,
     ),
-    "plan": (_plan, "what would be run, why, and for about how long", takes.plan),
-    "run": (_run, "run a study to its page; only what is missing is trained", takes.run),
-    "status": (_status, "where a study stands: what runs, waits, has failed and why, and node-hours", takes.status),
+    "plan": (_plan, "show what will run, why, and for about how long", takes.plan),
+    "run": (_run, "train the missing runs of a study, then make its tables, figures and report", takes.run),
+    "status": (
+        _status,
+        "show the running, waiting and failed runs of a study, with reasons and node-hours",
+        takes.status,
+    ),
     "data": (_data, "fetch a dataset and check it", takes.data),
-    "train": (_train, "train one planned run, here and now", takes.train),
-    "table": (_table, "make one table of a study from what there is", takes.made),
+    "train": (_train, "train one planned run now, on this machine", takes.train),
+    "table": (_table, "make one table of a study from the records so far", takes.made),
     "figure": (_figure, "draw one figure of a study from its tables", takes.made),
-    "report": (_report, "write the page of a study from its tables and figures", takes.of_a_study),
+    "report": (_report, "write the report of a study from its tables and figures", takes.of_a_study),
     "compare": (
         _compare,
-        "which points of two result sets differ by more than the noise, and is that better",
+        "test which points of two result sets differ by more than the noise, and whether they are better or worse",
         takes.compare,
     ),
-    "diff": (_diff, "what differs between two runs: spec, code, versions, hosts, clocks, environment, job", takes.diff),
-    "doctor": (_doctor, "what this machine offers, what is missing, and what to do", takes.doctor),
+    "diff": (
+        _diff,
+        "show what differs between two runs: spec, code, versions, hosts, clocks, environment, job",
+        takes.diff,
+    ),
+    "doctor": (_doctor, "check this machine: what it offers, what is missing, and what to do", takes.doctor),
     "bench": (
         _bench,
         "time planning, the workflow, exchanges, meters or folded biases on this machine: some minutes",
         takes.bench,
     ),
-    "schema": (_schema, "the JSON Schema of study files, for editors", takes.none),
+    "schema": (_schema, "print the JSON Schema of study files, for editors", takes.none),
 }
 
 
