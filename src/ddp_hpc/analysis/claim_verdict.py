@@ -1,4 +1,4 @@
-"""The verdict on a claim, from our number, its interval, and what agrees with the source or contradicts it."""
+"""The verdict on a claim, from the measured number, its interval, and what agrees with the source or contradicts it."""
 
 from collections import Counter
 from collections.abc import Iterable

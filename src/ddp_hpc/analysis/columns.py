@@ -1,4 +1,4 @@
-"""The axes of a study: which columns of a spec vary, which of them are searched, what they make of a run."""
+"""The axes of a study: which columns of a spec vary, which are searched, and which runs may be compared."""
 
 import json
 from collections.abc import Collection, Iterable, Mapping

@@ -1,4 +1,4 @@
-"""Tables and rules for readers: short numbers, headings with units, nothing for null, what all rows share said once."""
+"""Tables and rules formatted for reading: short numbers, headings with units, and what all rows share said once."""
 
 from collections.abc import Collection
 from dataclasses import dataclass

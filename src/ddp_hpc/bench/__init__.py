@@ -1,4 +1,4 @@
-"""What planning, the workflow, the exchanges, the meters and folded biases cost on this machine: `ddp-hpc bench`."""
+"""`ddp-hpc bench`: what planning, the workflow, exchanges, meters and folded biases cost on this machine."""
 
 import sys
 from argparse import Namespace

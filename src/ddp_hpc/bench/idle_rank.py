@@ -1,4 +1,4 @@
-"""A rank that trains nothing: `bench planning` puts it in the place of `execution/rank.py`."""
+"""A rank that trains nothing: `bench planning` uses it instead of `execution/rank.py`."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What clocks and meters cost: steps with all that a run measures against the same steps without.
+"""`ddp-hpc bench meters`: the overhead of clocks and meters, from steps with and without them.
 
 `ddp-hpc bench meters`: the strain-stress network, batch 75, on CPU ranks of this node, in blocks of steps: without,
 with, with, without; the order takes out what drifts. A ratio is that of the two blocks with to the two without, by the

@@ -1,4 +1,4 @@
-"""The numbers of a sweep over message sizes: their Parquet files, and what the screen shows of them."""
+"""The results of a sweep over message sizes: its Parquet files, and its text for the terminal."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence

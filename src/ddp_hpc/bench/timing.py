@@ -1,4 +1,4 @@
-"""What timings in rounds have in common: medians, ranges, ratios to a yardstick, and Parquet files of them."""
+"""Helpers of timings in rounds: medians, ranges, ratios to a reference, and Parquet files of them."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -80,8 +80,8 @@ def train(parser: argparse.ArgumentParser) -> None:
         "--trace",
         type=_steps,
         metavar="FIRST-LAST",
-        help="trace these steps, e.g. 100-110, into `trace/` in the run's folder, for https://ui.perfetto.dev; each runs "
-        "twice, so that neither result nor times change",
+        help="trace these steps, e.g. 100-110, into `trace/` in the run's folder, for https://ui.perfetto.dev; each "
+        "runs twice, so that neither result nor times change",
     )
     parser.add_argument("--again", action="store_true", help="train a finished run again and replace its record")
     parser.add_argument("--time-limit-min", type=float, help="end the run as `timeout` after this many minutes")

@@ -1,4 +1,4 @@
-"""The rows and lines that the planning verbs show."""
+"""Rows and lines of text that `list`, `plan` and the other planning verbs print."""
 
 import json
 from collections import Counter

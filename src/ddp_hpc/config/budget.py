@@ -1,4 +1,4 @@
-"""How long a run trains."""
+"""The key `budget`: how long a run trains."""
 
 import math
 from collections.abc import Iterable

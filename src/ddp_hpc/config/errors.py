@@ -1,4 +1,4 @@
-"""The errors of studies and launches, and their words: what was given, what is unknown, where a key belongs."""
+"""Errors of studies and launches, and their messages: what was given, what is unknown, where a key belongs."""
 
 import datetime
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""From a study to its specs: the product of the axes, what goes together, what is left out."""
+"""Expands a study's grid to specs: the product of the axes, with `zip`, `exclude` and `when`."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""The keys of `base` and `grid`: which may stand there, and how they may be combined."""
+"""Checks of the keys of `base` and `grid`: which are allowed there, and how they combine."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping

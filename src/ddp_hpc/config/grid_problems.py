@@ -1,4 +1,4 @@
-"""What is wrong with the points of a grid: each problem once, at its line, with a point that has it."""
+"""Problems of a grid's points: each is reported once, at its line, with a point that has it."""
 
 from collections.abc import Mapping
 from typing import Any

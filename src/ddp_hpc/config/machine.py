@@ -1,4 +1,4 @@
-"""The machine file, config/machines/NAME.yaml: what a cluster has, how ranks are started there, what is tried again."""
+"""The machine file, config/machines/NAME.yaml: partitions of a cluster, how to start ranks, what to retry."""
 
 import re
 import shlex

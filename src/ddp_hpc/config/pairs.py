@@ -1,4 +1,4 @@
-"""Pairs of a study: two settings whose runs lie side by side in every round, so that what slows one slows the other."""
+"""The key `pairs` of a study: two settings whose runs are adjacent in every round."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar

@@ -1,4 +1,4 @@
-"""Types of fields in studies, specs and machine files: `1` and `1.0` are one value, nan and inf are none."""
+"""Types of fields in studies, specs and machine files: `1` and `1.0` are equal, nan and inf are refused."""
 
 import json
 import math

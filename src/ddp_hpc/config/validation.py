@@ -1,4 +1,4 @@
-"""From a file to the model of what it may hold; each thing that is wrong with it is explained, with its line."""
+"""Validates a file against its pydantic model and explains each mistake with its line."""
 
 import re
 from typing import Any, TypeVar, get_args

@@ -1,4 +1,4 @@
-"""What a dataset is, and what its task means: the loss that is trained and the metric that is reported."""
+"""Datasets and tasks: the loss that is trained and the metric that is reported."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

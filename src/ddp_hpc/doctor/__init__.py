@@ -1,4 +1,4 @@
-"""What this machine offers for studies, what is missing, what follows and what to do about it."""
+"""`ddp-hpc doctor`: what this machine offers for studies, what is missing, and what to do."""
 
 import json
 import sys

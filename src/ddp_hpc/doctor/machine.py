@@ -1,4 +1,4 @@
-"""Cores, memory and disk, as far as ranks may use them."""
+"""Checks of cores, memory and disk, as far as ranks may use them."""
 
 import fcntl
 import os

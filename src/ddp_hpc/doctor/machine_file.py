@@ -1,4 +1,4 @@
-"""A machine file for the cluster whose login node this is, as far as Slurm tells: `ddp-hpc doctor --machine`."""
+"""`ddp-hpc doctor --machine`: writes a machine file for the cluster of this login node, from sinfo."""
 
 import json
 import re

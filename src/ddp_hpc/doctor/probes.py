@@ -1,4 +1,4 @@
-"""Questions to parts that may be broken, each asked in a process of its own: it may crash or hang, we do not."""
+"""Checks that may crash or hang, each run in a process of its own."""
 
 import importlib
 import json

@@ -1,4 +1,4 @@
-"""What this machine's Slurm offers, as far as its own commands tell."""
+"""Checks of Slurm, by its own commands."""
 
 import os
 import pwd

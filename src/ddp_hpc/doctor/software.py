@@ -1,4 +1,4 @@
-"""Python, Snakemake, MPI and its launcher, torch, GPUs and NCCL."""
+"""Checks of Python, Snakemake, MPI and its launcher, torch, GPUs and NCCL."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What exchanges share that average all gradients on all ranks, and have each rank take the same step."""
+"""Exchanges that average all gradients on all ranks before each rank takes the same step."""
 
 from collections.abc import Callable
 

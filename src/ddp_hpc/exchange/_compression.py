@@ -1,4 +1,4 @@
-"""Gradients in fewer bytes: half precision, or the largest entries only, with what was left out kept for later."""
+"""Compression of gradients: half precision, or top-k with error feedback."""
 
 from typing import Any, Literal, Protocol
 

@@ -1,4 +1,4 @@
-"""What the exchanges share: their protocols."""
+"""The protocols of exchanges and optimizers."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable

@@ -1,4 +1,4 @@
-"""How far the ranks' monotonic clocks are apart, measured over MPI."""
+"""Offsets of the ranks' monotonic clocks, measured over MPI (Cristian's algorithm)."""
 
 import time
 from collections.abc import Callable

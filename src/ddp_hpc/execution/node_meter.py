@@ -1,4 +1,4 @@
-"""The meters of a run while it trains: one sampler per node, started by the node's first rank."""
+"""Starts and reads the meters of a run: one telemetry process per node, owned by the node's first rank."""
 
 import traceback
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""The record of a run that ended in a finding which its own ranks could not write: out of GPU memory."""
+"""The record of a run that ran out of GPU memory, written by its supervisor."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""How far a training is: a line for who watches it, and a file in the folder of its attempt for who asks meanwhile."""
+"""The progress of a training: a line in the log, and `progress.json` in the folder of its attempt."""
 
 import os
 import threading

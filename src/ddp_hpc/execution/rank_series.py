@@ -1,4 +1,4 @@
-"""The ranks' measurements side by side."""
+"""Time series of all ranks side by side: their steps, phases and losses."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

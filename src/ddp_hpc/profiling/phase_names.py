@@ -1,4 +1,4 @@
-"""The phases of a training step, and what else is measured in it."""
+"""The names of the phases of a training step, and of what else is measured in it."""
 
 # in the order in which they happen; they sum to the step: `rest_s` is what none of the others covers
 PHASES = ("data_s", "h2d_s", "forward_s", "backward_s", "exchange_exposed_s", "update_s", "rest_s")

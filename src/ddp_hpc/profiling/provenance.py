@@ -1,4 +1,4 @@
-"""On what a run was made: versions, machine, command, source. Nothing here is measured, and no secret is kept."""
+"""The provenance of a run: versions, machine, command, source. It measures nothing and stores no secrets."""
 
 import os
 import platform

@@ -1,4 +1,4 @@
-"""Telemetry of a node, as a rank sees it: begin, and at the end what was sampled, whatever became of the sampler."""
+"""Telemetry of a node as its first rank uses it: start the process, and collect its samples at the end."""
 
 import json
 import pickle

@@ -1,4 +1,4 @@
-"""Where a run stands: from its record, else from what its attempts left, else from Slurm. Not known is not ended."""
+"""The state of a run: from its record, else from its attempts, else from Slurm; a failed query is no end."""
 
 import os
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""The statuses in which a planned run can be, and what each means for the job that ran it."""
+"""The statuses of planned runs, with their kinds, exit codes, and whether they are retried."""
 
 # status: (kind, exit code of the job, retried within one invocation)
 STATUSES = {

@@ -1,1 +1,1 @@
-"""What is asked of Slurm, and what it answers."""
+"""Requests to Slurm and its answers."""

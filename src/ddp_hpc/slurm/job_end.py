@@ -1,4 +1,4 @@
-"""What the end of a job in Slurm means for its run: a status, and the reason in words."""
+"""Translates the end of a Slurm job to the status of its run, with the reason."""
 
 import re
 from itertools import takewhile

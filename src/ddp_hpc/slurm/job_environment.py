@@ -1,4 +1,4 @@
-"""The variables of Slurm's in an environment: what they say of the job that we are in, and what they would change.
+"""Slurm's variables in the environment: what they say of the surrounding job, and which would change others.
 
 `mpiexec` finds the nodes of its job, and how many ranks each takes, in variables SLURM_*. The executor plugin takes
 them from what it starts in a job: Open MPI's mpiexec then fails, MPICH's puts all ranks on the first node and says

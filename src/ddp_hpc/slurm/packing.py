@@ -1,4 +1,4 @@
-"""How runs are packed into Slurm jobs: each in a job of its own, or all in one job, and which of the two pays."""
+"""Packing of runs into Slurm jobs: one job per run, or one job for all, and which costs fewer node-hours."""
 
 import math
 from collections.abc import Mapping

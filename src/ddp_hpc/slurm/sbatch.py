@@ -1,4 +1,4 @@
-"""What a run asks for, in Slurm's words: for snakemake-executor-plugin-slurm, and for the launcher in the job."""
+"""The request of a run as arguments of sbatch and of the launcher, for snakemake-executor-plugin-slurm."""
 
 import os
 import shlex

@@ -1,4 +1,4 @@
-"""What the control groups of this process give it (cgroups, version 1 or 2): cores, memory, and kills for memory."""
+"""Limits of this process by control groups (cgroups, version 1 or 2): cores, memory, and out-of-memory kills."""
 
 import math
 import os

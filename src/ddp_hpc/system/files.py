@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, and JSON in them."""
+"""Atomic replacement of files, and JSON in them."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Small helpers of the processes that watch over others; they import only the standard library, for a quick start."""
+"""Helpers of the processes that watch over others; they import only the standard library, to start quickly."""
 
 import os
 import signal

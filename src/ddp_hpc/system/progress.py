@@ -1,4 +1,4 @@
-"""How far something is: one line that is renewed on a terminal, sparse lines in a log."""
+"""Progress lines: one that is updated on a terminal, a few in a log."""
 
 import shutil
 import sys

@@ -1,4 +1,4 @@
-"""What a training is made of: data, replica, clock, batches and exchange, put together as a spec says."""
+"""Builds the components of a training from a spec: data, replica, clock, batches and exchange."""
 
 import math
 import random

@@ -1,4 +1,4 @@
-"""The learning rate: how it follows the global batch size, and its warm-up."""
+"""The learning rate: its scaling with the global batch, and its warmup."""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Where the ranks of a run sit: nodes, cores, threads and GPUs."""
+"""Placement of the ranks of a run: nodes, cores, threads and GPUs."""
 
 import itertools
 import os

@@ -1,4 +1,4 @@
-"""The arithmetic of matrix products and convolutions: in full, or faster and coarser."""
+"""The precision of matrix products and convolutions: full, tf32 or bfloat16."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext

@@ -1,4 +1,4 @@
-"""What a training leaves on one rank, in one go or in several, from checkpoint to checkpoint."""
+"""The result of a training on one rank, also across checkpoints."""
 
 import time
 from array import array

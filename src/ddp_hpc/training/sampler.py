@@ -1,4 +1,4 @@
-"""Which samples a rank takes in a step."""
+"""The data sampler: which samples a rank takes in a step."""
 
 from collections.abc import Callable
 

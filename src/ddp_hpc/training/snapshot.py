@@ -1,4 +1,4 @@
-"""A training's state at one moment: to go back to after a warm-up or a traced step, and to write into a checkpoint."""
+"""Snapshots of a training's state: restored after warmup and traced steps, and written into checkpoints."""
 
 import random
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Data-parallel training: each rank computes gradients of its part of a batch, an exchange makes the next weights."""
+"""The trainer: each rank computes the gradients of its local batch, and an exchange makes the next weights."""
 
 import math
 import time

@@ -1,4 +1,4 @@
-"""Whether the tables that claims read have the columns that they name: known before any run, for tables keep theirs."""
+"""Checks before any run that the tables which claims read have the columns they name."""
 
 import importlib
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""`ddp-hpc run`: train what is missing, then make tables, figures and page from what there is."""
+"""`ddp-hpc run`: train the missing runs, then make tables, figures and report."""
 
 import os
 import re

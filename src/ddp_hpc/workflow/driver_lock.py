@@ -1,4 +1,4 @@
-"""One driver at a time in a project: a lock that the system releases when its holder dies."""
+"""A lock for one driver at a time in a project; the system releases it when its holder dies."""
 
 import fcntl
 import json

@@ -1,4 +1,4 @@
-"""What a study still has to run, why, and for about how long."""
+"""`ddp-hpc plan`: which runs of a study are missing, why, and for about how long they will train."""
 
 import json
 import math

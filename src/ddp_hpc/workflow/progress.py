@@ -1,4 +1,4 @@
-"""How far a study is: one line that updates on a terminal, sparse lines in a log."""
+"""The progress of a study in the driver's line: runs that are done, running and waiting, and how far they are."""
 
 import time
 from collections import Counter

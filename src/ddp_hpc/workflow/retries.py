@@ -1,4 +1,4 @@
-"""The training of a study, in rounds: what fails is tried again as the machine file says, and no run is doubled."""
+"""Trains a study in rounds: retries failed runs as the machine file says, and starts no run twice."""
 
 import json
 import re

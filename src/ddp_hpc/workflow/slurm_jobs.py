@@ -1,4 +1,4 @@
-"""The Slurm jobs of a study, as its driver sees them: found again, waited for, missed, cancelled."""
+"""The Slurm jobs of a study, for its driver: find them, wait for them, notice lost ones, cancel them."""
 
 import os
 import sys

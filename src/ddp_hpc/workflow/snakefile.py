@@ -1,4 +1,4 @@
-"""What the Snakefile calls: its targets, the lock of the driver, and a second call after failures."""
+"""Functions that the Snakefile calls: its targets, the driver's lock, and a second call after failures."""
 
 import json
 import os

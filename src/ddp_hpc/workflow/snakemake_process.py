@@ -1,4 +1,4 @@
-"""Snakemake as a child of the driver: started, watched, ended."""
+"""Snakemake as a child process of the driver: starts, watches and ends it."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""`ddp-hpc status`: where a study stands at a glance, and what it has cost."""
+"""`ddp-hpc status`: running, waiting and failed runs of a study, and its node-hours."""
 
 import time
 from collections import Counter

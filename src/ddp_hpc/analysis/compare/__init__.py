@@ -1,4 +1,4 @@
-"""Two result sets side by side: what differs by more than the noise, and is it better? `ddp-hpc compare A B`."""
+"""`ddp-hpc compare A B`: which points of two result sets differ significantly, and whether they are better or worse."""
 
 import json
 from dataclasses import asdict

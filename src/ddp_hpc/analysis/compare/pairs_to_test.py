@@ -1,4 +1,4 @@
-"""What there is to compare: each metric of each point that both sets have, with the runs of both sides."""
+"""The comparisons of two result sets: each metric of each point that both have, with the runs of both sides."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass

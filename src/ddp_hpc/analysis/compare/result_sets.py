@@ -1,4 +1,4 @@
-"""What is compared: the runs of a study, of a folder of results, or of a table of runs."""
+"""Result sets to compare: the runs of a study, of a folder of results, or of a table of runs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What differs between two runs: spec, code, versions, hosts, clocks, environment, Slurm job; and what came out."""
+"""`ddp-hpc diff`: differences of two runs in spec, code, versions, hosts, clocks, environment, job and results."""
 
 import json
 from collections.abc import Iterator, Mapping

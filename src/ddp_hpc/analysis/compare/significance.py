@@ -1,4 +1,4 @@
-"""Which points of two result sets differ by more than the noise, in which direction, and whether that is better."""
+"""Significance tests: which points of two result sets differ by more than the noise, and in which direction."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""How runs of one point scatter, and what can be told apart in spite of it."""
+"""The variance between runs of one point, and the change that it lets a number of repeats detect."""
 
 from bisect import bisect_left
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Curves through the points of a table: marked points, intervals, their place beside one another, the axis of ranks."""
+"""Curves through the points of a table: markers, intervals, offsets of neighbours, and the axis of ranks."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""What is around the panels of a figure: their grid, titles and labels, the legend, small print, and empty figures."""
+"""The layout of a figure around its panels: grid, titles, labels, legend, small print, and empty figures."""
 
 import textwrap
 from collections.abc import Sequence

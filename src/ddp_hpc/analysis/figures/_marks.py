@@ -1,4 +1,4 @@
-"""Points whose times are not to be trusted: the marks that figures give them, and what their small print says."""
+"""The marks of points whose times are not valid (oversubscribed, disturbed), and the small print about them."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""What is drawn beside what: a panel for each group of runs that compete with one another."""
+"""The panels of a figure: one for each group of runs that compete with one another."""
 
 import json
 from collections.abc import Iterator, Mapping

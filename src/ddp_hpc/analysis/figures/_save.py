@@ -1,4 +1,4 @@
-"""A figure from its tables, as SVG, PDF and PNG."""
+"""Draws a figure from its tables and saves it as SVG, PDF and PNG."""
 
 import importlib
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How all figures look: sizes, colours that also read in grey and by the colour-blind, the numbers of an axis."""
+"""The style of all figures: sizes, colours that are legible in grey and for the colour-blind, numbers of an axis."""
 
 import os
 from collections.abc import Iterator, Sequence

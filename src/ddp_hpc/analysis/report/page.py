@@ -1,4 +1,4 @@
-"""The page of a study: one HTML file that needs nothing else, readable offline, in the dark, on paper and by ear."""
+"""Writes the report of a study: one HTML file without dependencies, readable offline, in dark mode and on paper."""
 
 import base64
 import re

@@ -1,4 +1,4 @@
-"""On what the runs of a study were made: what they have in common, in what they differ, what was not measured, why."""
+"""The provenance of a study's runs: what they have in common, where they differ, what was not measured, and why."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping

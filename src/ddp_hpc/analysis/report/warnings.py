@@ -1,4 +1,4 @@
-"""What a reader of results has to be wary of, and which runs have none."""
+"""The warnings of a report about its runs, and which runs have no result."""
 
 from collections.abc import Iterator, Mapping
 

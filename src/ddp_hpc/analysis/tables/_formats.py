@@ -1,4 +1,4 @@
-"""The forms of a table: Parquet (which figures read) and CSV with all columns; Markdown and LaTeX for reading."""
+"""Formats of a table: Parquet (which figures read) and CSV with all columns; Markdown and LaTeX for reading."""
 
 import importlib
 import json

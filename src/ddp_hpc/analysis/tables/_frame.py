@@ -1,4 +1,4 @@
-"""Frames whose column types follow from their names, so that no type depends on what happens to be null."""
+"""Data frames with declared column types, which do not depend on which values are null."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any

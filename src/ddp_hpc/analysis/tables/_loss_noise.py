@@ -1,4 +1,4 @@
-"""How a loss scatters about its steady state, and when it has come there."""
+"""The noise of a loss around its steady state, and the step at which the steady state begins."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""How sure a loss area is, and whether two of them can be told apart."""
+"""The uncertainty of a loss area, and whether two loss areas differ significantly."""
 
 from dataclasses import dataclass
 from math import sqrt

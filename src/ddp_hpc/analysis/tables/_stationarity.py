@@ -1,4 +1,4 @@
-"""Whether a run was steady: how sure its median step is, whether its steps drift, whether some ranks are slower."""
+"""Whether a run was steady: the interval of its median step, drift of its steps, and slow ranks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Which runs may win, and which point of the search does: one rule for our own runs and for published numbers."""
+"""Which runs can win, and which point of the search is best; the same rule for measured and published numbers."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
