@@ -1,4 +1,4 @@
-"""Reads YAML 1.2 files with line numbers: `1e-4` is a float, `010` is ten, `no` is a string, duplicate keys are errors."""
+"""Reads YAML 1.2 files with line numbers: `1e-4` is a float, `010` is ten, `no` a string; duplicate keys are errors."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
