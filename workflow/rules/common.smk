@@ -4,7 +4,7 @@ from ddp_hpc.workflow import snakefile as ddp
 TARGETS = ddp.targets(config, in_a_job=not workflow.is_main_process)
 
 if not workflow.is_main_process:
-    job_environment.keep()  # before the plugin takes SLURM_* away
+    job_environment.keep()  # before the plugin removes SLURM_*
 
 
 def settle():

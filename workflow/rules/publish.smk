@@ -4,7 +4,7 @@ wildcard_constraints:
 
 
 rule made_from:
-    # an empty file whose name holds the hash of what a table, figure or page is made from; the one before goes
+    # an empty file named by the hash of the inputs of a table, figure or report; the previous one is removed
     output:
         "results/studies/{study}/.made/{target}.{hash}",
     wildcard_constraints:

@@ -18,11 +18,11 @@ rule train:
         "results/runs/{run}/run.parquet",  # {run} holds the hashes of spec and code
     log:
         "logs/train/{run}.log",
-    priority: lambda wildcards: TARGETS.priority.get(wildcards.run, 0)  # a job does not know the others
+    priority: lambda wildcards: TARGETS.priority.get(wildcards.run, 0)  # a job sees only its own run
     threads: 1
-    # `slot`: one training at a time where the profile says so, for timings must not share the machine. The rest is time
-    # limit and launcher and, with a machine file, all that Slurm is asked for; the ranks in them come from the spec, not
-    # from `tasks` or `threads`, which Snakemake scales down
+    # `slot`: one training at a time if the profile says so, so that timings do not share the machine. The others are time
+    # limit, launcher and, with a machine file, the request to Slurm; they take ranks from the spec, because Snakemake
+    # scales `tasks` and `threads` down
     resources:
         **ddp.resources(TARGETS, config, in_a_job=not workflow.is_main_process),
         slot=ddp.slots(TARGETS, config),
