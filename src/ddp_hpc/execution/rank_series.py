@@ -21,7 +21,7 @@ EXCHANGE = PHASES.index("exchange_exposed_s")
 
 @dataclass(frozen=True, kw_only=True)
 class RankPart:
-    """What one rank measured; its steps start with the warm-up."""
+    """What one rank measured; its steps start with the warmup."""
 
     losses: Floats  # by step
     timings: Timings  # arrivals are on the host's monotonic clock, or on rank 0's
@@ -42,7 +42,7 @@ class RankPart:
 
 @dataclass(frozen=True, kw_only=True)
 class RankCurves:
-    """All ranks' steps; arrays are steps x ranks, the warm-up first."""
+    """All ranks' steps; arrays are steps x ranks, the warmup first."""
 
     rank_losses: Floats
     phases_s: Floats  # steps x ranks x phases
@@ -53,7 +53,7 @@ class RankCurves:
 
     @property
     def counted(self) -> slice:
-        """The steps after the warm-up."""
+        """The steps after the warmup."""
         return slice(WARM_UP_STEPS, None)
 
     @property

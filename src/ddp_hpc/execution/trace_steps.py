@@ -1,6 +1,6 @@
 """Traced steps of a run: taken twice, once under the profiler and off the clock, then as if nothing had been.
 
-The state of the training is saved before and put back after, as around the warm-up. So a trace changes neither the
+The state of the training is saved before and put back after, as around the warmup. So a trace changes neither the
 result of a run nor its times, and is no part of its spec.
 """
 

@@ -31,7 +31,7 @@ class Timings:
     for how long an exchange was in flight beside the backward pass. `arrived_ns` is when the rank was ready to
     exchange, on the monotonic clock that all processes of a host share; -1 where it did not exchange. `fused`: the
     phases of this step were not told apart, and all of it is in `rest_s`. `starts` has a row for time zero and after
-    every pause, the warm-up's first: how many steps had been taken, and when, on that clock, the next began.
+    every pause, the warmup's first: how many steps had been taken, and when, on that clock, the next began.
     """
 
     phases_s: NDArray[np.float64]

@@ -101,7 +101,7 @@ RUN = pa.schema(
         field("learning_rate_scaled", FLOAT, "", "the learning rate that was used"),
         field("samples_asked", INTEGER, "samples", "budget, over all ranks; null where it is in seconds"),
         field("samples_seen", INTEGER, "samples", "steps x batch size x ranks"),
-        field("steps", INTEGER, "steps", "counted steps, without warm-up"),
+        field("steps", INTEGER, "steps", "counted steps, without warmup"),
         field("warm_up_steps", INTEGER, "steps", "steps before time zero; in no rate"),
         field("wall_s", FLOAT, "s", "from the first launch to the end of training"),
         field("startup_s", FLOAT, "s", "from the first launch to time zero"),
@@ -165,10 +165,10 @@ RUN = pa.schema(
 
 STEPS = pa.schema(
     [
-        field("step", pa.int32(), "", "counted from 1; warm-up steps are 0, -1, ..."),
+        field("step", pa.int32(), "", "counted from 1; warmup steps are 0, -1, ..."),
         field("rank", pa.int32(), "", "MPI rank"),
-        field("t_s", FLOAT, "s", "time zero to the slowest rank's end of the step; null in warm-up"),
-        field("loss", FLOAT, "", "sample-weighted mean over all ranks; null in warm-up"),
+        field("t_s", FLOAT, "s", "time zero to the slowest rank's end of the step; null in warmup"),
+        field("loss", FLOAT, "", "sample-weighted mean over all ranks; null in warmup"),
         field("rank_loss", FLOAT, "", "mean over this rank's samples"),
         field("rank_t_s", FLOAT, "s", "time zero to this rank's end of the step"),
         field("step_s", FLOAT, "s", "this rank's step: the sum of its phases"),

@@ -82,7 +82,7 @@ class StudyRuns:
         return hashes | planned.spec.columns() | {"status": state.status, "reason": state.reason}
 
     def steps(self, run: str) -> "pd.DataFrame":
-        """Return the steps of a finished run, all ranks, warm-up included: the columns of `schema.STEPS`."""
+        """Return the steps of a finished run, all ranks, warmup included: the columns of `schema.STEPS`."""
         return self._frame("steps", run)
 
     def evaluations(self, run: str) -> "pd.DataFrame":

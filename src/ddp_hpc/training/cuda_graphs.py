@@ -96,7 +96,7 @@ class Captured:
     """A training step from graphs.
 
     Args:
-        components: after the warm-up; what a step changes is to be restored after this. Batches, weights, gradients and
+        components: after the warmup; what a step changes is to be restored after this. Batches, weights, gradients and
             the optimisers' state stay where they are from now on.
         recorder: records.
         work: from the batch to gradients and loss; if `whole`, to the next weights.

@@ -20,7 +20,7 @@ def scaled_learning_rate(spec: RunSpec) -> float:
 def learning_rate_rule(spec: RunSpec) -> Callable[[int], float]:
     """Return the learning rate as a function of the step, counted from 1.
 
-    During warm-up it rises linearly, reaching the full rate at step `learning_rate_warm_up_steps`.
+    During warmup it rises linearly, reaching the full rate at step `learning_rate_warm_up_steps`.
     """
     full, rise = scaled_learning_rate(spec), spec.learning_rate_warm_up_steps
     return lambda step: full * step / rise if step < rise else full

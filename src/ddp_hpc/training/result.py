@@ -22,7 +22,7 @@ WARM_UP_STEPS = 3
 
 @dataclass(frozen=True)
 class History:
-    """Losses and timings of one rank's steps, those of the warm-up first."""
+    """Losses and timings of one rank's steps, those of the warmup first."""
 
     losses: NDArray[np.float64]  # of this rank's batches
     timings: Timings
@@ -37,7 +37,7 @@ class TrainResult:
     that is computed from them, such as the loss area. It is in `lost_s`.
     """
 
-    losses: "array[float]" = field(default_factory=lambda: array("d"))  # of this process, the warm-up's first
+    losses: "array[float]" = field(default_factory=lambda: array("d"))  # of this process, the warmup's first
     clock: Clock | None = None  # of this process
     before: History | None = None  # of the processes before, as far as the checkpoint goes
     evaluations: list[tuple[int, float, float]] = field(default_factory=list)  # step, metric, loss
@@ -131,7 +131,7 @@ class TrainResult:
         return own if self.before is None else np.concatenate([self.before.losses, own[WARM_UP_STEPS:]])
 
     def history(self) -> History:
-        """Return all steps as if they had been taken in one go: the warm-up is that of the first process."""
+        """Return all steps as if they had been taken in one go: the warmup is that of the first process."""
         assert self.clock is not None, "the trainer makes the clock"
         timings = self.clock.timings()
         if self.before is not None:
@@ -140,7 +140,7 @@ class TrainResult:
 
 
 def _joined(before: Timings, after: Timings) -> Timings:
-    """Return the steps of two processes in a row, without the warm-up of the second."""
+    """Return the steps of two processes in a row, without the warmup of the second."""
     by_step = {
         part.name: np.concatenate([getattr(before, part.name), getattr(after, part.name)[WARM_UP_STEPS:]])
         for part in fields(Timings)

@@ -1,4 +1,4 @@
-"""Forward pass, loss and backward pass compiled into fused kernels by torch.compile (Inductor), before the warm-up.
+"""Forward pass, loss and backward pass compiled into fused kernels by torch.compile (Inductor), before the warmup.
 
 The gradients of a compiled backward pass are all there only when it ends, so an exchange that starts from the hooks of
 single parameters overlaps nothing. DistributedDataParallel is the exception: torch cuts the compiled model where DDP's

@@ -245,7 +245,7 @@ class Trainer:
 
 
 def check_warm_up(losses: "array[float]") -> None:
-    """Compare the first step of this process with the first of its warm-up: the same batch from the same state.
+    """Compare the first step of this process with the first of its warmup: the same batch from the same state.
 
     Raises:
         RuntimeError: they differ, so something was not put back.

@@ -107,7 +107,7 @@ def _steps_in(store: Store) -> Callable[[str], Array | None]:
 
 
 def step_times(file: Path) -> Array | None:
-    """Return the times between the ends of steps in seconds, slowest rank, without warm-up; None without a record."""
+    """Return the times between the ends of steps in seconds, slowest rank, without warmup; None without a record."""
     if not file.is_file():
         return None
     steps = records.read("steps", file, ["step", "rank", "t_s", "warm_up"]).to_pandas()

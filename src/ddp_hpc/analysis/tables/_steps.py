@@ -26,7 +26,7 @@ class Curve:
 
 
 def whole_curve(study_runs: StudyRuns, run: str) -> Curve:
-    """Return the loss curve of a finished run, without warm-up; what is not finite stays as it is.
+    """Return the loss curve of a finished run, without warmup; what is not finite stays as it is.
 
     Raises:
         RecordError: naming the run's steps, if they cannot be read.
@@ -50,7 +50,7 @@ def thinned(loss: Array, most: int) -> NDArray[np.int64]:
 def rank_steps(study_runs: StudyRuns, run: str, names: tuple[str, ...]) -> dict[str, Array]:
     """Return columns of the steps record, and `step_s`, of the counted steps whose phases were told apart.
 
-    Each is an array of steps x ranks, NaN where it is null; warm-up and fused steps are left out.
+    Each is an array of steps x ranks, NaN where it is null; warmup and fused steps are left out.
     """
     steps = study_runs.steps(run)
     counted = steps[~steps["warm_up"].astype(bool)]
