@@ -120,15 +120,15 @@ def in_words(rules: Rules, repeats: int) -> list[str]:
     threshold = "any min_loss" if rules.loss_threshold is None else f"min_loss up to {rules.loss_threshold:g}"
     winner = (
         f"Of the runs with status ok, all samples seen, {threshold} (over {steps}) and a core for every thread, "
-        "the one with the least loss area wins."
+        "the one with the smallest loss area wins."
     )
-    apart = "Two points are told apart if the 95 % interval of the difference of their areas excludes 0"
+    apart = "Two points differ significantly if the 95 % interval of the difference of their areas excludes 0"
     if repeats > 1:
-        weak = " Two repeats are a weak test: little but large differences is told apart." if repeats == 2 else ""
-        return [winner, f"{apart}; it is got from the spread of the {repeats} repeats (Welch's interval).{weak}"]
+        weak = " Two repeats are a weak test: only large differences are significant." if repeats == 2 else ""
+        return [winner, f"{apart}; it is computed from the {repeats} repeats (Welch's interval).{weak}"]
     return [
         winner,
-        f"{apart}; it is got from how the loss scatters along each curve (block bootstrap), which cannot show how one "
-        f"run differs from the next, so differences below {100 * rules.area_noise:g} % are not told apart either. "
-        "Repeats would tell more.",
+        f"{apart}; it is computed from the noise along each loss curve (block bootstrap), which does not include the "
+        f"variance between runs, so differences below {100 * rules.area_noise:g} % do not count as significant either. "
+        "Repeats would give more certainty.",
     ]

@@ -232,7 +232,8 @@ def test_notes_say_how_points_are_told_apart_where_that_applies(tmp_path, repeat
 
     assert said in text
     assert not_said not in text
-    assert "told apart" not in tables.make("scaling", study_runs, tmp_path / "tables").with_suffix(".md").read_text()
+    assert "differ significantly" in text
+    assert "significant" not in tables.make("scaling", study_runs, tmp_path / "tables").with_suffix(".md").read_text()
 
 
 def test_a_serial_fraction_outside_0_to_1_is_blank_for_readers_and_kept_for_programs():

@@ -28,7 +28,7 @@ LETTER_IN = 0.048  # width of a letter of small print
 # what a bar is: its colour, and the words of the legend
 LOOKS = {
     "winner": ("#0072B2", "winner"),
-    "alike": ("#56B4E9", "cannot be told from the winner"),
+    "alike": ("#56B4E9", "cannot be distinguished from the winner"),
     "larger": ("#d0d0d0", "larger than the winner beyond doubt"),
     "unfit": ("#ffffff", "oversubscribed, may not win"),
 }

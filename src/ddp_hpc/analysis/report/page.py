@@ -43,7 +43,7 @@ DERIVED = {
     "attempts": "how often the run was started",
 }
 STATIC_TABLES = {
-    "winners": "The point of the search with the least loss area, for each group, and what cannot be told from it",
+    "winners": "The point with the smallest loss area in each group, and points that cannot be distinguished from it",
     "scaling": "Speedup, parallel efficiency and Karp-Flatt's serial fraction, against one rank without exchange",
     "exchanges": "Training time per step of each exchange, and against the reference in the same round",
     "pairs": "How many times as fast the second setting of each pair is as the first, round by round",

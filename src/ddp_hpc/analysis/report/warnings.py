@@ -25,7 +25,7 @@ TOO_GOOD = 1.1  # parallel efficiency
 
 
 def flags(study_runs: StudyRuns, tables: Mapping[str, pd.DataFrame], provenance: Provenance) -> list[str]:
-    """Return what a reader has to be wary of, a sentence each."""
+    """Return the warnings, a sentence each."""
     attempts = int((study_runs.runs["attempts"] > 1).sum())
     return [
         *_bad_times(study_runs.runs),
@@ -42,8 +42,8 @@ def _bad_times(runs: pd.DataFrame) -> Iterator[str]:
     oversubscribed = runs["oversubscribed"].fillna(False).astype(bool)
     if count := int(oversubscribed.sum()):
         yield (
-            f"{count} of {len(runs)} runs had more threads than cores (oversubscribed): their times mean nothing, "
-            "they cannot win, and figures mark them."
+            f"{count} of {len(runs)} runs had more threads than cores (oversubscribed): their times are not "
+            "meaningful, they cannot win, and figures mark them."
         )
     if count := int((standing(runs) == MISPLACED).sum()):
         yield (
@@ -55,14 +55,14 @@ def _bad_times(runs: pd.DataFrame) -> Iterator[str]:
         yield (
             f"In {count} of {len(runs)} runs more than a third of the training time went to steps slower than the "
             "median step (slow_steps_share in the table of runs): something else used the cores. Their times and areas "
-            "are not to be trusted; run them again on a quiet machine, or with repeats."
+            "are not reliable; run them again on a quiet machine, or with repeats."
         )
     slowed = counted[crowded(counted)]
     if len(slowed):
         yield (
             f"In {len(slowed)} of {len(runs)} runs threads were ready and had no core in over {CROWDED:.0%} of the "
             f"time, and others used up to {slowed['others_core_share'].max():.0%} of their cores (core_wait_share and "
-            "others_core_share in the table of runs). Where they do so evenly no step stands out, and all are slow: "
+            "others_core_share in the table of runs). This may slow down all steps evenly, so that none stands out: "
             "run again on a quiet machine."
         )
 
@@ -73,8 +73,8 @@ def _unsteady(runs: pd.DataFrame) -> Iterator[str]:
         largest = float(drifting["drift_percent"].abs().max())
         yield (
             f"In {len(drifting)} of {len(runs)} runs the steps drift, by up to {largest:.0f} % from first to last "
-            "(drifting in the table of runs): the machine changed meanwhile, or its clocks did. Their medians are of "
-            "no one state."
+            "(drifting in the table of runs): the machine or its clocks changed during the run. Their medians mix "
+            "different states."
         )
     slow = runs["slow_ranks"].dropna()
     if len(slow):
@@ -109,8 +109,8 @@ def _doubtful(winners: pd.DataFrame) -> Iterator[str]:
     won = winners[winners["loss_area_loss_s"].notna()]
     if doubtful := int((won["cannot_be_told_from_count"] > 0).sum()):
         yield (
-            f"In {doubtful} of {len(won)} groups the winner cannot be told from other points; "
-            "they stand beside it in the table of winners."
+            f"In {doubtful} of {len(won)} groups the winner cannot be distinguished from other points; "
+            "the table of winners lists them."
         )
     if none := len(winners) - len(won):
         yield f"In {none} of {len(winners)} groups no run may win; the table of winners says why."
