@@ -70,13 +70,10 @@ class TopK:
     Args:
         gradients: what will be sent looks like this: 1-D, float32 or float64, on any device.
         kept: which part of the entries is sent, > 0; at least one entry is.
-
-    Attributes:
-        residual: what has not been sent yet, like `gradients`.
     """
 
     def __init__(self, gradients: Tensor, kept: float) -> None:
-        self.residual = torch.zeros_like(gradients)
+        self.residual = torch.zeros_like(gradients)  # what has not been sent yet
         self._count = min(len(gradients), max(1, round(kept * len(gradients))))
         self._index_type = torch.int32 if len(gradients) < 2**31 else torch.int64
         self._value_type = gradients.dtype

@@ -16,13 +16,7 @@ PIECE_BYTES = 1 << 22  # at 20 GB/s 0.2 ms: starting a copy and a message, some 
 
 
 class Pinned:
-    """A tensor as host memory: its own on a CPU, a pinned copy of it for a GPU.
-
-    Attributes:
-        tensor: where it lies.
-        host: the same numbers in host memory.
-        array: `host` for numpy and MPI.
-    """
+    """A tensor as host memory: its own on a CPU, a pinned copy of it for a GPU; `array` is that for numpy and MPI."""
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor
@@ -56,10 +50,6 @@ class PinnedPieces:
         bounds: where pieces end, in the order in which they will be needed; None: in pieces of `PIECE_BYTES` on a GPU
             and as one on a CPU, where there is nothing to overlap.
         one_stream: pieces go back behind those that come; else both ways at once.
-
-    Attributes:
-        array: all of the tensor.
-        pieces: adjoining views of `array`, or those of `bounds`.
     """
 
     def __init__(self, tensor: Tensor, bounds: Sequence[slice] | None = None, one_stream: bool = False) -> None:
@@ -68,7 +58,7 @@ class PinnedPieces:
         whole = len(tensor)
         step = max(1, PIECE_BYTES // tensor.element_size() if self._on_gpu else whole)
         self._bounds = list(bounds or [slice(start, start + step) for start in range(0, whole, step)])
-        self.pieces = [self.array[part] for part in self._bounds]
+        self.pieces = [self.array[part] for part in self._bounds]  # adjoining views of all, or those of `bounds`
         if self._on_gpu:
             self._down = torch.cuda.Stream(tensor.device)  # type: ignore[no-untyped-call]
             self._up = self._down if one_stream else torch.cuda.Stream(tensor.device)  # type: ignore[no-untyped-call]

@@ -61,10 +61,6 @@ class Rank:
     Args:
         attempt: what was launched.
         asked: gets an entry when somebody asks the training to end.
-
-    Attributes:
-        startup: seconds by part of the start.
-        result: what the training has left so far; None: it has not begun.
     """
 
     launch: dict[str, Any]
@@ -79,8 +75,8 @@ class Rank:
 
     def __init__(self, attempt: Attempt, asked: list[int]) -> None:
         self.attempt, self.asked = attempt, asked
-        self.startup: dict[str, float] = {}
-        self.result: TrainResult | None = None
+        self.startup: dict[str, float] = {}  # seconds by part of the start
+        self.result: TrainResult | None = None  # what the training has left so far; None: it has not begun
 
     def run(self) -> None:
         """Train, and leave the records, or that the training was asked to end."""

@@ -19,12 +19,7 @@ _LOST = ("GPU_IS_LOST", "RESET_REQUIRED", "UNINITIALIZED", "DRIVER_NOT_LOADED")
 
 
 class Device:
-    """A GPU, found by its UUID: the number that NVML gives a GPU is not CUDA's.
-
-    Attributes:
-        reasons: by counter, why it was never read; a counter that was read has none.
-        lost: why the device answers no more; empty: it does.
-    """
+    """A GPU, found by its UUID: the number that NVML gives a GPU is not CUDA's."""
 
     def __init__(self, nvml: Any, uuid: str) -> None:
         """Look for the device.
@@ -34,8 +29,9 @@ class Device:
             uuid: as torch gives it, without prefix, or as NVML does, with `GPU-` or `MIG-`.
         """
         self.nvml = nvml
-        self.uuid, self.asked, self.name, self.lost = uuid, uuid, "", ""
-        self.reasons: dict[str, str] = {}
+        self.uuid, self.asked, self.name = uuid, uuid, ""
+        self.lost = ""  # why the device answers no more; empty: it does
+        self.reasons: dict[str, str] = {}  # by counter, why it was never read; a counter that was read has none
         self._final: set[str] = set()
         self._last: dict[str, tuple[int, float]] = {}  # of rising counters: when, how much
         self._polled_ns: dict[str, int] = {}  # of PCIe traffic that has no counter: when it was last asked for

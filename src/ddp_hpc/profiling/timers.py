@@ -72,16 +72,16 @@ class Timers(Protocol):
 
 
 class NoTimers:
-    """A clock that does not run."""
+    """A clock that does not run: nothing is noted."""
 
     def mark(self, phase: str, part: str | None = None) -> None:
-        """Nothing is noted."""
+        pass
 
     def arrived(self) -> None:
-        """Nothing is noted."""
+        pass
 
     def overlapped(self, seconds: float) -> None:
-        """Nothing is noted."""
+        pass
 
 
 class TimerProxy:
@@ -113,7 +113,7 @@ class TimerProxy:
 
 
 class HostClock:
-    """Phases by the host's monotonic clock."""
+    """Phases by the host's monotonic clock. What is not described: as of `Timers`."""
 
     def __init__(self) -> None:
         self._durations_ns, self._arrivals_ns, self._fused_steps = array("q"), array("q"), array("b")
@@ -127,7 +127,6 @@ class HostClock:
         self._starts.append((len(self._arrivals_ns), self._last_ns))
 
     def mark(self, phase: str, part: str | None = None) -> None:
-        """What this rank did since the last mark was `phase`, and of that the `part`."""
         now = perf_counter_ns()
         self._row[_COLUMN[phase]] += now - self._last_ns
         if part:
@@ -135,11 +134,9 @@ class HostClock:
         self._last_ns = now
 
     def arrived(self) -> None:
-        """This rank is ready to exchange."""
         self._arrived_ns = perf_counter_ns()
 
     def overlapped(self, seconds: float) -> None:
-        """An exchange was in flight beside the backward pass of this step, for so long."""
         self._row[-1] += round(1e9 * seconds)
 
     def fused(self) -> None:

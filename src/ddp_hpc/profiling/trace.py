@@ -32,18 +32,15 @@ _KERNELS = ("kernel", "gpu_memcpy", "gpu_memset")
 
 
 class Marks:
-    """Tells torch's profiler what a step tells its clock."""
+    """Timers that tell torch's profiler what a step tells its clock."""
 
     def mark(self, phase: str, part: str | None = None) -> None:
-        """What this rank did since the last mark was `phase`."""
         _note(f"{MARK}{phase}")
 
     def arrived(self) -> None:
-        """This rank is ready to exchange."""
         _note(ARRIVED)
 
     def overlapped(self, seconds: float) -> None:
-        """An exchange has been in flight for so long."""
         _note(f"{FLEW}{seconds}")
 
 

@@ -69,18 +69,13 @@ class Fork:
     Args:
         work: what the child does; its exit code is that of a SystemExit, else 0, or 1 after an exception.
         environment: of the child.
-
-    Attributes:
-        pid: of the child, which leads a session of its own and ends when we do.
-        stderr: what the child writes there.
-        returncode: as of Popen; None while it runs.
     """
 
     def __init__(self, work: Callable[[], object], environment: Mapping[str, str]) -> None:
         end, start = os.pipe()
         sys.stdout.flush()
         sys.stderr.flush()
-        self.pid = os.fork()
+        self.pid = os.fork()  # of the child, which leads a session of its own and ends when we do
         if self.pid == 0:
             os.setsid()
             die_with_parent(signal.SIGTERM)
@@ -95,7 +90,7 @@ class Fork:
             os._exit(_exit_code_of(work))
         os.close(start)
         self.stderr: IO[bytes] = os.fdopen(end, "rb")
-        self.returncode: int | None = None
+        self.returncode: int | None = None  # as of Popen; None while it runs
         self._lock = threading.Lock()
 
     def poll(self) -> int | None:

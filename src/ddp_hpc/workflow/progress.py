@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +17,15 @@ from ddp_hpc.system.terminal import counted, duration
 LOOKING_COST = 100  # looking takes at most one part in so many of a core
 
 
+@dataclass
 class Making:
-    """Counts the tables, figures and page that have been made since it was started.
+    """Counts the tables, figures and page that have been made since it was started."""
 
-    Args:
-        outputs: their files.
-        steps: how many steps the workflow has done, as it says itself; None: it has not said.
-    """
-
-    def __init__(self, outputs: Sequence[Path], steps: Callable[[], str | None]) -> None:
-        self.outputs, self.steps = outputs, steps
-        self.began = time.time()
-        self.line = ProgressLine()
-        self.made = 0
+    outputs: Sequence[Path]  # their files
+    steps: Callable[[], str | None]  # how many steps the workflow has done, as it says itself; None: it has not said
+    began: float = field(default_factory=time.time)
+    line: ProgressLine = field(default_factory=ProgressLine)
+    made: int = 0
 
     def show(self) -> None:
         """Show how many have been made so far."""
@@ -55,18 +52,11 @@ def _short(fields: dict[str, Any]) -> str:
 
 
 class TrainingProgress:
-    """Counts the runs of a round: those that have ended, run, and wait in a queue.
-
-    Args:
-        study_runs: of the study.
-        missing: the runs of the round.
-
-    Attributes:
-        waiting: by run that has not ended: how many attempts at it were over before the round.
-    """
+    """Counts the `missing` runs, those of a round: which have ended, run, and wait in a queue."""
 
     def __init__(self, study_runs: StudyRuns, missing: Sequence[Planned]) -> None:
         self.study_runs = study_runs
+        # by run that has not ended: how many attempts at it were over before the round
         self.waiting = {planned.run: _attempts_over(study_runs.store, planned.run) for planned in missing}
         self.total = len(missing)
         self.failed = 0

@@ -7,6 +7,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from ddp_hpc.runs.ending import Ending
 from ddp_hpc.runs.state import keep_end, keep_slurm_ends, mark_slurm, record_is_late, state_of
@@ -26,32 +27,19 @@ MOST_STUCK = 3  # rounds that Snakemake may spoil by hanging
 _FULL = re.compile("submit ?limit|MaxSubmit|MaxJobCount|temporarily unable to accept job", re.IGNORECASE)
 
 
+@dataclass
 class RetryRounds:
-    """Trains the runs that a study lacks.
+    """Trains the runs that a study lacks."""
 
-    Args:
-        study_runs: of the study.
-        snakemake: to be started once a round.
-        jobs: of the study, where Slurm runs them; None: they run here.
-        retries: by status, how often a run that failed so is tried again.
-        pause_s: how long to wait before that, if it failed with its node or its launch.
-        signals: what asks to end.
-    """
-
-    def __init__(
-        self,
-        study_runs: StudyRuns,
-        snakemake: Snakemake,
-        jobs: Jobs | None,
-        retries: Mapping[str, int],
-        signals: Signals,
-        pause_s: float = 0.0,
-    ) -> None:
-        self.study_runs, self.snakemake, self.jobs = study_runs, snakemake, jobs
-        self.retries, self.signals, self.pause_s = retries, signals, pause_s
-        self.failures: Counter[tuple[str, str]] = Counter()
-        self.stuck = 0
-        self.full: set[str] = set()  # runs of this round for which there was no room in the queue
+    study_runs: StudyRuns
+    snakemake: Snakemake  # to be started once a round
+    jobs: Jobs | None  # of the study, where Slurm runs them; None: they run here
+    retries: Mapping[str, int]  # by status, how often a run that failed so is tried again
+    signals: Signals  # what asks to end
+    pause_s: float = 0.0  # how long to wait before a run is tried again that failed with its node or its launch
+    failures: Counter[tuple[str, str]] = field(default_factory=Counter, init=False)  # by run and status
+    stuck: int = field(default=0, init=False)  # rounds that Snakemake has spoilt by hanging
+    full: set[str] = field(default_factory=set, init=False)  # runs of this round for which the queue had no room
 
     def train(self, missing: Sequence[Planned]) -> int:
         """Train, round after round, and return the last exit code of Snakemake; negative if a signal asked to end."""

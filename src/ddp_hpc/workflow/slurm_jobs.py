@@ -4,6 +4,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from ddp_hpc.runs.project import Project
 from ddp_hpc.runs.study_runs import Planned
@@ -85,21 +86,15 @@ class Jobs:
         return set() if problem else set(numbers)
 
 
+@dataclass
 class Watch:
-    """Says whether a running Snakemake has become pointless: all has ended, or it waits for jobs that are not there.
+    """Says whether a running Snakemake has become pointless: all has ended, or it waits for jobs that are not there."""
 
-    Args:
-        jobs: of the study.
-        unended: how many runs of the round have not ended, as far as is known.
-
-    Attributes:
-        stuck: what to tell about a Snakemake that hangs; None: it does not.
-    """
-
-    def __init__(self, jobs: Jobs, unended: Callable[[], int]) -> None:
-        self.jobs, self.unended = jobs, unended
-        self.stuck: str | None = None
-        self._next_look, self._last_active = 0.0, time.monotonic()
+    jobs: Jobs
+    unended: Callable[[], int]  # how many runs of the round have not ended, as far as is known
+    stuck: str | None = None  # what to tell about a Snakemake that hangs; None: it does not
+    _next_look: float = 0.0
+    _last_active: float = field(default_factory=time.monotonic)
 
     def __call__(self, pid: int) -> bool:
         """Return whether to end the Snakemake of process `pid`."""
