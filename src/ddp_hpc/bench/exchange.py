@@ -23,7 +23,7 @@ from ddp_hpc.config import catalog
 from ddp_hpc.config.component import Component, component_of
 from ddp_hpc.config.spec import RunSpec
 from ddp_hpc.system.cgroups import memory_bytes
-from ddp_hpc.system.files import read_json, write_json
+from ddp_hpc.system.files import read_json, text_of, write_json
 from ddp_hpc.system.process import usable_cores
 from ddp_hpc.system.terminal import counted
 
@@ -115,7 +115,7 @@ def measure(sweep: Sweep, folder: Path, say: Callable[[str], None]) -> tuple[lis
                 try:
                     run_ranks("sweep", Path(scratch), world_size, sweep.launcher, say)
                 finally:
-                    samples += _samples(Path(scratch) / "samples.jsonl")
+                    samples += map(json.loads, text_of(Path(scratch) / "samples.jsonl").splitlines())
                     provenance |= {str(world_size): read_json(Path(scratch) / "provenance.json")}
     finally:
         rows = rows_of(samples)
@@ -127,10 +127,6 @@ def measure(sweep: Sweep, folder: Path, say: Callable[[str], None]) -> tuple[lis
     if not rows:
         raise ValueError("nothing was measured: no exchange of those asked for can run here, or no size fits")
     return rows, fitted
-
-
-def _samples(file: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
 def sweep_of(

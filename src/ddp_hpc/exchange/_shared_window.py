@@ -138,10 +138,6 @@ class SharedModel:
         comm: ranks of one node; all must call.
         node: as of `share`.
 
-    Attributes:
-        gradients: of each rank, ranks x length.
-        mine: this rank's part of the model, in blocks that fit into a cache; those of all ranks adjoin.
-
     Raises:
         NoRoomError: the node has too little shared memory; all is given back.
     """
@@ -155,11 +151,12 @@ class SharedModel:
         except NoRoomError:
             self._rows.free()
             raise
-        self.gradients: NDArray[Any] = self._rows.rows.numpy()
+        self.gradients: NDArray[Any] = self._rows.rows.numpy()  # of each rank, ranks x length
         replica.move(weights=self._weights.rows[0], gradients=self._rows.rows[comm.rank])
         comm.Barrier()  # everybody has written the same weights there
         part, block = slices(length, comm.size, dtype.itemsize)[comm.rank], _BLOCK_BYTES // dtype.itemsize
         starts = range(part.start, part.stop, block)
+        # this rank's part of the model, in blocks that fit into a cache; those of all ranks adjoin
         self.mine = [slice(start, min(start + block, part.stop)) for start in starts]
 
     def close(self) -> None:

@@ -157,8 +157,8 @@ def _of_gpus(gpus: list[_Gpu], used: set[str], unseen: list[str]) -> tuple[Colum
         else:
             idle_j = sum(watts * seconds for watts, seconds in zip(rest, durations, strict=True) if watts is not None)
             row["energy_idle_share"] = min(1.0, idle_j / row["energy_j"])
-    for name, counter in (*MEANS.items(), ("temperature_max_c", "temperature_c"), ("throttled_share", "")):
-        counter = counter or "throttle_reasons"
+    others = {"temperature_max_c": "temperature_c", "throttled_share": "throttle_reasons"}
+    for name, counter in (MEANS | others).items():
         row[name], reasons[name] = _over_training(gpus, counter)
     return row, {name: why for name, why in reasons.items() if row[name] is None}
 

@@ -120,7 +120,12 @@ class Rank:
         from ddp_hpc.config.errors import LaunchError
         from ddp_hpc.runs import identity
 
-        _claim(self.attempt.process_file(self.place.rank), LaunchError)
+        mine = self.attempt.process_file(self.place.rank)
+        try:
+            mine.open("x").write(f"{os.getpid()}\n")
+        except FileExistsError:
+            why = f"two processes claim to be {mine.stem}: the launcher started the run more than once"
+            raise LaunchError(why) from None
         if self.spec.hash != self.launch["spec_hash"]:
             raise LaunchError(
                 f"{PLAN} holds another spec (hash {self.spec.hash}) than its run was planned with "
@@ -205,18 +210,6 @@ class Rank:
         began = time.perf_counter()
         yield
         self.startup[part] = self.startup.get(part, 0.0) + time.perf_counter() - began
-
-
-def _claim(file: Path, error: type[Exception]) -> None:
-    """Be the only process of this rank in this attempt.
-
-    Raises:
-        error: another one was here first.
-    """
-    try:
-        file.open("x").write(f"{os.getpid()}\n")
-    except FileExistsError:
-        raise error(f"two processes claim to be {file.stem}: the launcher started the run more than once") from None
 
 
 def _leave() -> NoReturn:

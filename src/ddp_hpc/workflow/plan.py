@@ -59,15 +59,8 @@ def plan(study_runs: StudyRuns) -> list[Item]:
     """Return what will happen to every planned run, in the order of the study."""
     waiting = [planned for planned in study_runs.planned if not study_runs.store.finished(planned.run)]
     finished = finished_runs(study_runs.store) if waiting else []
-    items = {
-        planned.run: _item(planned, state, nearest)
-        for planned, state, nearest in zip(
-            waiting,
-            (state_of(study_runs.store, planned.run) for planned in waiting),
-            _nearest(waiting, finished),
-            strict=True,
-        )
-    }
+    pairs = zip(waiting, _nearest(waiting, finished), strict=True)
+    items = {one.run: _item(one, state_of(study_runs.store, one.run), nearest) for one, nearest in pairs}
     return [items.get(planned.run) or Item(planned, "kept", "finished") for planned in study_runs.planned]
 
 

@@ -45,7 +45,7 @@ def requests(studies: Iterable[StudyRuns], machine: Machine) -> dict[str, Reques
                     planned.spec,
                     machine,
                     past=past(study_runs.store, planned.run),
-                    measured_s=measured.get(_key(planned.spec), ()),
+                    measured_s=measured.get(_key(plan.fields_of(planned.spec.canonical)), ()),
                     runtime_min=study_runs.study.runtime_min,
                 )
             except ImpossibleError as error:
@@ -78,8 +78,7 @@ def past(store: Store, run: str) -> list[Past]:
     return found
 
 
-def _key(spec: RunSpec) -> tuple[str, ...]:
-    fields = plan.fields_of(spec.canonical)
+def _key(fields: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(fields[index] for index in _TIMED)
 
 
@@ -88,7 +87,7 @@ def _times(finished: Iterable[Finished]) -> dict[tuple[str, ...], list[float]]:
     times: dict[tuple[str, ...], list[float]] = {}
     for run in finished:
         if run.wall_s is not None and run.status == "ok":  # one that diverged took less time
-            times.setdefault(tuple(run.fields[index] for index in _TIMED), []).append(run.wall_s)
+            times.setdefault(_key(run.fields), []).append(run.wall_s)
     return times
 
 

@@ -46,13 +46,10 @@ class Signals:
     """Takes note of signals that ask to end, instead of ending. A context manager.
 
     With SIGHUP the terminal goes: what is still said to it is dropped, for the words would be an error.
-
-    Attributes:
-        asked: the signals that came, the first first.
     """
 
     def __init__(self) -> None:
-        self.asked: list[int] = []
+        self.asked: list[int] = []  # the signals that came, the first first
 
     def __enter__(self) -> "Signals":
         self._terminals = [descriptor for descriptor in (1, 2) if os.isatty(descriptor)]

@@ -21,15 +21,8 @@ from torch import Tensor
 
 PIECE_BYTES = 1 << 18  # what is held while it moves: it stays in the cache
 KERNEL_DTYPES = {
-    torch.float16,
-    torch.bfloat16,
-    torch.float32,
-    torch.float64,
-    torch.int8,
-    torch.uint8,
-    torch.int16,
-    torch.int32,
-    torch.int64,
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
+    *(torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64),
 }
 
 
