@@ -117,12 +117,7 @@ def _async_server(size: float, n: int) -> Cost:
     """The server is the bottleneck: gradients come in and models go out at once, one rank after another."""
     all_ranks = (n - 1) * size
     return Cost(
-        rounds=n - 1,
-        path_bytes=all_ranks,
-        added_bytes=all_ranks,
-        sent=all_ranks,
-        messages=n - 1,
-        sent_by_others=size,
+        rounds=n - 1, path_bytes=all_ranks, added_bytes=all_ranks, sent=all_ranks, messages=n - 1, sent_by_others=size
     )
 
 

@@ -40,11 +40,7 @@ class SharedRows:
 
 
 def share(
-    comm: MPI.Intracomm,
-    length: int,
-    dtype: torch.dtype,
-    ranks: int | None = None,
-    node: MPI.Intracomm | None = None,
+    comm: MPI.Intracomm, length: int, dtype: torch.dtype, ranks: int | None = None, node: MPI.Intracomm | None = None
 ) -> SharedRows:
     """Return rows of `length` numbers in memory shared by the ranks of `comm`, which sit on one node. All must call.
 

@@ -85,12 +85,7 @@ class RingOverlapped:
     """
 
     def __init__(
-        self,
-        replica: Replica,
-        comm: MPI.Intracomm,
-        timers: Timers,
-        make_optimizer: MakeOptimizer,
-        bucket_bytes: float,
+        self, replica: Replica, comm: MPI.Intracomm, timers: Timers, make_optimizer: MakeOptimizer, bucket_bytes: float
     ) -> None:
         self._replica, self._timers, gradients = replica, timers, replica.gradients
         filled = in_buckets(replica.spans, bucket_bytes, gradients.element_size())
@@ -181,12 +176,7 @@ def in_buckets(spans: list[Span], bucket_bytes: float, bytes_per_element: int) -
 
 
 def make(
-    replica: Replica,
-    comm: MPI.Intracomm,
-    timers: Timers,
-    make_optimizer: MakeOptimizer,
-    *,
-    bucket_mb: Megabytes = 4.0,
+    replica: Replica, comm: MPI.Intracomm, timers: Timers, make_optimizer: MakeOptimizer, *, bucket_mb: Megabytes = 4.0
 ) -> RingOverlapped:
     """Return the exchange; all ranks of `comm` must call. GPU gradients go through pinned host memory.
 

@@ -14,10 +14,7 @@ from ddp_hpc.runs.ending import TIME_LIMIT
 from ddp_hpc.system.deadlines import AHEAD, LEAVE_S, LEAVE_WARNED_S, WARNED_S
 from ddp_hpc.system.process import Fork
 
-_LEAVE_S = {
-    signal.SIGUSR1: LEAVE_WARNED_S,
-    **dict.fromkeys((signal.SIGTERM, signal.SIGINT, signal.SIGHUP), LEAVE_S),
-}
+_LEAVE_S = {signal.SIGUSR1: LEAVE_WARNED_S, **dict.fromkeys((signal.SIGTERM, signal.SIGINT, signal.SIGHUP), LEAVE_S)}
 
 
 class Interruption:

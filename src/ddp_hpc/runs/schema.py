@@ -66,10 +66,7 @@ CONSUMPTION = [
         for way, words in (("rx", "received"), ("tx", "sent"))
     ),
     field(
-        "cpu_energy_j",
-        FLOAT,
-        "J",
-        "of the processor packages of all nodes in the training, by RAPL, whoever used them",
+        "cpu_energy_j", FLOAT, "J", "of the processor packages of all nodes in the training, by RAPL, whoever used them"
     ),
     field("flop_per_step", FLOAT, "FLOP", "of one rank: products, convolutions, attention, forward and backward"),
     field("flop_per_s", FLOAT, "FLOP/s", "of all ranks: their work over the training time"),
@@ -131,12 +128,7 @@ RUN = pa.schema(
         field("first_loss", FLOAT, "", "loss of step 1"),
         field("min_loss", FLOAT, "", "least loss of any step"),
         field("final_loss", FLOAT, "", "loss of the last step"),
-        field(
-            "loss_area_loss_s",
-            FLOAT,
-            "loss x s",
-            "trapezoid of the loss over time, from step 1; null if not ok",
-        ),
+        field("loss_area_loss_s", FLOAT, "loss x s", "trapezoid of the loss over time, from step 1; null if not ok"),
         field("test_metric", FLOAT, "", "on the test set, at the end"),
         field("test_metric_name", TEXT, "", "accuracy (higher is better) or error (lower is better)"),
         field("peak_memory_bytes", INTEGER, "B", "largest over the ranks; host RSS, or device memory on a GPU"),

@@ -185,12 +185,7 @@ def _memory(share: float, ranks: int, partition: Partition, past: Iterable[Past]
 
 
 def _runtime(
-    spec: RunSpec,
-    machine: Machine,
-    name: str,
-    past: Iterable[Past],
-    measured_s: Sequence[float],
-    of_study: int | None,
+    spec: RunSpec, machine: Machine, name: str, past: Iterable[Past], measured_s: Sequence[float], of_study: int | None
 ) -> int:
     """Return the minutes to ask for: of runs like it, with a margin; else the study's; else the machine's."""
     most = machine.partitions[name].max_minutes or math.inf

@@ -46,11 +46,7 @@ FOLDER = "TORCHINDUCTOR_CACHE_DIR"
 # of Inductor's and Triton's errors: what they are about is missing on this machine, the model is not to blame
 _MISSING = re.compile(r"InvalidCxxCompiler|CppCompileError|TritonMissing|C compiler|Python\.h")
 # torch 2.13 precompiles its headers, 150 MB, into /tmp, whatever its cache folder is
-_WHOLE: dict[str, Any] = {
-    "fullgraph": True,
-    "dynamic": False,
-    "options": {"cpp_cache_precompile_headers": False},
-}
+_WHOLE: dict[str, Any] = {"fullgraph": True, "dynamic": False, "options": {"cpp_cache_precompile_headers": False}}
 _POLL_S = 0.02
 _DAY_S = 86_400  # nothing takes so long to compile
 
