@@ -57,7 +57,8 @@ def planning(project: Project, points: Sequence[int], say: Callable[[str], None]
             for name, command in calls.items():
                 say(f"{name}, {number} points")
                 times = [_seconds(command, copy.root, _environment()) for _ in range(REPEATS)]
-                rows.append({"points": number, "what": name, **_spread(times, "s")})
+                seconds = {"median_s": statistics.median(times), "least_s": min(times), "most_s": max(times)}
+                rows.append({"points": number, "what": name, **seconds})
     return rows
 
 
@@ -144,7 +145,3 @@ def _seconds(command: Sequence[str], folder: Path, environment: dict[str, str]) 
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed with {done.returncode}: {done.stderr[-1500:]}")
     return took
-
-
-def _spread(times: Sequence[float], unit: str) -> dict[str, float]:
-    return {f"median_{unit}": statistics.median(times), f"least_{unit}": min(times), f"most_{unit}": max(times)}

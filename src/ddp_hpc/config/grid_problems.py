@@ -20,11 +20,7 @@ MOST_ERRORS = 10
 
 
 class Problems:
-    """Collects the problems of points, and tells each once.
-
-    Args:
-        document: the study file.
-    """
+    """Collects the problems of points of a study file, and tells each once."""
 
     def __init__(self, document: Document) -> None:
         self._document = document

@@ -35,10 +35,6 @@ def _known(kind: str) -> BeforeValidator:
     return BeforeValidator(check)
 
 
-def _one_point() -> list[dict[Any, Any]]:
-    return [{}]
-
-
 # they say what competes with what, or repeat it
 NOT_SEARCHED = ("world_size", "exchange", "budget", "seed")
 
@@ -127,7 +123,7 @@ class Study(BaseModel):
     citation: str | None = Field(None, description="the work to cite, or whose experiment the study repeats")
     base: dict[Any, Any] = Field(default_factory=dict, description="spec fields shared by all points")
     grid: Annotated[list[dict[Any, Any]], BeforeValidator(listed)] = Field(
-        default_factory=_one_point,
+        default_factory=lambda: [{}],
         description="axes, each a value or a list of values; their product is run. `zip`: axes that vary together; "
         "`exclude`: points to leave out; `when`: the only points to keep. A list of grids is their union",
     )

@@ -26,11 +26,7 @@ class Metered:
 
 
 class NodeMeter:
-    """The meter of this node, held by its first rank.
-
-    Args:
-        comm: all ranks of the run.
-    """
+    """The meter of this node, held by its first rank; `comm` has all ranks of the run."""
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self._comm = comm

@@ -16,13 +16,8 @@ def cores(root: Path = CGROUPS, own: Path = OWN_CGROUPS) -> float | None:
     return min((limit for limit in limits if limit is not None), default=None)
 
 
-def whole_cores(listed: int, root: Path = CGROUPS, own: Path = OWN_CGROUPS) -> int:
-    """Return how many of the `listed` cores can be busy all the time: fewer where a quota is smaller, at least one."""
-    return within(cores(root, own), listed)
-
-
 def within(quota: float | None, listed: int) -> int:
-    """Return how many of the `listed` cores a quota keeps busy; None: all."""
+    """Return how many of the `listed` cores can be busy all the time under a quota, at least one; None: all."""
     return listed if quota is None else max(1, min(listed, math.floor(quota)))
 
 

@@ -59,7 +59,7 @@ def survey(spec: RunSpec, comm: MPI.Intracomm, asked: Mapping[str, Any] | None =
         )
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
     own = frozenset(os.sched_getaffinity(0))
-    cores = cgroups.whole_cores(len(frozenset.union(*node.allgather(own))))
+    cores = cgroups.within(cgroups.cores(), len(frozenset.union(*node.allgather(own))))
     share = min(len(own), cores // node.size, asked["cores_per_rank"] if asked else cores)
     threads = spec.threads_per_rank or max(1, share)
     wanted = node.allreduce(threads)
