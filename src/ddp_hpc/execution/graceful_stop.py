@@ -18,7 +18,7 @@ _LEAVE_S = {signal.SIGUSR1: LEAVE_WARNED_S, **dict.fromkeys((signal.SIGTERM, sig
 
 
 class Interruption:
-    """What asks a run to end: signals until `close`, and that it takes longer than `time_limit_s` from now, if given."""
+    """What asks a run to end: signals until `close`, and that it takes longer than `time_limit_s` from now, if any."""
 
     def __init__(self, time_limit_s: float | None) -> None:
         self._began, self._limit_s = time.monotonic(), time_limit_s
