@@ -9,9 +9,13 @@ from pathlib import Path
 
 import mpi4py
 import pytest
+from hypothesis import settings
 from launching import MPI_ENVIRONMENT
 
 mpi4py.rc.initialize = mpi4py.rc.finalize = False  # this process starts launchers: it must be no MPI process itself
+
+settings.register_profile("untimed", deadline=None)  # no test asserts how long anything takes
+settings.load_profile("untimed")
 
 MPI_TESTS = Path(__file__).parent / "mpi"
 

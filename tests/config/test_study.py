@@ -112,7 +112,7 @@ WRONG = {
         [":5:", "partition: given 'big gpu' (string), expected: letters"],
     ),
     "trace without steps": ("budget:", "trace: {}\nbudget:", [":11:", "trace.steps is missing"]),
-    "time of day": ("budget:", "runtime_min: 1:30:00\nbudget:", [":11:", "an integer (minutes after which a run"]),
+    "time of day": ("budget:", "runtime_min: 1:30:00\nbudget:", [":11:", "an integer (time limit of a run in minutes"]),
     "no minutes": ("budget:", "runtime_min: 0\nbudget:", [":11:", "runtime_min: given 0", "greater than 0"]),
     "empty axis": ("[16, 32]", "[]", [":9:", "batch_size: given an empty list", "one value or more"]),
     "empty zip": (
