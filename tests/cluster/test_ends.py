@@ -161,7 +161,6 @@ def test_a_controller_that_starts_anew_costs_no_run_and_no_second_attempt(study,
 
 
 def test_after_a_kill_or_a_hangup_the_same_command_waits_for_the_jobs_that_are_queued_or_running(study, cluster, jobs):
-    """A9."""
     study.study("ends", HEAD + f"budget: {{steps: 400}}\ngrid: {{model: {SLOW}, seed: [1, 2]}}\n")
     cluster.run("scontrol", "update", "nodename=node1,node2", "state=drain", "reason=test")
     first = start(study)
@@ -208,7 +207,7 @@ def test_a_driver_that_is_asked_to_end_cancels_its_jobs_and_says_so(study, clust
 
 
 def test_a_workflow_that_has_lost_track_of_its_jobs_does_not_hang(study):
-    """A24: with sacct and no accounting the plugin would wait for ever."""
+    """With sacct and no accounting the plugin would wait for ever."""
     study.study("ends", HEAD + "budget: {steps: 20}\ngrid: {model: mlp}\n")
     study.append("config/machines/test.yaml", "status_command: sacct\n")
 

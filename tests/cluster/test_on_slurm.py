@@ -20,7 +20,7 @@ def logs(project):
 
 
 def test_one_two_and_four_ranks_packed_and_spread_end_with_the_page(project, cluster):
-    """A4, A5: n tasks and n GPUs in all, on the nodes that the placement says; one rank gives the same columns."""
+    """N tasks and n GPUs in all, on the nodes that the placement says; one rank gives the same columns."""
     project.study(
         "ranks",
         BASE + "budget: {steps: 20}\ntables: [runs]\nfigures: [loss_curves]\ngrid:\n"
@@ -56,7 +56,7 @@ def test_one_two_and_four_ranks_packed_and_spread_end_with_the_page(project, clu
 
 
 def test_mpiexec_within_a_job_starts_ranks_on_all_its_nodes(project):
-    """A6, A17: the plugin takes from a job the variables in which mpiexec finds its nodes."""
+    """The plugin takes from a job the variables in which mpiexec finds its nodes."""
     project.study(
         "ranks",
         BASE + "budget: {steps: 20}\ntables: [runs]\nfigures: []\n"
@@ -71,7 +71,7 @@ def test_mpiexec_within_a_job_starts_ranks_on_all_its_nodes(project):
 
 
 def test_a_launcher_that_mpi_does_not_understand_ends_the_run_before_it_trains(project):
-    """A6: without PMI each process would be rank 0 of 1, and all would write the same record."""
+    """Without PMI each process would be rank 0 of 1, and all would write the same record."""
     project.append("config/machines/test.yaml", "retries: {launch_failed: 0}\n")
     project.study(
         "ranks", BASE + "budget: {steps: 20}\ntables: []\nfigures: []\ngrid: {exchange: ring, world_size: 2}\n"

@@ -177,7 +177,7 @@ def ended(project: Sandbox, run: str) -> list[Path]:
 
 
 def test_a_driver_that_was_killed_has_left_checkpoints_and_the_same_command_goes_on(project, quick):
-    """A9, and no finished step is lost where the supervisors outlive the driver by a moment."""
+    """No finished step is lost where the supervisors outlive the driver by a moment."""
     run, expected = uninterrupted(project, quick, 2)
     before = len(ended(project, run))
     driver = project.start("ddp-hpc", "run", "of_2", start_new_session=True)

@@ -45,7 +45,7 @@ def test_a_loss_that_is_not_finite_is_a_finding_and_its_job_exits_0(project):
 
 
 def test_weights_that_the_last_update_broke_are_a_finding_though_no_loss_shows_it(project):
-    """A2: such a run must not win."""
+    """Such a run must not win."""
     run = plan_one(project, "last_update", "last update", 2)
 
     done, _ = train(project, run, 2)
@@ -205,7 +205,7 @@ def test_a_launcher_that_is_not_there_is_a_failed_launch(project):
 
 
 def test_ranks_that_do_not_find_each_other_never_train(project):
-    """A6: the launcher starts two processes, each believes it is rank 0 of 1."""
+    """The launcher starts two processes, each believes it is rank 0 of 1."""
     run = plan_one(project, "singletons", "none", 2)
 
     done, _ = train(project, run, 2, launcher=starts_twice(project))
@@ -255,7 +255,6 @@ def test_a_supervisor_that_was_killed_leaves_a_cancelled_run_and_no_process(proj
 
 
 def test_a_run_without_a_gpu_has_null_gpu_columns_and_says_so_in_one_line(project):
-    """A16."""
     run = plan_one(project, "no_gpu", "none", 2)
 
     done, _ = train(project, run, 2)

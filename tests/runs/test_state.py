@@ -96,7 +96,6 @@ def test_a_job_that_slurm_has_put_back_into_the_queue_is_queued(store, cluster):
 
 @pytest.mark.parametrize("squeue", [NO_ANSWER, says("Welcome to this cluster!")])
 def test_while_slurm_does_not_answer_nothing_has_ended(store, cluster, squeue):
-    """A24."""
     attempt(store, 1, "17", silent_s=10 * SILENT_S)
     cluster(squeue=squeue, scontrol="exit 1")
     state = state_of(store, "one")
@@ -220,7 +219,7 @@ def test_slurm_is_not_asked_about_projects_that_do_not_use_it(store, cluster, tm
 
 @pytest.mark.parametrize(("ended", "late"), [({"status": "ok"}, True), ({"status": "crashed"}, False), ({}, False)])
 def test_a_record_is_late_if_its_run_has_ended_well_and_it_is_not_there(store, cluster, ended, late):
-    """A24: outputs seen late."""
+    """Outputs seen late."""
     assert not record_is_late(store, "one")
     attempt(store, 1, "17", ended=ended)
     assert record_is_late(store, "one") is late

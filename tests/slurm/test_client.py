@@ -68,7 +68,6 @@ def test_only_a_known_end_is_an_end(cluster, state, active, waits):
     ids=["fails", "no controller", "greeting", "half", "hangs", "absent"],
 )
 def test_a_query_that_fails_knows_of_no_job_and_says_why(cluster, monkeypatch, squeue, said):
-    """A24."""
     monkeypatch.setattr(client, "TIMEOUT_S", 0.5)
     cluster(**({"squeue": squeue} if squeue else {}))
 

@@ -85,7 +85,7 @@ def test_a_run_by_the_clock_has_no_number_of_samples_to_miss(tmp_path):
 
 
 def test_points_that_see_different_numbers_of_samples_are_not_compared(tmp_path):
-    """A3: of two curves the shorter has the smaller area, however poor its end."""
+    """Of two curves the shorter has the smaller area, however poor its end."""
     row = build(tmp_path, {16: constant(1.0), 32: constant(4.0), 64: constant(4.4)}, budget={"steps": 100})
 
     assert row["winner"] == NO_WINNER
