@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from factory import write_run
 
 from ddp_hpc.config import grid
 from ddp_hpc.runs import identity, records
@@ -37,8 +38,7 @@ def study_runs(tmp_path) -> StudyRuns:
 
 def finish(study_runs: StudyRuns, number: int, **columns: object) -> None:
     one = study_runs.planned[number]
-    row = {"run": one.run, "status": "ok", **one.spec.columns(), **columns}
-    records.write("run", {name: [value] for name, value in row.items()}, study_runs.store.file(one.run))
+    write_run(study_runs.store.file(one.run), one.spec, {"run": one.run, "status": "ok", **columns})
 
 
 def attempt(study_runs: StudyRuns, number: int, count: int, **files: dict) -> Path:

@@ -80,11 +80,21 @@ def write(study_runs: StudyRuns, run: Planned, result: Result) -> None:
         journal.mkdir(parents=True)
         (journal / "ended.json").write_text(json.dumps({"status": result.status, "reason": result.reason}))
         return
-    metadata = {"provenance": dict(result.provenance), "spec": run.spec.canonical}
+    write_records(study_runs.store.run(run.run).path, run, result)
+
+
+def write_records(folder: Path, run: Planned, result: Result, **metadata: Any) -> None:
+    """Write the records of a run that has ended: of the run and of its steps."""
     columns = run_columns(run, result)
-    file = study_runs.store.file(run.run)
-    records.write("steps", step_columns(run.spec, result, columns), study_runs.store.file(run.run, "steps"), metadata)
-    records.write("run", {name: [value] for name, value in columns.items()}, file, metadata)
+    metadata = {"provenance": dict(result.provenance), "spec": run.spec.canonical, **metadata}
+    records.write("steps", step_columns(run.spec, result, columns), folder / "steps.parquet", metadata)
+    write_run(folder / "run.parquet", run.spec, columns, metadata)
+
+
+def write_run(file: Path, spec: RunSpec, columns: Mapping[str, Any], metadata: Mapping[str, Any] | None = None) -> None:
+    """Write the record of a run: its spec and the given columns; all others are null."""
+    row = spec.columns() | dict(columns)
+    records.write("run", {name: [value] for name, value in row.items()}, file, metadata)
 
 
 def run_columns(run: Planned, result: Result) -> dict[str, Any]:
@@ -120,7 +130,7 @@ def run_columns(run: Planned, result: Result) -> dict[str, Any]:
             "final_loss": loss[-1],
             "loss_area_loss_s": float(np.trapezoid(loss, t_s)) if ok else None,
         } | phases(spec, float(np.median(np.diff(t_s, prepend=0.0))))
-    return spec.columns() | derived | dict(result.columns)
+    return derived | dict(result.columns)
 
 
 def phases(spec: RunSpec, step_s: float) -> dict[str, float]:

@@ -11,12 +11,13 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
+from factory import Result, write_records
+
 from ddp_hpc.config import spec
-from ddp_hpc.profiling.phase_names import PHASES
 from ddp_hpc.runs import records
+from ddp_hpc.runs.study_runs import Planned
 
 PROJECT = Path(__file__).parents[2]
 
@@ -141,41 +142,18 @@ def write_record(folder: Path) -> None:
     """Write the records of a plausible finished run: enough for tables and figures, not a measurement."""
     planned = json.loads((folder / "spec.json").read_text())
     one = spec.load(planned["spec"])
-    n = 20
     step_s = 0.01 * (1 + 1 / one.batch_size) / one.world_size**0.5
-    losses = [2.3 * 0.9**k + 0.01 * one.learning_rate for k in range(n)]
-    times = [step_s * (k + 1) for k in range(n)]
-    area = sum((a + b) / 2 * step_s for a, b in pairwise(losses))
-    phases = dict.fromkeys(PHASES, step_s / len(PHASES))
-    row = one.columns() | {
-        "run": planned["run"], "spec_hash": planned["spec_hash"], "code_hash": planned["code_hash"], "status": "ok",
-        "samples_asked": one.samples_asked, "samples_seen": one.samples_asked, "steps": n, "train_s": times[-1],
-        "samples_per_s": one.global_batch_size / step_s, "step_s": step_s, "first_loss": losses[0],
-        "min_loss": min(losses), "final_loss": losses[-1], "loss_area_loss_s": area, "test_metric": 0.9,
-        "test_metric_name": "accuracy", "oversubscribed": False, "learning_rate_scaled": one.learning_rate,
-        "device_used": "cpu", **phases,
-    }  # fmt: skip
-    ranks = range(one.world_size)
-    steps = {
-        "step": [k + 1 for k in range(n) for _ in ranks],
-        "rank": [rank for _ in range(n) for rank in ranks],
-        "t_s": [times[k] for k in range(n) for _ in ranks],
-        "rank_t_s": [times[k] for k in range(n) for _ in ranks],
-        "loss": [losses[k] for k in range(n) for _ in ranks],
-        "rank_loss": [losses[k] for k in range(n) for _ in ranks],
-        "warm_up": [False for _ in range(n) for _ in ranks],
-        "sampled": [False for _ in range(n) for _ in ranks],
-        "step_s": [step_s for _ in range(n) for _ in ranks],
-        **{name: [value for _ in range(n) for _ in ranks] for name, value in phases.items()},
-    }
-    records.write("steps", steps, folder / "steps.parquet")
+    times = tuple(step_s * (step + 1) for step in range(20))
+    losses = tuple(2.3 * 0.9**step + 0.01 * one.learning_rate for step in range(20))
+    asked = {"samples_asked": one.samples_asked, "samples_seen": one.samples_asked, "oversubscribed": False}
+    tested = {"test_metric": 0.9, "test_metric_name": "accuracy", "learning_rate_scaled": one.learning_rate}
+    run = Planned(planned["run"], one)
+    write_records(folder, run, Result(t_s=times, loss=losses, columns=asked | tested), files=planned["files"])
     final = {
-        "step": [n],
+        "step": [20],
         "t_s": [times[-1]],
         "samples_seen": [one.samples_asked],
         "metric": [0.9],
         "loss": [losses[-1]],
     }
     records.write("evaluations", final, folder / "evaluations.parquet")
-    notes = {"provenance": {}, "spec": planned["spec"], "files": planned["files"]}
-    records.write("run", {name: [value] for name, value in row.items()}, folder / "run.parquet", notes)

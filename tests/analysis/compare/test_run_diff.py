@@ -4,11 +4,11 @@ import copy
 import json
 
 import pytest
+from factory import write_run
 
 from ddp_hpc.cli import main
 from ddp_hpc.config.spec import load
 from ddp_hpc.profiling import provenance
-from ddp_hpc.runs import records
 
 SPEC = {
     "model": "mlp", "dataset": "digits", "exchange": "ring", "world_size": 2, "batch_size": 16, "learning_rate": 0.1,
@@ -47,10 +47,9 @@ def project(tmp_path, monkeypatch):
         }
         facts["provenance"]["command"][-1] = f"results/runs/{name}"
         change(facts)
-        row = load(facts["spec"]).columns() | {"run": name} | facts["result"]
-        metadata = {"provenance": facts["provenance"], "files": facts["files"]}
         file = tmp_path / "results" / "runs" / name / "run.parquet"
-        records.write("run", {key: [value] for key, value in row.items()}, file, metadata)
+        metadata = {"provenance": facts["provenance"], "files": facts["files"]}
+        write_run(file, load(facts["spec"]), {"run": name} | facts["result"], metadata)
         return file.parent
 
     return add
