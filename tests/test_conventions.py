@@ -107,6 +107,12 @@ def test_a_login_node_needs_neither_torch_nor_mpi_nor_nvml(modules):
     assert loaded(f"import {modules}") & heavy == set()
 
 
+def test_what_starts_a_run_needs_the_standard_library_alone():
+    """Each run pays for it twice: `ddp-hpc bench planning` measures that."""
+    packages = {name.split(".")[0] for name in loaded("import ddp_hpc.cli.main, ddp_hpc.execution.supervisor")}
+    assert packages - sys.stdlib_module_names - loaded("") == {"ddp_hpc"}
+
+
 def test_planning_a_study_reads_no_parquet_and_no_pandas():
     code = f"""
 from pathlib import Path

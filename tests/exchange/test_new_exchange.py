@@ -84,14 +84,16 @@ def test_it_is_listed_planned_and_asked_for_by_its_options(project):
     assert "made_up" in project.call("ddp-hpc", "list", "exchanges").stdout
     runs = [item["run"] for item in project.plan("with_it")]
     assert sum(run.startswith("made-up-w4") for run in runs) == 3
-    where = "from ddp_hpc.config import catalog; from ddp_hpc.execution.cuda_aware_check import asked; "
-    said = project.call(
-        sys.executable,
-        "-c",
-        f"{where}print(catalog.devices('made_up', {{'memory': 'device'}}), "
-        "asked({'exchange': {'name': 'made_up', 'memory': 'device'}}), asked({'exchange': 'made_up'}))",
-    )
-    assert said.stdout.split() == ["('cuda',)", "True", "False"], said.stderr
+    devices = "from ddp_hpc.config import catalog; print(catalog.devices('made_up', {'memory': 'device'}))"
+    assert project.call(sys.executable, "-c", devices).stdout.strip() == "('cuda',)"
+
+
+def test_a_run_of_it_tries_gpu_memory_first_if_its_options_give_that_to_mpi(project):
+    project.call("ddp-hpc", "plan", "with_it", "--write")
+    plans = [json.loads(file.read_text()) for file in project.root.glob("results/runs/made-up-*/spec.json")]
+    asked = {json.dumps(plan["spec"]["exchange"]): plan["cuda_aware_mpi"] for plan in plans}
+    assert len(asked) == 3
+    assert [exchange for exchange, direct in asked.items() if direct] == ['{"name": "made_up", "memory": "device"}']
 
 
 def test_the_table_of_schemes_has_its_words_and_its_bytes(project):

@@ -56,7 +56,7 @@ def test_what_has_come_through_is_not_refused():
 def test_a_run_that_is_refused_starts_no_rank(tmp_path):
     folder = tmp_path / "run-0123456789"
     folder.mkdir()
-    write_json(folder / "spec.json", {"run": folder.name, "spec": SPEC, "world_size": 2})
+    write_json(folder / "spec.json", {"run": folder.name, "spec": SPEC, "world_size": 2, "cuda_aware_mpi": True})
     outcome = supervise(folder, says("raise SystemExit('no GPU here')"), tmp_path)
     assert outcome.status == "launch_failed"
     assert "no GPU here" in outcome.reason

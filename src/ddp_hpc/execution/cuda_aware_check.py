@@ -10,19 +10,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ddp_hpc.config import catalog
 from ddp_hpc.system import commands
 
 TIMEOUT_S = 120.0
 NUMBERS = (7, 1 << 20)  # of float32: a message that is sent at once, and one for which the receiver is asked first
 DEAD = {134: "SIGABRT", 135: "SIGBUS", 139: "SIGSEGV", -6: "SIGABRT", -7: "SIGBUS", -11: "SIGSEGV"}
-
-
-def asked(spec: Mapping[str, Any]) -> bool:
-    """Return whether a spec, as `RunSpec.canonical` gives it, wants gradients given to MPI as they lie on GPUs."""
-    given = spec["exchange"]
-    exchange = {"name": given} if isinstance(given, str) else given
-    return catalog.asked(exchange["name"], "CUDA_AWARE", exchange)
 
 
 def refusal(launcher: Sequence[str], environment: Mapping[str, str], timeout_s: float = TIMEOUT_S) -> str | None:

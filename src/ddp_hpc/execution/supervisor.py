@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ddp_hpc.execution import cuda_aware_check, mpi_environment
+from ddp_hpc.execution import mpi_environment
 from ddp_hpc.execution.graceful_stop import Interruption
 from ddp_hpc.runs import lease
 from ddp_hpc.runs.attempt import PLAN, Attempt, RunFolder
@@ -148,8 +148,11 @@ def _start(launcher: Sequence[str], command: Sequence[str], attempt: Attempt, la
     try:
         environment = mpi_environment.of_launcher(on_this_node, launch["spec"].get("threads_per_rank"))
         environment = job_environment.environment(launcher, environment)
-        if cuda_aware_check.asked(launch["spec"]) and (refusal := cuda_aware_check.refusal(launcher, environment)):
-            return refusal
+        if launch.get("cuda_aware_mpi"):
+            from ddp_hpc.execution import cuda_aware_check
+
+            if refusal := cuda_aware_check.refusal(launcher, environment):
+                return refusal
         return _start_launcher(command, environment) if launcher else _fork_rank(attempt, environment)
     except OSError as error:
         return (

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ddp_hpc.config import catalog
 from ddp_hpc.config.spec import SPEC_FIELDS, RunSpec
 from ddp_hpc.config.types import canonical_json
 from ddp_hpc.runs import identity
@@ -74,12 +75,14 @@ def prepare(study_runs: StudyRuns) -> None:
             continue
         folder = study_runs.store.run(planned.run)
         _, spec_hash, code_hash = identity.parts(planned.run)
+        exchange = planned.spec.exchange
         content = {
             "run": planned.run,
             "spec": planned.spec.canonical,
             "spec_hash": spec_hash,
             "code_hash": code_hash,
             "world_size": planned.spec.world_size,
+            "cuda_aware_mpi": catalog.asked(exchange.name, "CUDA_AWARE", exchange.options),
             "files": identity.fingerprints(planned.spec),
         }
         asked = study_runs.study.trace
