@@ -23,7 +23,6 @@ It imports only the standard library: supervisor and rank watchdog start quickly
 import os
 import shutil
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -50,11 +49,13 @@ class JsonFile:
             (owner.path / self.name).unlink(missing_ok=True)
 
 
-@dataclass
-class CheckpointFolder:
-    """The folder of a run's checkpoint. The parts of the ranks count once the manifest names their step."""
+class _Folder:
+    def __init__(self, path: Path) -> None:
+        self.path = path
 
-    path: Path
+
+class CheckpointFolder(_Folder):
+    """The folder of a run's checkpoint. The parts of the ranks count once the manifest names their step."""
 
     manifest = JsonFile(MANIFEST)
 
@@ -80,11 +81,8 @@ class CheckpointFolder:
         return self.path / f"step-{step}"
 
 
-@dataclass
-class RunFolder:
+class RunFolder(_Folder):
     """The folder of a run."""
-
-    path: Path
 
     plan = JsonFile(PLAN)
     request = JsonFile(REQUEST)
@@ -130,11 +128,8 @@ class RunFolder:
             return Attempt((self.path / "attempts" / str(number)).resolve())
 
 
-@dataclass
-class Attempt:
+class Attempt(_Folder):
     """The folder of one attempt at a run."""
-
-    path: Path
 
     started = JsonFile("started.json")
     launch = JsonFile("launch.json")

@@ -3,8 +3,10 @@
 import re
 from itertools import takewhile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ddp_hpc.slurm.client import Record
+if TYPE_CHECKING:  # a supervisor asks no scheduler
+    from ddp_hpc.slurm.client import Record
 
 NEAR_LIMIT = 0.9  # of the memory: a job that was killed so close to it was most likely killed for it
 
@@ -36,7 +38,7 @@ def refused(words: str) -> tuple[str, str]:
     return ("launch_failed" if _AWAY.search(words) else "rejected"), words
 
 
-def ending(job: Record, seen_bytes: int | None = None) -> tuple[str, str]:
+def ending(job: "Record", seen_bytes: int | None = None) -> tuple[str, str]:
     """Return status and reason of a run whose job has ended without a word of its supervisor.
 
     Args:
@@ -75,7 +77,7 @@ def node_words(text: str) -> str | None:
     return next((line.strip() for line in text.splitlines() if _NODE_WORDS.search(line)), None)
 
 
-def log_says(job: Record) -> str:
+def log_says(job: "Record") -> str:
     """Return the first error in the log of a job, else its last line, as the end of a reason; empty without a log.
 
     Of a job whose supervisor never began nobody else says why.
@@ -88,7 +90,7 @@ def log_says(job: Record) -> str:
     return f"; its log, {job.log}, says: {' '.join(told)[:400]}"
 
 
-def _failed(job: Record, name: str, where: str, seen_bytes: int | None) -> tuple[str, str]:
+def _failed(job: "Record", name: str, where: str, seen_bytes: int | None) -> tuple[str, str]:
     """Tell a lack of memory from other failures: Slurm may report it as FAILED with exit code 0:9."""
     how = f"{job.state}, exit code {job.exit_code}:{job.exit_signal}{where}"
     words = memory_words(_tail(job.log))
@@ -104,7 +106,7 @@ def _failed(job: Record, name: str, where: str, seen_bytes: int | None) -> tuple
     return "crashed", f"{name} failed without a word of its supervisor: {how}"
 
 
-def _of(job: Record) -> str:
+def _of(job: "Record") -> str:
     return f" ({job.memory_bytes / 1e9:.2f} GB)" if job.memory_bytes else ""
 
 
