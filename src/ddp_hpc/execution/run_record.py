@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 from ddp_hpc.config import catalog
 from ddp_hpc.config.spec import RunSpec
-from ddp_hpc.execution import cuda_aware_check, energy_columns
+from ddp_hpc.execution import energy_columns
 from ddp_hpc.execution.clock_sync import ClockReading, on_first_clock, reading
 from ddp_hpc.execution.node_meter import Metered, bug_of
 from ddp_hpc.execution.rank_series import RankPart, curves
@@ -147,7 +147,7 @@ def provenance_of(
     """Return on what the run was made."""
     if run["device_used"] == "cuda":
         said = catalog.constants("exchange", run["exchange"]).get("GRADIENT_PATH", "through pinned host memory")
-        direct = cuda_aware_check.asked(launch["spec"])
+        direct = launch.get("cuda_aware_mpi")
         gradient_path = "device memory, by MPI, tried before the start" if direct else said
     else:
         gradient_path = "host memory"
