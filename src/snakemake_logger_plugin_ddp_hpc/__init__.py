@@ -5,6 +5,7 @@ Snakemake finds it by the name of this package; without `--logger ddp-hpc` it do
 
 import json
 import os
+from contextlib import suppress
 from dataclasses import dataclass, field
 from logging import LogRecord
 from typing import Any
@@ -40,7 +41,8 @@ class LogHandler(LogHandlerBase):
         event: Any = getattr(record, "event", None)
         if event in KEPT:
             content = {"event": event} | {name: getattr(record, name) for name in KEPT[event]}
-            os.write(self._file, f"{json.dumps(content, default=str)}\n".encode())
+            with suppress(OSError):  # a full disk must not end a workflow
+                os.write(self._file, f"{json.dumps(content, default=str)}\n".encode())
 
     def __post_init__(self) -> None:
         assert isinstance(self.settings, LogHandlerSettings)

@@ -109,3 +109,13 @@ def test_steps_are_those_of_the_present_snakemake(tmp_path):
             file.write(json.dumps({"event": "progress", "done": done, "total": 5}) + "\n")
         assert events.steps() == f"{done} of 5"
     assert events.errors() == []
+
+
+def test_a_line_that_is_not_whole_waits_and_one_that_a_full_disk_has_cut_is_left_out(tmp_path):
+    events = Events(tmp_path / "events")
+    line = json.dumps({"event": "progress", "done": 1, "total": 5})
+    events.file.write_text(line[:20])
+    assert events.steps() is None
+    with events.file.open("a") as file:
+        file.write(f"{line[20:]}\n{line[:9]}{line}\n")
+    assert events.steps() == "1 of 5"

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -221,9 +222,11 @@ class Events:
         if self.file.exists():
             with open(self.file, "rb") as file:
                 file.seek(self._read)
-                lines = file.read()
-            self._read += len(lines)
-            self._events += map(json.loads, lines.splitlines())
+                lines, newline, _ = file.read().rpartition(b"\n")  # what follows is still being written
+            self._read += len(lines + newline)
+            for line in lines.splitlines():
+                with suppress(ValueError):  # a full disk has cut it
+                    self._events.append(json.loads(line))
         return self._events
 
 
