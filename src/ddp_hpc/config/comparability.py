@@ -25,7 +25,7 @@ FASTER_EXCHANGE = EXCHANGE | {"budget"}
 
 # Against which run of one rank without exchange is it compared?
 # - a step with an exchange, to tell what of it is exposed, and where its time goes
-EXPOSED_BASELINE = EXCHANGE | {"world_size", "budget"}
+EXPOSED_BASELINE = EXCHANGE | RANKS | {"budget"}
 # - the mean step, over placements and learning rates
 SYNCHRONISATION_BASELINE = EXCHANGE | RANKS | (SAME_WORK - {"seed"})
 # - the rate of samples per second, at the same batch per rank (weak scaling)

@@ -55,6 +55,11 @@ def test_the_three_ways_stand_side_by_side_with_their_disagreement(tmp_path):
     assert pd.isna(found["reason"])
 
 
+def test_the_baseline_of_one_rank_is_that_of_any_placement(tmp_path):
+    grid = [GRID[0], {"exchange": "ring", "world_size": 2, "placement": "spread", "ranks_per_node": 2}]
+    assert row(made(tmp_path, grid=grid))["by_difference_s"] == pytest.approx(0.005)
+
+
 def test_pairs_are_of_one_seed(tmp_path):
     """The second repeat is twice as slow: the difference is the median of 5 and 10 ms, not that of all steps."""
     assert row(made(tmp_path, repeats=2))["by_difference_s"] == pytest.approx(0.0075)
