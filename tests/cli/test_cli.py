@@ -231,7 +231,7 @@ def test_the_words_for_what_was_not_run_are_the_same_everywhere(project):
 @pytest.mark.parametrize("verb", main.VERBS)
 def test_every_argument_has_its_help(verb):
     parser = argparse.ArgumentParser()
-    main.VERBS[verb][2](parser)
+    main.VERBS[verb].add_to(parser)
     assert [action.dest for action in parser._actions if not action.help] == []
 
 

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from ddp_hpc.analysis.tables.scaling import karp_flatt
 from ddp_hpc.bench import exchange
-from ddp_hpc.cli import arguments
+from ddp_hpc.cli import main
 from ddp_hpc.config import catalog, grid, spec
 from ddp_hpc.config.claims import Claim
 from ddp_hpc.data import markov_text, text
@@ -285,13 +285,13 @@ def test_the_published_numbers_are_those_of_the_studies():
         numbers["iterations"],
     )
     floats = [int(row["floats"]) for row in csv.DictReader((folder / "allreduce_test.csv").open())]
-    assert floats == [0, *arguments.BAIDU_FLOATS]
+    assert floats == [0, *main.BAIDU_FLOATS]
 
 
 def test_the_sizes_of_baidus_test_are_swept_as_far_as_they_fit_into_memory():
     parser = argparse.ArgumentParser()
-    arguments.bench(parser)
+    main.VERBS["bench"].add_to(parser)
     sizes = parser.parse_args(["exchange", "--baidu"]).sizes
     swept = exchange.sweep_of(["ring"], [2], sizes, 1, "mpiexec").sizes
-    assert swept == [4 * floats for floats in arguments.BAIDU_FLOATS]
+    assert swept == [4 * floats for floats in main.BAIDU_FLOATS]
     assert max(exchange.that_fit(sizes, world_size=2, free_bytes=16 * 10**9)) == 4 * 67_108_864

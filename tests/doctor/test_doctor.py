@@ -61,7 +61,7 @@ def test_with_every_part_broken_it_still_says_all(monkeypatch, tmp_path, capsys)
 def test_text_puts_what_follows_and_what_to_do_below():
     good, bad = (
         Check("mpi", "ok", "Open MPI"),
-        Check("torch", "missing", "none", "no runs", "install it", needed=True),
+        Check("torch", "missing", "none", "no runs", "install it"),
     )
     assert doctor.text([good, bad]).splitlines() == [
         "ok       mpi        Open MPI",

@@ -9,7 +9,7 @@ import torch
 from catalogued import UNUSED, usable
 from torch import nn
 
-from ddp_hpc.cli.arguments import BAIDU_FLOATS
+from ddp_hpc.cli.main import BAIDU_FLOATS
 from ddp_hpc.exchange import ring
 from ddp_hpc.models._replica import Replica
 from ddp_hpc.profiling.timers import NoTimers

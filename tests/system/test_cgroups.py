@@ -5,7 +5,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ddp_hpc.doctor import machine
+from ddp_hpc import doctor
 from ddp_hpc.system import cgroups
 
 
@@ -21,7 +21,7 @@ from ddp_hpc.system import cgroups
     ],
 )
 def test_cores_are_what_affinity_and_control_group_leave(counted, state, told):
-    finding = machine.cores(*counted)
+    finding = doctor.cores(*counted)
     assert finding.state == state
     assert told in f"{finding.found}; {finding.means}"
 
@@ -63,35 +63,35 @@ def test_the_memory_of_a_control_group_counts(tmp_path):
 
 
 def test_little_memory_is_a_warning():
-    assert machine.memory(8 * 10**9, 6 * 10**9).state == "ok"
-    low = machine.memory(8 * 10**9, 10**9)
+    assert doctor.memory(8 * 10**9, 6 * 10**9).state == "ok"
+    low = doctor.memory(8 * 10**9, 10**9)
     assert low.state == "warning"
     assert "about 2 ranks" in low.means
 
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path, monkeypatch):
-    assert machine.results(tmp_path / "not" / "yet").state == "ok"
+    assert doctor.results(tmp_path / "not" / "yet").state == "ok"
 
     def full(*ignored: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(machine.os, "replace", full)
-    finding = machine.results(tmp_path)
+    monkeypatch.setattr(doctor.os, "replace", full)
+    finding = doctor.results(tmp_path)
     assert (finding.state, finding.needed) == ("missing", True)
     assert f"{tmp_path}: Permission denied" in finding.found
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_system_without_locks_or_room_is_a_warning(tmp_path, monkeypatch):
-    usage = machine.shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(machine.shutil, "disk_usage", lambda folder: usage._replace(free=10**8))
-    assert "thousands of runs" in machine.results(tmp_path).means
+    usage = doctor.shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda folder: usage._replace(free=10**8))
+    assert "thousands of runs" in doctor.results(tmp_path).means
 
     def unsupported(*ignored: object) -> None:
         raise OSError(38, "Function not implemented")
 
-    monkeypatch.setattr(machine.fcntl, "flock", unsupported)
-    assert "two drivers" in machine.results(tmp_path).means
+    monkeypatch.setattr(doctor.fcntl, "flock", unsupported)
+    assert "two drivers" in doctor.results(tmp_path).means
 
 
 @pytest.mark.parametrize(

@@ -17,21 +17,15 @@ from ddp_hpc.system.terminal import counted, duration, rank_time
 from ddp_hpc.workflow.plan import Item
 
 MOST_LINES = 40
+KINDS = {f"{kind}s": kind for kind in catalog.KINDS}
 
 
-KINDS = {"models": "model", "datasets": "dataset", "exchanges": "exchange", "tables": "table", "figures": "figure"}
-
-
-def rows(project: Project, what: str | None) -> list[dict[str, Any]]:
-    """Return the rows of `ddp-hpc list`: the studies; or the points of one; or the choices of a kind.
-
-    Raises:
-        ValueError: nothing is called so.
-    """
+def rows(project: Project, what: str | None, as_json: bool) -> list[dict[str, Any]]:
+    """Return the rows of `ddp-hpc list`: the studies; or the points of one; or the choices of a kind."""
     if what is None:
         return [_study(project, name) for name in project.studies]
     if what in KINDS:
-        return [_choice(KINDS[what], name) for name in catalog.names(KINDS[what])]
+        return [_choice(KINDS[what], name, as_json) for name in catalog.names(KINDS[what])]
     if what in project.studies:
         return [fields | {"run": run} for run, fields in project.study_runs(what).varying.items()]
     known = [*project.studies, *KINDS]
@@ -49,30 +43,19 @@ def _study(project: Project, name: str) -> dict[str, Any]:
     return {"study": name, "runs": len(study_runs.planned), "finished": finished, "description": description}
 
 
-def _choice(kind: str, name: str) -> dict[str, Any]:
+def _choice(kind: str, name: str, as_json: bool) -> dict[str, Any]:
     """Return a choice, its options, and its first line of documentation; or what is wrong with it."""
     try:
-        options = [
-            {"name": option.name, "allowed": option.allowed, "default": option.plain_default}
-            for option in catalog.options(kind, name).values()
-        ]
-        return {kind: name, "options": options, "what": catalog.summary(kind, name)}
+        options = catalog.options(kind, name).values()
+        what = catalog.summary(kind, name)
     except catalog.CatalogError as error:
         return {kind: name, "options": None, "what": f"WRONG: {error}"}
-
-
-def readable(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return rows with the options of choices as text."""
-
-    def shown(option: dict[str, Any]) -> str:
-        default = option["default"]
-        as_yaml = default if isinstance(default, str) else json.dumps(default)
-        return f"{option['name']}: {option['allowed']} (default: {as_yaml})"
-
-    return [
-        row | {"options": ", ".join(map(shown, row["options"] or ())) or None} if "options" in row else row
-        for row in rows
-    ]
+    if as_json:
+        values = [{"name": one.name, "allowed": one.allowed, "default": one.plain_default} for one in options]
+        return {kind: name, "options": values, "what": what}
+    defaults = [one.default if isinstance(one.default, str) else json.dumps(one.default) for one in options]
+    words = [f"{one.name}: {one.allowed} (default: {text})" for one, text in zip(options, defaults, strict=True)]
+    return {kind: name, "options": ", ".join(words) or None, "what": what}
 
 
 def plan_values(
@@ -88,21 +71,19 @@ def plan_values(
         "to_train": waiting,
         "hours": {"of_runs": known} | hours,
         "ways": [asdict(one) | {"better": one.better} for one in found],
-        "runs": [_planned(item, asked.get(item.planned.run)) for item in items],
-    }
-
-
-def _planned(item: Item, asked: Request | None) -> dict[str, Any]:
-    estimate = item.estimate
-    return {
-        "run": item.planned.run,
-        "action": item.action,
-        "reason": item.reason,
-        "estimate_s": estimate and estimate.middle_s,
-        "estimate_low_s": estimate and estimate.low_s,
-        "estimate_high_s": estimate and estimate.high_s,
-        "spec": item.planned.spec.canonical,
-        "request": asked and asdict(asked),
+        "runs": [
+            {
+                "run": item.planned.run,
+                "action": item.action,
+                "reason": item.reason,
+                "estimate_s": item.estimate and item.estimate.middle_s,
+                "estimate_low_s": item.estimate and item.estimate.low_s,
+                "estimate_high_s": item.estimate and item.estimate.high_s,
+                "spec": item.planned.spec.canonical,
+                "request": (one := asked.get(item.planned.run)) and asdict(one),
+            }
+            for item in items
+        ],
     }
 
 
@@ -117,7 +98,9 @@ def plan_lines(study_runs: StudyRuns, items: Sequence[Item], everything: bool) -
     ]
     lines = [f"{study_runs.study.name}: {counted(len(items), 'run')}: {', '.join(listed)}"]
     if everything:
-        lines += [f"  {item.action:8} {_named(study_runs, item.planned.run)}  {item.reason}" for item in items]
+        for item in items:
+            run, point = item.planned.run, study_runs.describe(item.planned.run)
+            lines.append(f"  {item.action:8} {run if point == run else f'{run} ({point})'}  {item.reason}")
     else:
         lines += _by_reason(study_runs, [item for item in items if item.action != "kept"])
     return [*lines, *_how_long(items), *(f"note: {note}" for note in study_runs.notes)]
@@ -143,12 +126,6 @@ def _asks(one: Request) -> str:
     return f"{where}, {counted(one.tasks, 'rank')}{gpus}, {cores}, {one.mem_mb} MB of a node, {one.runtime_min} min"
 
 
-def _named(study_runs: StudyRuns, run: str) -> str:
-    """Return the name of a run and what tells it from the others of its study."""
-    point = study_runs.describe(run)
-    return run if point == run else f"{run} ({point})"
-
-
 def _by_reason(study_runs: StudyRuns, items: Sequence[Item]) -> list[str]:
     """Return a line per reason: how many runs have it, and one of them."""
     groups: dict[tuple[str, str], list[Item]] = {}
@@ -164,10 +141,7 @@ def _by_reason(study_runs: StudyRuns, items: Sequence[Item]) -> list[str]:
 
 
 def _cost(items: Sequence[Item]) -> tuple[int, int, dict[str, float]]:
-    """Return the number of runs to train, of how many it is known what they take, and what those take.
-
-    That is seconds one after the other, and times their ranks.
-    """
+    """Return the number of runs to train, of how many their seconds are known, and these in sum, also times ranks."""
     waiting = [item for item in items if item.will_run]
     known = [(item.estimate, item.planned.spec.world_size) for item in waiting if item.estimate]
     seconds = {name: sum(getattr(one, name) for one, _ in known) for name in ("low_s", "middle_s", "high_s")}

@@ -5,12 +5,48 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ddp_hpc.cli import arguments as takes
+Argument = tuple[str, dict[str, Any]]  # what `add_argument` takes
+Call = Callable[[argparse.Namespace], int]
+
+# messages of the test of github.com/baidu-research/baidu-allreduce, in float32; it begins with an empty one
+BAIDU_FLOATS = (32, 256, 1024, 4096, 16_384, 65_536, 262_144, 1_048_576, 8_388_608, 67_108_864, 536_870_912)
+
+
+VERBS: dict[str, "Verb"] = {}
+
+
+class Verb:
+    """A verb of the command line, or a part of one: its help, its arguments, its parts."""
+
+    call: Call
+
+    def __init__(self, text: str, *arguments: Argument, **parts: "Verb") -> None:
+        self.text, self.arguments, self.parts = text, arguments, parts
+
+    def __call__(self, call: Call) -> Call:
+        """Make a function `_name` the verb `name`."""
+        self.call = call
+        VERBS[call.__name__[1:]] = self
+        return call
+
+    def add_to(self, parser: argparse.ArgumentParser) -> None:
+        """Let `parser` take the arguments, and the parts if there are any."""
+        for name, settings in self.arguments:
+            parser.add_argument(name, **settings)
+        if self.parts:
+            parts = parser.add_subparsers(dest="part", metavar="PART", title="parts", help="what to time")
+            for name, part in self.parts.items():
+                part.add_to(parts.add_parser(name, help=part.text))
+
+
+def takes(name: str, text: str, **settings: Any) -> Argument:
+    """Return an argument whose help ends with its default, if it has one."""
+    return name, settings | {"help": f"{text} (default: %(default)s)" if settings.get("default") else text}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -18,14 +54,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = sys.argv[1:] if arguments is None else list(arguments)
     options = _options(given)
     try:
-        code = options.verb(options)
+        code = options.call(options)
     except KeyboardInterrupt:
         code = 130
     except BrokenPipeError:  # `ddp-hpc list | head`
         sys.stderr.close()
         code = 0
     except (ValueError, OSError, RuntimeError) as error:
-        if getattr(options, "debug", False):
+        if options.debug:
             raise
         print(f"ddp-hpc: {error}", file=sys.stderr)
         code = 2
@@ -53,11 +89,11 @@ def _parser(called: str) -> argparse.ArgumentParser:
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     verbs = parser.add_subparsers(title="verbs", required=True, metavar="VERB")
 
-    for name, (call, text, add) in VERBS.items():
+    for name, each in VERBS.items():
         if called not in VERBS or called == name:
-            one = verbs.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
-            one.set_defaults(verb=call)
-            add(one)
+            one = verbs.add_parser(name, help=each.text, description=each.text[0].upper() + each.text[1:] + ".")
+            one.set_defaults(call=each.call)
+            each.add_to(one)
     return parser
 
 
@@ -75,15 +111,64 @@ def _project() -> Any:
     return Project.here()
 
 
+def _say(text: object) -> int:
+    print(text)
+    return 0
+
+
+def _say_json(values: Any) -> int:
+    return _say(json.dumps(values, indent=1))
+
+
+def _steps(text: str) -> list[int]:
+    """Return `100-110` as two numbers."""
+    first, _, last = text.partition("-")
+    if not first.isdigit() or not (last or first).isdigit() or not 1 <= int(first) <= int(last or first):
+        raise argparse.ArgumentTypeError(f"given {text!r}, expected: FIRST-LAST, counted from 1, e.g. 100-110")
+    return [int(first), int(last or first)]
+
+
+def _percent(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= 100:
+        raise argparse.ArgumentTypeError(f"given {text}, expected: a number above 0 up to 100")
+    return value
+
+
+JSON = takes("--json", "write JSON, for programs", action="store_true")
+STUDY = takes("study", "name of the study, config/studies/NAME.yaml")
+NAME = takes("name", "name of the table or figure; `ddp-hpc list tables` and `list figures` list them")
+
+
+@Verb(
+    "list studies, the points of one, or models, datasets, exchanges, tables, figures",
+    takes(
+        "what",
+        "what to list: the points of a study, or names and options of a kind; by default the studies",
+        nargs="?",
+        metavar="STUDY|models|datasets|exchanges|tables|figures",
+    ),
+    JSON,
+)
 def _list(options: argparse.Namespace) -> int:
     from ddp_hpc.cli import listing
     from ddp_hpc.system.terminal import write_rows
 
-    rows = listing.rows(_project(), options.what)
-    write_rows(rows if options.json else listing.readable(rows), options.json)
+    write_rows(listing.rows(_project(), options.what, options.json), options.json)
     return 0
 
 
+@Verb(
+    "show what will run, why, and for about how long",
+    STUDY,
+    JSON,
+    takes("--all", "list every run, finished ones too, instead of each reason", action="store_true"),
+    takes(
+        "--profile",
+        "also show what runs request from this profile's machine, e.g. profiles/slurm; fail if one cannot fit",
+    ),
+    takes("--write", "write spec.json files, so that `ddp-hpc train RUN` can be called by hand", action="store_true"),
+)
 def _plan(options: argparse.Namespace) -> int:
     from ddp_hpc.cli import listing
     from ddp_hpc.slurm import packing
@@ -105,12 +190,24 @@ def _plan(options: argparse.Namespace) -> int:
     return _say("\n".join([*said, *packing.lines(found, len(asked))]))
 
 
+@Verb(
+    "train the missing runs of a study, then make its tables, figures and report",
+    STUDY,
+    takes("--profile", "the workflow profile", default="profiles/default"),
+    takes(
+        "--launcher",
+        "command that starts the ranks, instead of the profile's, e.g. 'mpiexec', 'srun --mpi=pmix'; without -n, "
+        "which each run adds with its number of ranks",
+    ),
+    takes("snakemake", "further arguments for snakemake, after --", nargs="*", metavar="-- ARG"),
+)
 def _run(options: argparse.Namespace) -> int:
     from ddp_hpc.workflow import driver
 
     return driver.run(_project(), options.study, options.profile, options.launcher, options.snakemake)
 
 
+@Verb("show the running, waiting and failed runs of a study, with reasons and node-hours", STUDY, JSON)
 def _status(options: argparse.Namespace) -> int:
     from ddp_hpc.workflow import status
 
@@ -119,6 +216,11 @@ def _status(options: argparse.Namespace) -> int:
     return _say_json(found) if options.json else _say("\n".join(status.lines(study_runs, found)))
 
 
+@Verb(
+    "fetch a dataset and check it",
+    takes("dataset", "name of the dataset; `ddp-hpc list datasets` lists them"),
+    takes("--from", "where to fetch it from, instead of its publisher", dest="source", metavar="PATH|URL"),
+)
 def _data(options: argparse.Namespace) -> int:
     from ddp_hpc.data._download import fetch
 
@@ -127,19 +229,45 @@ def _data(options: argparse.Namespace) -> int:
     return _say(fetch(options.dataset, project.data_folder, source))
 
 
+@Verb(
+    "train one planned run now, on this machine",
+    takes("run", "name of the run: its folder in results/runs"),
+    takes(
+        "--launcher",
+        "complete command that starts the ranks, with -n and the run's number of ranks, e.g. 'mpiexec -n 4'; "
+        "empty for one rank",
+        default="",
+    ),
+    takes(
+        "--trace",
+        "trace these steps, e.g. 100-110, into `trace/` in the run's folder, for https://ui.perfetto.dev; each "
+        "runs twice, so that neither result nor times change",
+        type=_steps,
+        metavar="FIRST-LAST",
+    ),
+    takes("--again", "train a finished run again and replace its record", action="store_true"),
+    takes("--time-limit-min", "end the run as `timeout` after this many minutes", type=float),
+    takes(
+        "--checkpoint-every-s",
+        "seconds between checkpoints; 0: only when the run is asked to end, by SIGUSR1, SIGTERM or its time limit",
+        type=float,
+        default=600.0,
+    ),
+)
 def _train(options: argparse.Namespace) -> int:
     from ddp_hpc.execution.supervisor import supervise
     from ddp_hpc.runs.attempt import RunFolder
 
-    root = _root()
-    limit = None if options.time_limit_min is None else 60 * options.time_limit_min
-    launcher = shlex.split(options.launcher)
+    here = Path.cwd()  # not `_project`, which imports what reads studies: a training starts quickly
+    root = next((folder for folder in (here, *here.parents) if (folder / "workflow" / "Snakefile").is_file()), here)
     folder, data = root / "results" / "runs" / options.run, root / "results" / "data"
     if RunFolder(folder).finished and not options.again:
         said = f"{options.run} has a finished record; `--again` trains it again, and the new record takes its place"
         if options.trace:
             raise ValueError(f"nothing was traced: {said}")
         return _say(f"nothing to do: {said}")
+    limit = None if options.time_limit_min is None else 60 * options.time_limit_min
+    launcher = shlex.split(options.launcher)
     outcome = supervise(folder, launcher, data, limit, options.trace, options.checkpoint_every_s)
     line = f"{options.run}: {outcome.status}{f': {outcome.reason}' if outcome.reason else ''}\n"
     with suppress(OSError):  # a full disk must not make a failure of a result
@@ -147,12 +275,7 @@ def _train(options: argparse.Namespace) -> int:
     return outcome.exit_code
 
 
-def _root() -> Path:
-    """Return the project's folder without importing what reads studies: a training starts quickly."""
-    here = Path.cwd()
-    return next((folder for folder in (here, *here.parents) if (folder / "workflow" / "Snakefile").is_file()), here)
-
-
+@Verb("make one table of a study from the records so far", STUDY, NAME)
 def _table(options: argparse.Namespace) -> int:
     from ddp_hpc.analysis import tables
 
@@ -162,6 +285,7 @@ def _table(options: argparse.Namespace) -> int:
     return _say("\n".join([*tables.lines(options.name, file), str(file)]))
 
 
+@Verb("draw one figure of a study from its tables", STUDY, NAME)
 def _figure(options: argparse.Namespace) -> int:
     from ddp_hpc.analysis import figures
 
@@ -171,6 +295,7 @@ def _figure(options: argparse.Namespace) -> int:
     return _say(figures.make(options.name, study, folder / "tables", folder / "figures"))
 
 
+@Verb("write the report of a study from its tables and figures", STUDY)
 def _report(options: argparse.Namespace) -> int:
     from ddp_hpc.analysis.report import page
 
@@ -178,18 +303,54 @@ def _report(options: argparse.Namespace) -> int:
     return _say(page.make(project.study_runs(options.study), project.study_folder(options.study)))
 
 
+@Verb(
+    "test which points of two result sets differ by more than the noise, and whether they are better or worse",
+    takes(
+        "a",
+        "the old results: a study; STUDY@before, the newest runs of its specs with other code; a folder of "
+        "results; a table runs.parquet",
+        metavar="A",
+    ),
+    takes("b", "the new results: the same", metavar="B"),
+    takes(
+        "--tolerance",
+        "ignore differences smaller than this, even significant ones",
+        type=_percent,
+        default=1.0,
+        metavar="PERCENT",
+    ),
+    takes(
+        "--change",
+        "say how many repeats would detect a change of this size",
+        type=_percent,
+        default=5.0,
+        metavar="PERCENT",
+    ),
+    takes("--all", "list every comparison, not only the differences", action="store_true"),
+    JSON,
+)
 def _compare(options: argparse.Namespace) -> int:
     from ddp_hpc.analysis import compare
 
     return compare.main(options.a, options.b, options.tolerance / 100, options.change / 100, options.all, options.json)
 
 
+@Verb(
+    "show what differs between two runs: spec, code, versions, hosts, clocks, environment, job",
+    *(takes(name, "its name, a unique prefix of it, or its folder", metavar="RUN") for name in ("a", "b")),
+    JSON,
+)
 def _diff(options: argparse.Namespace) -> int:
     from ddp_hpc.analysis.compare import run_diff
 
     return run_diff.main(options.a, options.b, options.json)
 
 
+@Verb(
+    "check this machine: what it offers, what is missing, and what to do",
+    JSON,
+    takes("--machine", "print only a machine file for this cluster, from sinfo", action="store_true"),
+)
 def _doctor(options: argparse.Namespace) -> int:
     from ddp_hpc import doctor
     from ddp_hpc.doctor import machine_file
@@ -197,63 +358,69 @@ def _doctor(options: argparse.Namespace) -> int:
     return machine_file.main() if options.machine else doctor.main(as_json=options.json)
 
 
+MPIEXEC = takes("--launcher", "command that starts the ranks, without -n", default="mpiexec")
+
+
+@Verb(
+    "time planning, the workflow, exchanges, meters or folded biases on this machine: some minutes",
+    planning=Verb(
+        "planning, and what the workflow adds to each run (the default)",
+        takes("--points", "sizes of the studies (default: 100 1000 5000)", type=int, nargs="+"),
+        takes("--runs", "number of runs that the workflow is timed on (default: 200)", type=int),
+    ),
+    exchange=Verb(
+        "every exchange at message sizes from 4 bytes to 256 MB",
+        takes("--ranks", "numbers of ranks (default: 2, 4, 8, ... as far as there are cores)", type=int, nargs="+"),
+        takes(
+            "--exchanges",
+            "names, or '{name: NAME, OPTION: VALUE}' (default: all that run here)",
+            nargs="+",
+            metavar="EXCHANGE",
+        ),
+        takes("--sizes", "message sizes in bytes, multiples of 4 (default: powers of 4)", type=int, nargs="+"),
+        takes(
+            "--baidu",
+            "the sizes of baidu-allreduce's test, 32 to 536,870,912 floats, as far as they fit into memory",
+            dest="sizes",
+            action="store_const",
+            const=[4 * floats for floats in BAIDU_FLOATS],
+        ),
+        takes("--rounds", "measurements of each exchange", type=int, default=5),
+        MPIEXEC,
+        takes("--out", "folder of the results", type=Path, default=Path("results/bench/exchange")),
+    ),
+    meters=Verb(
+        "the overhead of clocks and meters, on CPU ranks",
+        takes("--ranks", "number of ranks, on this node", type=int, default=2),
+        takes("--rounds", "number of rounds of four blocks", type=int, default=20),
+        MPIEXEC,
+        takes("--steps", "steps of a block", type=int, default=100),
+    ),
+    realign=Verb(
+        "a layer with its bias folded into its weights, against addmm",
+        takes(
+            "--shapes",
+            "shapes of layers, e.g. 75x600x150 (default: five shapes)",
+            nargs="+",
+            metavar="ROWSxINPUTSxOUTPUTS",
+        ),
+        takes("--device", "device", choices=("cpu", "cuda"), default="cpu"),
+        takes("--dtype", "type", choices=("float32", "float64", "float16"), default="float32"),
+        takes("--rounds", "measurements of each variant", type=int, default=9),
+        takes("--out", "folder of the results", type=Path, default=Path("results/bench/realign")),
+    ),
+)
 def _bench(options: argparse.Namespace) -> int:
     from ddp_hpc import bench
 
     return bench.main(options)
 
 
+@Verb("print the JSON Schema of study files, for editors")
 def _schema(options: argparse.Namespace) -> int:
     from ddp_hpc.config import reference
 
     return _say_json(reference.schema())
-
-
-def _say(text: object) -> int:
-    print(text)
-    return 0
-
-
-def _say_json(values: Any) -> int:
-    return _say(json.dumps(values, indent=1))
-
-
-VERBS = {
-    "list": (
-        _list,
-        "list studies, the points of one, or models, datasets, exchanges, tables, figures",
-        takes.listed,
-    ),
-    "plan": (_plan, "show what will run, why, and for about how long", takes.plan),
-    "run": (_run, "train the missing runs of a study, then make its tables, figures and report", takes.run),
-    "status": (
-        _status,
-        "show the running, waiting and failed runs of a study, with reasons and node-hours",
-        takes.status,
-    ),
-    "data": (_data, "fetch a dataset and check it", takes.data),
-    "train": (_train, "train one planned run now, on this machine", takes.train),
-    "table": (_table, "make one table of a study from the records so far", takes.made),
-    "figure": (_figure, "draw one figure of a study from its tables", takes.made),
-    "report": (_report, "write the report of a study from its tables and figures", takes.of_a_study),
-    "compare": (
-        _compare,
-        "test which points of two result sets differ by more than the noise, and whether they are better or worse",
-        takes.compare,
-    ),
-    "diff": (
-        _diff,
-        "show what differs between two runs: spec, code, versions, hosts, clocks, environment, job",
-        takes.diff,
-    ),
-    "doctor": (_doctor, "check this machine: what it offers, what is missing, and what to do", takes.doctor),
-    "bench": (
-        _bench,
-        "time planning, the workflow, exchanges, meters or folded biases on this machine: some minutes",
-        takes.bench,
-    ),
-    "schema": (_schema, "print the JSON Schema of study files, for editors", takes.none),
-}
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import ast
 import difflib
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -62,10 +63,7 @@ KINDS = {
 
 
 class CatalogError(ValueError):
-    """A choice or an option that does not exist, or an option's value of a wrong type.
-
-    `option` is the name of the option that was given; None where the choice itself is wrong.
-    """
+    """A choice that does not exist, or what is wrong with an option that was given, and its name."""
 
     def __init__(self, message: str, option: str | None = None) -> None:
         super().__init__(message)
@@ -105,11 +103,8 @@ def _in_words(annotation: ast.expr, several: bool = False) -> str:
             return f"{_in_words(left, several)} or {_in_words(right, several)}"
         case ast.Subscript(value=ast.Name(id="tuple"), slice=ast.Tuple(elts=[item, ast.Constant()])):  # the dots
             return f"{'lists' if several else 'a list'} of {_in_words(item, several=True)}"
-        case ast.Subscript(value=ast.Name(id="tuple"), slice=ast.Tuple(elts=items)):
-            return f"{'lists' if several else 'a list'} of {', '.join(map(_in_words, items))}"
         case ast.Subscript(value=ast.Name(id="Literal"), slice=values):
-            listed = values.elts if isinstance(values, ast.Tuple) else [values]
-            return ", ".join(str(ast.literal_eval(value)) for value in listed)
+            return ", ".join(str(ast.literal_eval(value)) for value in getattr(values, "elts", [values]))
         case ast.Name() | ast.Constant(value=None) if ast.unparse(annotation) in _TYPES:
             return _TYPES[ast.unparse(annotation)][1 + several]
     return ast.unparse(annotation)
@@ -170,14 +165,12 @@ def options(kind: str, name: str) -> Mapping[str, Option]:
     entry = KINDS[kind].entry
     for node in _tree(path(kind, name)).body:
         if isinstance(node, ast.FunctionDef) and node.name == entry:
-            return dict(
-                _option(kind, name, argument, default)
-                for argument, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
-            )
+            defaults = zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
+            return {argument.arg: _option(kind, name, argument, default) for argument, default in defaults}
     raise CatalogError(f"{path(kind, name)} has no function {entry}(), so it is no {kind}")
 
 
-def _option(kind: str, name: str, argument: ast.arg, default: ast.expr | None) -> tuple[str, Option]:
+def _option(kind: str, name: str, argument: ast.arg, default: ast.expr | None) -> Option:
     where = f"{path(kind, name)}:{argument.lineno}: option {argument.arg!r} of {kind} {name!r}"
     if argument.annotation is None or default is None:
         raise CatalogError(f"{where} needs an annotation and a default")
@@ -188,45 +181,34 @@ def _option(kind: str, name: str, argument: ast.arg, default: ast.expr | None) -
     if argument.arg == "name":
         raise CatalogError(f"{where}: call it otherwise, `name` says which {kind} in {{name: {name}, ...}}")
     try:
-        value = ast.literal_eval(default)
-        checked = Option(argument.arg, annotation, None).check(value)
+        checked = Option(argument.arg, annotation, None).check(ast.literal_eval(default))
     except ValidationError as problem:
-        raise CatalogError(
-            f"{where}: the default {ast.unparse(default)} is no {annotation} ({_first(problem)})"
-        ) from None
+        why = problem.errors()[0]["msg"]
+        raise CatalogError(f"{where}: the default {ast.unparse(default)} is no {annotation} ({why})") from None
     except ValueError:
         raise CatalogError(f"{where}: the default must be a literal, not {ast.unparse(default)}") from None
-    return argument.arg, Option(argument.arg, annotation, checked)
-
-
-def _first(error: ValidationError) -> str:
-    return error.errors()[0]["msg"]
+    return Option(argument.arg, annotation, checked)
 
 
 def check_options(kind: str, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return `given` in canonical types, without those that equal their default.
 
-    Raises:
-        CatalogError: no such choice, no such option, a value of a wrong type, or one that the constant ONLY_WITH in the
-            choice's file allows only together with another option.
+    ONLY_WITH in the choice's file says which options mean something only together with values of others.
     """
     allowed = options(kind, name)
     kept = {}
     for key in sorted(given):
         if key not in allowed:
-            listed = ", ".join(allowed) or "none"
-            raise CatalogError(
-                f"{kind} {name!r} has no option {key!r}{did_you_mean(key, list(allowed))}; expected: {listed}", key
-            )
+            hint, listed = did_you_mean(key, list(allowed)), ", ".join(allowed) or "none"
+            raise CatalogError(f"{kind} {name!r} has no option {key!r}{hint}; expected: {listed}", key)
+        option = allowed[key]
         try:
-            value = allowed[key].check(given[key])
+            value = option.check(given[key])
         except ValidationError:
-            raise CatalogError(
-                f"option {key!r} of {kind} {name!r}: given {given[key]!r}, "
-                f"expected: {allowed[key].allowed}{_example(allowed[key].plain_default)}",
-                key,
-            ) from None
-        if value != allowed[key].default:
+            example = "" if option.default is None else f", e.g. its default {option.plain_default!r}"
+            why = f"given {given[key]!r}, expected: {option.allowed}{example}"
+            raise CatalogError(f"option {key!r} of {kind} {name!r}: {why}", key) from None
+        if value != option.default:
             kept[key] = value
     for key, others in constants(kind, name).get("ONLY_WITH", {}).items():
         for other, values in others.items():
@@ -240,25 +222,16 @@ def check_options(kind: str, name: str, given: Mapping[str, Any]) -> dict[str, A
     return kept
 
 
-def _example(default: Any) -> str:
-    return "" if default is None else f", e.g. its default {default!r}"
-
-
 @cache
 def constants(kind: str, name: str) -> Mapping[str, Any]:
     """Return the literal UPPER_CASE constants of a choice's file, e.g. `{"EXACT": True}`."""
     found = {}
     for node in _tree(path(kind, name)).body:
-        targets = (
-            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-        )
-        value = getattr(node, "value", None)
-        for target in targets:
-            if isinstance(target, ast.Name) and target.id.isupper() and value is not None:
-                try:
-                    found[target.id] = ast.literal_eval(value)
-                except ValueError:
-                    continue
+        match node:
+            case ast.Assign(targets=[ast.Name(id=constant)]) | ast.AnnAssign(target=ast.Name(id=constant)):
+                if constant.isupper() and node.value is not None:
+                    with suppress(ValueError):
+                        found[constant] = ast.literal_eval(node.value)
     return found
 
 

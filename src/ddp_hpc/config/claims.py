@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from math import inf, nextafter
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, field_validator, model_validator
 
-from ddp_hpc.config.catalog import canonical
-from ddp_hpc.config.claim_quantity import DIRECTIONS, Cells, Ours
+from ddp_hpc import perfmodel
+from ddp_hpc.config import catalog
 from ddp_hpc.config.errors import given, unknown
 from ddp_hpc.config.types import STRICT, Float, OneOf, Positive, Real, Spelling
 from ddp_hpc.config.yaml_file import Key
@@ -20,7 +20,111 @@ from ddp_hpc.config.yaml_file import Key
 OneLine = Annotated[str, BeforeValidator(lambda text: " ".join(text.split()) if isinstance(text, str) else text)]
 Range = tuple[float, float]
 ID = Spelling(r"^[a-z][a-z0-9_]{0,63}$", "lower-case letters, digits and _, a letter first, at most 64")
+DIRECTIONS = ("increasing", "decreasing")
 CONDITIONS = ("complete", "within_cores", "quiet", "gpu")
+
+
+def _table(name: Any) -> Any:
+    catalog.path("table", str(name))
+    if "OF_CLAIMS" in catalog.constants("table", name):
+        raise ValueError(f"the table {name!r} is made of claims, so no claim can read it; expected: another one")
+    return name
+
+
+class Cells(BaseModel):
+    """Cells of a table: one number per row, and per repeat where rows differ in the seed alone."""
+
+    model_config = STRICT
+    table: Annotated[str, BeforeValidator(_table)] = Field(
+        description="a table; it is made even if `tables` does not list it"
+    )
+    column: str = Field(
+        description="the column that holds the number; its interval is read from `<column>_low`, `_high`"
+    )
+    where: dict[str, Any] = Field(
+        default_factory=dict,
+        description="selects rows: columns with a value or a list of values, as in `grid`, e.g. "
+        "`{world_size: 4, exchange: ring}`",
+    )
+
+
+class Ratio(BaseModel):
+    """A ratio of cells; repeats of both are paired by their seed."""
+
+    model_config = STRICT
+    of: Cells = Field(description="numerator")
+    to: Cells = Field(description="denominator")
+
+
+class Trend(Cells):
+    """How a column goes with another; a fit for each repeat."""
+
+    over: str = Field(description="the independent variable, a column, e.g. `world_size`")
+    kind: Literal["exponent", "slope", "increasing", "decreasing"] = Field(
+        alias="as",
+        description="exponent: b of column = a x over^b, by least squares of the logarithms; slope: of a linear "
+        "fit; increasing, decreasing: the minimum relative change that way from one value of `over` to the next",
+    )
+
+
+class Predicted(BaseModel):
+    """What the model of exchanges says (`perfmodel.py`), without any run."""
+
+    model_config = STRICT
+    exchange: str = Field(description="a file in exchange/ that has a cost model (`COST`), e.g. `ring`")
+    bytes: Float = Field(gt=0, description="size of the gradients, in bytes")
+    world_size: Positive = Field(description="ranks")
+    quantity: Literal["seconds", "bytes_sent"] = Field(
+        "seconds", description="seconds of one exchange, or bytes_sent by the rank that sends most"
+    )
+    bandwidth_gb_per_s: Annotated[float, Field(gt=0), Real] | None = Field(
+        None, description="bandwidth of the link, in 1e9 B/s per direction; required for seconds"
+    )
+    latency_us: Float = Field(0.0, ge=0, description="latency of the link, in us per message")
+
+    @field_validator("exchange")
+    @classmethod
+    def _modelled(cls, exchange: str) -> str:
+        modelled = [name for name in catalog.names("exchange") if catalog.cost_model(name)]
+        if exchange not in modelled:
+            raise ValueError(unknown("exchange", exchange, modelled))
+        return exchange
+
+    @model_validator(mode="after")
+    def _over_a_link(self) -> Self:
+        if self.quantity == "seconds" and self.bandwidth_gb_per_s is None:
+            raise ValueError("bandwidth_gb_per_s is missing; a time needs a link")
+        return self
+
+    @property
+    def number(self) -> float:
+        """The prediction, in s or in B."""
+        model = catalog.cost_model(self.exchange)
+        assert model is not None
+        formula, options = model
+        if self.quantity == "bytes_sent":
+            return perfmodel.bytes_sent(formula, self.bytes, self.world_size, **options)
+        link = perfmodel.Link(bandwidth=1e9 * (self.bandwidth_gb_per_s or inf), latency=1e-6 * self.latency_us)
+        return perfmodel.exchange_time(formula, self.bytes, self.world_size, link, **options)
+
+
+class Ours(OneOf):
+    """How our number is computed: exactly one of these."""
+
+    value: Cells | None = Field(None, description="a number in a table")
+    ratio: Ratio | None = Field(None, description="the ratio of two numbers in tables")
+    trend: Trend | None = Field(None, description="the trend of a column over another")
+    predicted: Predicted | None = Field(
+        None, description="a prediction of the cost model of exchanges, without any run"
+    )
+
+    @property
+    def cells(self) -> dict[Key, Cells]:
+        """The cells that are read, by where in `ours` they stand."""
+        found: dict[Key, Cells | None] = {("value",): self.value, ("trend",): self.trend}
+        if self.ratio:
+            found |= {("ratio", "of"): self.ratio.of, ("ratio", "to"): self.ratio.to}
+        return {place: cells for place, cells in found.items() if cells is not None}
 
 
 class Expect(OneOf):
@@ -64,13 +168,13 @@ class AtLeast(OneOf):
 def _condition(value: Any) -> Any:
     """Refuse what is no condition, in words: a union says only what none of its parts wants."""
     sizes = tuple(AtLeast.model_fields)
-    if isinstance(value, dict) and len(value) == 1 and next(iter(value)) in sizes:
+    if isinstance(value, AtLeast) or (isinstance(value, dict) and len(value) == 1 and next(iter(value)) in sizes):
         return value
-    if isinstance(value, str) and value not in CONDITIONS and value not in sizes:
-        raise ValueError(unknown("condition", value, (*CONDITIONS, *(f"{name}: N" for name in sizes))))
-    if not isinstance(value, str | AtLeast) or value in sizes:
-        listed = f"{', '.join(CONDITIONS)}, {', '.join(f'{name}: N' for name in sizes)}"
-        raise ValueError(f"given {given(value)}, expected: {listed}")
+    known = (*CONDITIONS, *(f"{name}: N" for name in sizes))
+    if not isinstance(value, str):
+        raise ValueError(f"given {given(value)}, expected: {', '.join(known)}")
+    if value not in CONDITIONS:
+        raise ValueError(unknown("condition", value, known))
     return value
 
 
@@ -106,58 +210,48 @@ class Claim(BaseModel):
         if self.expect is None and not (trend and trend.kind in DIRECTIONS):
             raise ValueError(f"expect is missing; expected: one of {', '.join(Expect.model_fields)}")
         if self.expect and self.expect.within and not self.published:
-            raise ValueError(
-                f"expect: within a part of published, which is {given(self.published)}; write the number, or "
-                "between: [a, b]"
-            )
-        low, high = self.expected
+            why = f"within a part of published, which is {given(self.published)}; write the number, or between: [a, b]"
+            raise ValueError(f"expect: {why}")
+        (low, high), agrees = self._agrees
         below, above = self.against
         if (below is not None and below > low) or (above is not None and above < high):
-            raise ValueError(f"contradicted: {self._against} holds some of what is expected, {self._expected}")
+            raise ValueError(f"contradicted: {self._contradicts} holds some of what is expected, {agrees}")
         return self
+
+    @property
+    def _agrees(self) -> tuple[Range, str]:
+        """What agrees with the source: the least and the largest such number, and in words."""
+        match self.expect:
+            case Expect(within=float(share)) if self.published:
+                half = share * abs(self.published)
+                ends = catalog.canonical(self.published - half), catalog.canonical(self.published + half)
+                return ends, f"within {100 * share:g} % of {self.published:g}"
+            case Expect(between=[low, high]):
+                return (low, high), f"{low:g} to {high:g}"
+            case Expect(at_least=float(low)):
+                return (low, inf), f"at least {low:g}"
+            case Expect(at_most=float(high)):
+                return (-inf, high), f"at most {high:g}"
+        return (nextafter(0.0, inf), inf), "any change that way"
 
     @property
     def expected(self) -> Range:
         """The least and the largest number that agrees with the source."""
-        if self.expect is None:
-            return nextafter(0.0, inf), inf
-        if self.expect.within and self.published:
-            half = self.expect.within * abs(self.published)
-            return canonical(self.published - half), canonical(self.published + half)
-        if self.expect.between:
-            return self.expect.between[0], self.expect.between[1]
-        return (
-            -inf if self.expect.at_least is None else self.expect.at_least,
-            inf if self.expect.at_most is None else self.expect.at_most,
-        )
+        return self._agrees[0]
 
     @property
     def against(self) -> tuple[float | None, float | None]:
         """What contradicts the source: all numbers below the first, and all above the second."""
-        if self.contradicted:
-            return self.contradicted.below, self.contradicted.above
-        return self.expected
+        return (self.contradicted.below, self.contradicted.above) if self.contradicted else self.expected
 
     @property
     def in_words(self) -> str:
         """What is expected, and what contradicts it where that is not the rest."""
-        return f"{self._expected}; contradicted {self._against}" if self.contradicted else self._expected
+        return f"{self._agrees[1]}; contradicted {self._contradicts}" if self.contradicted else self._agrees[1]
 
     @property
-    def _expected(self) -> str:
-        if self.expect is None:
-            return "any change that way"
-        if self.expect.within and self.published:
-            return f"within {100 * self.expect.within:g} % of {self.published:g}"
-        if self.expect.between:
-            return f"{self.expect.between[0]:g} to {self.expect.between[1]:g}"
-        ends = {"at least": self.expect.at_least, "at most": self.expect.at_most}
-        return next(f"{name} {end:g}" for name, end in ends.items() if end is not None)
-
-    @property
-    def _against(self) -> str:
-        ends = self.contradicted.model_dump() if self.contradicted else {}
-        return " or ".join(f"{name} {end:g}" for name, end in ends.items() if end is not None)
+    def _contradicts(self) -> str:
+        return " or ".join(f"{name} {end:g}" for name, end in self.contradicted or () if end is not None)
 
 
 def checked(claims: list[Claim]) -> list[Claim]:

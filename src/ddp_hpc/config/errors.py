@@ -1,6 +1,7 @@
 """Errors of studies and launches, and their messages: what was given, what is unknown, where a key belongs."""
 
 import datetime
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -8,32 +9,24 @@ from ddp_hpc.config.catalog import did_you_mean
 
 Homes = Mapping[str, tuple[str, ...]]  # the keys that may stand in each part of a study
 
-# what people write who come from other tools, and our word for it
-OUR_WORD = {
-    "amp": "precision",
-    "axes": "grid",
-    "backend": "exchange",
-    "batch": "batch_size",
-    "bs": "batch_size",
-    "data": "dataset",
-    "epochs": "budget",
-    "eta": "learning_rate",
-    "global_batch": "global_batch_size",
-    "gpus": "world_size",
-    "lr": "learning_rate",
-    "net": "model",
-    "network": "model",
-    "np": "world_size",
-    "ranks": "world_size",
-    "samples": "samples_seen",
-    "seeds": "repeats",
-    "strategy": "exchange",
-    "threads": "threads_per_rank",
-    "tf32": "precision",
-    "threshold": "loss_threshold",
-    "warmup": "learning_rate_warm_up_steps",
-    "wd": "weight_decay",
-    "workers": "world_size",
+# our words, and what people write for them who come from other tools
+OTHER_WORDS = {
+    "batch_size": ("batch", "bs"),
+    "budget": ("epochs",),
+    "dataset": ("data",),
+    "exchange": ("backend", "strategy"),
+    "global_batch_size": ("global_batch",),
+    "grid": ("axes",),
+    "learning_rate": ("eta", "lr"),
+    "learning_rate_warm_up_steps": ("warmup",),
+    "loss_threshold": ("threshold",),
+    "model": ("net", "network"),
+    "precision": ("amp", "tf32"),
+    "repeats": ("seeds",),
+    "samples_seen": ("samples",),
+    "threads_per_rank": ("threads",),
+    "weight_decay": ("wd",),
+    "world_size": ("gpus", "np", "ranks", "workers"),
 }
 
 
@@ -42,12 +35,7 @@ class StudyError(ValueError):
 
 
 class ConflictError(ValueError):
-    """Fields of a spec that do not go together.
-
-    Args:
-        message: which values, and what is expected.
-        fields: their names; the message stands at the line of the first.
-    """
+    """Fields of a spec that do not go together; the message stands at the line of the first of `fields`."""
 
     def __init__(self, message: str, *fields: str) -> None:
         super().__init__(message)
@@ -59,16 +47,9 @@ class LaunchError(RuntimeError):
 
 
 def unknown(what: str, word: str, expected: Iterable[str], homes: Homes | None = None) -> str:
-    """Return `unknown key 'lr' (did you mean 'learning_rate'?); expected: ...`.
-
-    Args:
-        what: `key` or `field`.
-        word: what was given.
-        expected: what may stand there.
-        homes: where else keys may stand; one that stands in the wrong part of the file is told so.
-    """
+    """Return `unknown key 'lr' (did you mean 'learning_rate'?); expected: ...`, or in which of `homes` it belongs."""
     listed = list(expected)
-    ours = OUR_WORD.get(word.lower(), word)
+    ours = next((our for our, others in OTHER_WORDS.items() if word.lower() in others), word)
     places = [place for place, keys in (homes or {}).items() if ours in keys]
     if ours in listed:
         hint = f" (did you mean {ours!r}?)"
@@ -84,7 +65,8 @@ def given(value: Any) -> str:
     if value in ({}, []):
         return "an empty mapping" if value == {} else "an empty list"
     if isinstance(value, str):
-        return f"{value!r} (string; write numbers without quotes)" if _is_number(value) else f"{value!r} (string)"
+        is_number = re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", value.strip(), re.IGNORECASE)
+        return f"{value!r} (string{'; write numbers without quotes' if is_number else ''})"
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -96,11 +78,3 @@ def given(value: Any) -> str:
     if isinstance(value, int | float | dict):
         return repr(value)
     return f"{value} (of a tagged or unusual type; expected: plain YAML values)"
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

@@ -1,7 +1,7 @@
 """Expands a study's grid to specs: the product of the axes, with `zip`, `exclude` and `when`."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from math import prod
@@ -12,10 +12,9 @@ from pydantic import ValidationError
 
 from ddp_hpc.config import catalog, pairs
 from ddp_hpc.config.errors import ConflictError, StudyError
-from ddp_hpc.config.grid_checks import FILTERS, check_keys
-from ddp_hpc.config.grid_problems import Point, Problems, flow
+from ddp_hpc.config.grid_checks import FILTERS, PARTS, Point, Problems, check_keys, flow
 from ddp_hpc.config.matching import is_option, matches, option_value
-from ddp_hpc.config.spec import COMPONENTS, RunSpec
+from ddp_hpc.config.spec import COMPONENTS, SPEC_FIELDS, RunSpec
 from ddp_hpc.config.study import GLOBAL_BATCH, Study, listed, read
 from ddp_hpc.config.yaml_file import Document
 
@@ -32,25 +31,26 @@ class Expansion:
 
 
 def expand(file: Path) -> Expansion:
-    """Return the specs that the study in `file` asks for, each once.
-
-    Raises:
-        StudyError: the file is no valid study, or a point of it no valid spec; all are checked.
-    """
+    """Return the specs that the study in `file` asks for, each once; raise StudyError with all that is wrong."""
     study, document = read(file)
     check_keys(study, document)
     asked: list[RunSpec] = []
     problems, notes = Problems(document), []
     for number, grid in enumerate(study.grid):
-        filters = Filters(grid)
-        for point in filter(filters.keep, _points(study, grid, document.where(("grid", number), ("grid",)))):
+        patterns = [(kind, pattern) for kind in FILTERS for pattern in listed(grid.get(kind, []))]
+        fitted: set[int] = set()
+        for point in _filtered(_points(study, grid, document.where(("grid", number), ("grid",))), patterns, fitted):
             try:
-                asked += _repeats(_resolved(point), study.repeats)
+                fields = _resolved(point)
+                first = RunSpec.model_validate(fields)
+                seeds = range(first.seed + 1, first.seed + study.repeats)
+                asked += [first, *(RunSpec.model_validate(fields | {"seed": seed}) for seed in seeds)]
             except (ValidationError, ConflictError) as error:
                 problems.add(error, number, point)
         notes += [
             f"{document.where(('grid', number, kind), ('grid', kind))}: {kind}: {flow(pattern)} fits no point"
-            for kind, pattern in filters.idle()
+            for place, (kind, pattern) in enumerate(patterns)
+            if place not in fitted  # often a slip in a value
         ]
     specs = tuple({spec.hash: spec for spec in asked}.values())
     wrong = problems.lines()
@@ -67,17 +67,8 @@ def expand(file: Path) -> Expansion:
     return Expansion(study, specs, (*notes, *_not_traced(study, specs, document)))
 
 
-def _repeats(fields: Point, repeats: int) -> list[RunSpec]:
-    first = RunSpec.model_validate(fields)
-    return [first, *(RunSpec.model_validate({**fields, "seed": first.seed + more}) for more in range(1, repeats))]
-
-
 def _not_traced(study: Study, specs: tuple[RunSpec, ...], document: Document) -> list[str]:
-    """Return in words which runs cannot trace what the study asks for.
-
-    Raises:
-        StudyError: none can.
-    """
+    """Return in words which runs cannot trace what the study asks for; raise StudyError where none can."""
     if study.trace is None:
         return []
     where, steps = document.where(("trace", "steps"), ("trace",)), study.trace.steps
@@ -90,10 +81,9 @@ def _not_traced(study: Study, specs: tuple[RunSpec, ...], document: Document) ->
 def _points(study: Study, grid: Mapping[str, Any], where: str) -> Iterator[Point]:
     """Yield the points of one grid over the study's base."""
     budget = {"budget": study.budget.model_dump(exclude_none=True)} if study.budget else {}
-    shared = study.rules.training() | budget | study.base
-    axes = [
-        [{name: value} for value in listed(values)] for name, values in grid.items() if name not in ("zip", *FILTERS)
-    ]
+    training = {name: value for name, value in study.rules if name in SPEC_FIELDS}
+    shared = training | budget | study.base
+    axes = [[{name: value} for value in listed(values)] for name, values in grid.items() if name not in PARTS]
     for group in listed(grid.get("zip", [])):
         columns = [[(name, value) for value in listed(values)] for name, values in group.items()]
         axes.append([dict(row) for row in zip(*columns, strict=True)])
@@ -106,35 +96,18 @@ def _points(study: Study, grid: Mapping[str, Any], where: str) -> Iterator[Point
         yield shared | {name: value for cell in cells for name, value in cell.items()}
 
 
-@dataclass
-class Filters:
-    """The `exclude` and `when` of one grid, and which of their patterns have fitted a point."""
+def _filtered(points: Iterable[Point], patterns: Sequence[tuple[str, Any]], fitted: set[int]) -> Iterator[Point]:
+    """Yield the points that fit no `exclude`, and one `when` if there are any.
 
-    grid: Mapping[str, Any]
-    fitted: set[tuple[str, int]] = field(default_factory=set)
-
-    def keep(self, point: Point) -> bool:
-        """Return whether `point` fits no pattern of `exclude`, and one of `when` if there are any."""
-        excluded = self._fits("exclude", point)
-        return (not self.grid.get("when") or self._fits("when", point)) and not excluded
-
-    def idle(self) -> list[tuple[str, Any]]:
-        """Return the patterns that have fitted no point: often a slip in a value."""
-        return [
-            (kind, pattern)
-            for kind in FILTERS
-            for number, pattern in enumerate(listed(self.grid.get(kind, [])))
-            if (kind, number) not in self.fitted
-        ]
-
-    def _fits(self, kind: str, point: Point) -> bool:
-        fitting = {
-            (kind, number)
-            for number, pattern in enumerate(listed(self.grid.get(kind, [])))
-            if matches(pattern, partial(_value, point))
-        }
-        self.fitted |= fitting
-        return bool(fitting)
+    The places of those `patterns` that fit a point, each with its kind, are added to `fitted`.
+    """
+    all_kinds = {kind for kind, _ in patterns}
+    for point in points:
+        fitting = {place for place, (_, pattern) in enumerate(patterns) if matches(pattern, partial(_value, point))}
+        fitted |= fitting
+        kinds = {patterns[place][0] for place in fitting}
+        if kinds == all_kinds - {"exclude"}:
+            yield point
 
 
 def _value(point: Point, name: str) -> Any:
@@ -158,19 +131,13 @@ def _value(point: Point, name: str) -> Any:
 
 
 def _resolved(point: Point) -> Point:
-    """Return the fields of a spec: options are put into their choices, a global batch is shared out.
-
-    Raises:
-        ConflictError: the global batch cannot be shared out.
-    """
+    """Return the fields of a spec: options are put into their choices, a global batch is shared out if that can be."""
     fields = {name: value for name, value in point.items() if not is_option(name) and name != GLOBAL_BATCH}
     for name, value in point.items():
         if is_option(name):
             choice, _, option = name.partition(".")
-            whole = fields.get(choice)
-            if isinstance(whole, str):
-                fields[choice] = {"name": whole, option: value}
-            elif isinstance(whole, Mapping):
+            whole = {"name": fields[choice]} if isinstance(fields.get(choice), str) else fields.get(choice)
+            if isinstance(whole, Mapping):
                 fields[choice] = {**whole, option: value}
     total, ranks = catalog.integral(point.get(GLOBAL_BATCH)), catalog.integral(fields.get("world_size"))
     shared = ranks if type(ranks) is int and ranks > 0 else 1  # the spec says what is wrong with world_size

@@ -116,9 +116,8 @@ class Machine(BaseModel):
             raise ValueError(f"given {extra!r}, expected: options of sbatch, which begin with `-` or `--`")
         for option in [word.partition("=")[0] if word.startswith("--") else word[:2] for word in words]:
             if option in _OURS:
-                raise ValueError(
-                    f"given {extra!r}, but {option} is set by each run's request; expected: what has no key here"
-                )
+                why = f"{option} is set by each run's request; expected: what has no key here"
+                raise ValueError(f"given {extra!r}, but {why}")
             if option in _NEVER:
                 raise ValueError(f"given {extra!r}, but with {option} the driver would lose its job; leave it out")
         return extra
@@ -148,11 +147,7 @@ class Machine(BaseModel):
         return name
 
     def partition(self, name: str | None) -> tuple[str, Partition]:
-        """Return a partition and its name; of None, the default.
-
-        Raises:
-            MachineError: there is none of that name.
-        """
+        """Return a partition and its name; of None, the default. Raise MachineError if there is none of that name."""
         name = name or self.default_partition or next(iter(self.partitions))
         _check_known(name, self.partitions)
         return name, self.partitions[name]
@@ -177,9 +172,5 @@ def _check_known(name: str, partitions: Mapping[str, Partition]) -> None:
 
 
 def read(file: Path) -> Machine:
-    """Return the machine in `file`.
-
-    Raises:
-        MachineError: naming the file, the line or key, what was given and what is expected.
-    """
+    """Return the machine in `file`."""
     return validated(Machine, read_mapping(file, MachineError), MachineError)

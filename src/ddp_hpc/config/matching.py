@@ -20,9 +20,8 @@ def is_option(name: Any) -> bool:
 def matches(pattern: Mapping[str, Any], value_of: Callable[[str], Any]) -> bool:
     """Return whether all fields in `pattern` have one of the values that it lists for them.
 
-    Args:
-        pattern: `{model: {name: mlp, widths: [64]}}` asks for that option; others are free.
-        value_of: gives the value of a field, of a component its name, or of an option, e.g. `model.widths`.
+    `{model: {name: mlp, widths: [64]}}` asks for that option; others are free. `value_of` gives the value of a field,
+    of a component its name, or of an option, e.g. `model.widths`.
     """
     return all(any(_same(value_of, name, value) for value in listed(wanted)) for name, wanted in pattern.items())
 

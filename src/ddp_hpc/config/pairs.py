@@ -15,11 +15,7 @@ T = TypeVar("T", bound=Hashable)
 
 
 def values(pairs: Pairs) -> tuple[Any, Any]:
-    """Return the two values of the axis, as specs have them.
-
-    Raises:
-        ValueError: one of them is no value of that field.
-    """
+    """Return the two values of the axis, as specs have them; raise ValueError if one is no value of that field."""
     try:
         first, second = (field_type(pairs.axis).validate_python(value, strict=True) for value in pairs.values)
     except ValidationError as error:
@@ -56,13 +52,8 @@ def problems(pairs: Pairs, specs: Iterable[RunSpec]) -> list[str]:
 def side_by_side(runs: Sequence[T], spec_of: Callable[[T], RunSpec], rounds: Mapping[T, int], pairs: Pairs) -> list[T]:
     """Return runs round by round, those of a pair one after the other: A B in the first round, B A in the next.
 
-    So a trend of the machine over two rounds (A B B A) cancels out of the ratio of the two.
-
-    Args:
-        runs: in the order of the grid.
-        spec_of: gives the spec of a run.
-        rounds: of each run.
-        pairs: what the study says.
+    So a trend of the machine over two rounds (A B B A) cancels out of the ratio of the two. `runs` are in the order of
+    the grid.
     """
     by_spec = {spec_of(run).hash: run for run in runs}
     order = {run: (rounds[run], place, 0) for place, run in enumerate(runs)}

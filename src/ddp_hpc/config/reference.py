@@ -12,30 +12,14 @@ from typing import Any
 from pydantic import BaseModel
 
 from ddp_hpc.config.budget import Budget
-from ddp_hpc.config.claim_quantity import Cells, Ours, Predicted, Ratio, Trend
-from ddp_hpc.config.claims import Claim, Contradicted, Expect
+from ddp_hpc.config.claims import Cells, Claim, Contradicted, Expect, Ours, Predicted, Ratio, Trend
 from ddp_hpc.config.machine import Machine, Partition, Retries
 from ddp_hpc.config.spec import COMPONENTS, RunSpec
 from ddp_hpc.config.study import GLOBAL_BATCH, Pairs, Rules, Study, Trace
 
-MODELS: Mapping[str, type[BaseModel]] = {
-    "study": Study,
-    "spec": RunSpec,
-    "budget": Budget,
-    "trace": Trace,
-    "pairs": Pairs,
-    "rules": Rules,
-    "claim": Claim,
-    "ours": Ours,
-    "cells": Cells,
-    "ratio": Ratio,
-    "trend": Trend,
-    "predicted": Predicted,
-    "expect": Expect,
-    "contradicted": Contradicted,
-    "machine": Machine,
-    "partition": Partition,
-    "retries": Retries,
+_PARTS = (Budget, Trace, Pairs, Rules, Claim, Ours, Cells, Ratio, Trend, Predicted, Expect, Contradicted)
+MODELS: Mapping[str, type[BaseModel]] = {"spec": RunSpec} | {
+    model.__name__.lower(): model for model in (Study, *_PARTS, Machine, Partition, Retries)
 }
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 OPTION = f"^({'|'.join(COMPONENTS)})\\.[a-z_0-9]+$"
@@ -92,12 +76,8 @@ def _power(bound: float) -> str:
 def schema() -> dict[str, Any]:
     """Return the JSON Schema of a study file, with the fields of a spec under `base` and `grid`."""
     study, spec = Study.model_json_schema(), RunSpec.model_json_schema()
-    component = {
-        "anyOf": [
-            {"type": "string"},
-            {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]},
-        ]
-    }
+    string = {"type": "string"}
+    component = {"anyOf": [string, {"type": "object", "properties": {"name": string}, "required": ["name"]}]}
     total = {"type": "integer", "exclusiveMinimum": 0, "description": "batch_size x world_size, instead of batch_size"}
     fields = spec["properties"] | {GLOBAL_BATCH: total}
     axes = {name: _one_or_more(f"field.{name}") for name in fields}
@@ -130,10 +110,8 @@ def _one_or_more(name: str) -> dict[str, Any]:
 def filled(page: str) -> str:
     """Return a Markdown page with the table of a model between each `<!-- keys: NAME -->` and `<!-- end -->`."""
 
-    def fill(found: re.Match[str]) -> str:
-        return f"<!-- keys: {found[1]} -->\n{table(MODELS[found[1]])}\n<!-- end -->"
-
-    return re.sub(r"<!-- keys: (\w+) -->\n.*?<!-- end -->", fill, page, flags=re.DOTALL)
+    between = re.compile(r"(?<=<!-- keys: )(\w+) -->\n.*?(?=<!-- end -->)", re.DOTALL)
+    return between.sub(lambda found: f"{found[1]} -->\n{table(MODELS[found[1]])}\n", page)
 
 
 def write(config: Path) -> None:

@@ -102,17 +102,23 @@ class RunSpec(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        self._check_budget()
-        self._check_choices()
+        asked = self.budget.samples_seen
+        if asked is not None and asked % self.global_batch_size:
+            raise NotDivisibleError(asked, [self.global_batch_size])
+        self._check_exchange()
+        self._check_inputs()
         self._check_samples()
         if self.optimizer == "adam" and self.momentum:
             both = f"zip: {{optimizer: [sgd, adam], momentum: [{self.momentum:g}, 0]}}"
             raise self._conflict(f"it belongs to sgd; to compare both: {both}", "momentum", "optimizer")
         if self.precision != "full" and self.dtype != "float32":
-            raise self._conflict(
-                "it is about products of float32; expected: full, or dtype=float32", "precision", "dtype"
-            )
-        self._check_placement()
+            why = "it is about products of float32; expected: full, or dtype=float32"
+            raise self._conflict(why, "precision", "dtype")
+        if self.placement != "spread" and self.ranks_per_node != 1:
+            raise self._conflict("it belongs to placement: spread", "ranks_per_node", "placement")
+        if self.placement == "spread" and self.world_size % self.ranks_per_node:
+            why = "placement: spread needs as many ranks on each node; expected: a divisor of world_size"
+            raise self._conflict(why, "ranks_per_node", "world_size")
         if (self.learning_rate_scaling == "none") != (self.base_batch_size is None):
             why = "linear and sqrt need base_batch_size, none does not take it"
             raise self._conflict(why, "learning_rate_scaling", "base_batch_size")
@@ -123,57 +129,32 @@ class RunSpec(BaseModel):
         shown = " with ".join(f"{name}={'null' if value is None else value}" for name, value in values.items())
         return ConflictError(f"{shown}: {why}", *fields)
 
-    def _check_placement(self) -> None:
-        if self.placement != "spread" and self.ranks_per_node != 1:
-            raise self._conflict("it belongs to placement: spread", "ranks_per_node", "placement")
-        if self.placement == "spread" and self.world_size % self.ranks_per_node:
-            why = "placement: spread needs as many ranks on each node; expected: a divisor of world_size"
-            raise self._conflict(why, "ranks_per_node", "world_size")
-
-    def _check_budget(self) -> None:
-        asked = self.budget.samples_seen
-        if asked is not None and asked % self.global_batch_size:
-            raise NotDivisibleError(asked, [self.global_batch_size])
-
-    def _check_choices(self) -> None:
-        exchange = catalog.constants("exchange", self.exchange.name)
-        largest = exchange.get("MAX_WORLD_SIZE")
-        if largest is not None and self.world_size > largest:
-            raise ConflictError(
-                f"exchange {self.exchange.name!r} allows world_size up to {largest}, given {self.world_size}; "
-                f"expected for more: {', '.join(n for n in catalog.names('exchange') if n != self.exchange.name)}; "
-                f"give it a grid of its own, or exclude: {{exchange: {self.exchange.name}, "
-                f"world_size: [{self.world_size}, ...]}}",
-                "exchange",
-            )
-        self._check_exchange(exchange)
-        self._check_inputs()
-
     def _check_inputs(self) -> None:
         """Check that the model takes what the dataset has: INPUT_SHAPE and SHAPE, TOKENS of both."""
         model, dataset = catalog.constants("model", self.model.name), catalog.constants("dataset", self.dataset.name)
-        tokens = dataset.get("TOKENS", False)
+        tokens, wanted, shape = dataset.get("TOKENS", False), model.get("INPUT_SHAPE"), dataset.get("SHAPE")
         if model.get("TOKENS", False) != tokens:
+            able = [n for n in catalog.names("model") if catalog.constants("model", n).get("TOKENS", False) == tokens]
             has, takes = ("tokens", "numbers") if tokens else ("numbers", "tokens")
-            known = {name: catalog.constants("model", name) for name in catalog.names("model")}
-            able = [name for name, flags in known.items() if flags.get("TOKENS", False) == tokens]
-            raise ConflictError(
-                f"model {self.model.name!r} takes {takes}, dataset {self.dataset.name!r} has {has}; "
-                f"expected: {', '.join(able)}",
-                "model",
-                "dataset",
-            )
-        wanted, shape = model.get("INPUT_SHAPE"), dataset.get("SHAPE")
-        if wanted and shape and not _fits(wanted, shape):
-            raise ConflictError(
-                f"model {self.model.name!r} takes samples of shape {wanted}, dataset {self.dataset.name!r} has {shape}",
-                "model",
-                "dataset",
-            )
+            has += f"; expected: {', '.join(able)}"
+        elif wanted and shape and not _fits(wanted, shape):
+            has, takes = str(shape), f"samples of shape {wanted}"
+        else:
+            return
+        why = f"model {self.model.name!r} takes {takes}, dataset {self.dataset.name!r} has {has}"
+        raise ConflictError(why, "model", "dataset")
 
-    def _check_exchange(self, flags: Mapping[str, Any]) -> None:
-        """Check what an exchange's file says of itself: UP_TO_WORLD_SIZE, DEVICES, SYNCHRONOUS."""
-        name = self.exchange.name
+    def _check_exchange(self) -> None:
+        """Check what an exchange's file says of itself: MAX_WORLD_SIZE, UP_TO_WORLD_SIZE, DEVICES, SYNCHRONOUS."""
+        name, flags = self.exchange.name, catalog.constants("exchange", self.exchange.name)
+        largest = flags.get("MAX_WORLD_SIZE")
+        if largest is not None and self.world_size > largest:
+            raise ConflictError(
+                f"exchange {name!r} allows world_size up to {largest}, given {self.world_size}; "
+                f"expected for more: {', '.join(other for other in catalog.names('exchange') if other != name)}; give "
+                f"it a grid of its own, or exclude: {{exchange: {name}, world_size: [{self.world_size}, ...]}}",
+                "exchange",
+            )
         for option in flags.get("UP_TO_WORLD_SIZE", ()):
             value = self.exchange.options.get(option)
             if value is not None and value > self.world_size:
@@ -202,9 +183,8 @@ class RunSpec(BaseModel):
             available = known.get(option.upper())
             wanted = options.get(option) or available
             if available is not None and wanted > available:
-                raise ConflictError(
-                    f"dataset {self.dataset.name!r}: {option}={wanted}, expected: 1 to {available}", "dataset"
-                )
+                why = f"dataset {self.dataset.name!r}: {option}={wanted}, expected: 1 to {available}"
+                raise ConflictError(why, "dataset")
         if self.sampling == "partitioned" and wanted is not None and wanted < self.world_size:
             why = f"each rank needs a sample, dataset {self.dataset.name!r} has {wanted}"
             raise self._conflict(why, "sampling", "world_size", "dataset")

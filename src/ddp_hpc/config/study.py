@@ -27,12 +27,8 @@ def listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _known(kind: str) -> BeforeValidator:
-    def check(name: Any) -> Any:
-        catalog.path(kind, str(name))
-        return name
-
-    return BeforeValidator(check)
+def _known(kind: str) -> AfterValidator:
+    return AfterValidator(lambda name: catalog.path(kind, name).stem)
 
 
 # they say what competes with what, or repeat it
@@ -67,10 +63,6 @@ class Rules(BaseModel):
         None,
         description="peak GB/s of a node's links to others, per direction, for `link_share`; null: unknown",
     )
-
-    def training(self) -> dict[str, Any]:
-        """Return those rules that are fields of a spec."""
-        return {name: value for name, value in self if name in SPEC_FIELDS}
 
 
 class Pairs(BaseModel):
@@ -184,11 +176,15 @@ class Study(BaseModel):
 
     def _that_fit(self, kind: str) -> list[str]:
         """Return all tables or figures that fit: not those of one kind of study, nor of what this one has not."""
+        written = self._written
+        exchanges = [values - {'"none"'} for name, values in written.items() if name.partition(".")[0] == "exchange"]
+        several = [name.partition(".")[0] for name, values in written.items() if len(values) > 1]  # or an option of it
+        searched = {name.replace(GLOBAL_BATCH, "batch_size") for name in several} & set(self.search)
         lacking = {
-            "COMPARES_EXCHANGES": not self._several_exchanges,
+            "COMPARES_EXCHANGES": not any(len(values) > 1 for values in exchanges),
             "COMPARES_PAIRS": self.pairs is None,
-            "OF_GPUS": not self._on_gpus,
-            "OF_A_SEARCH": not self._searches,
+            "OF_GPUS": '"cuda"' not in written.get("device", ()),
+            "OF_A_SEARCH": not searched,
             "OF_CLAIMS": not self.claims,
             "ON_REQUEST": True,
         }
@@ -204,27 +200,9 @@ class Study(BaseModel):
             found.setdefault(name, set()).update(json.dumps(one, sort_keys=True, default=str) for one in listed(value))
         return found
 
-    @property
-    def _on_gpus(self) -> bool:
-        """Whether the study names GPUs as the device of any point."""
-        return '"cuda"' in self._written.get("device", ())
 
-    @property
-    def _searches(self) -> bool:
-        """Whether any axis of the search, or an option of it, has several values."""
-        fields = {name: name.partition(".")[0].replace(GLOBAL_BATCH, "batch_size") for name in self._written}
-        return any(len(self._written[name]) > 1 for name, field in fields.items() if field in self.search)
-
-    @property
-    def _several_exchanges(self) -> bool:
-        """Whether there is more than one way to exchange gradients beside `none`, or several values of an option."""
-        ways = [values - {'"none"'} for name, values in self._written.items() if name.partition(".")[0] == "exchange"]
-        return any(len(values) > 1 for values in ways)
-
-
-KEYS = tuple(Study.model_fields)
 HOMES = {
-    "at the top level": KEYS,
+    "at the top level": tuple(Study.model_fields),
     "under `base` (one value) or `grid` (several)": (*SPEC_FIELDS, GLOBAL_BATCH),
     "under `rules`": tuple(Rules.model_fields),
     "under `budget`": tuple(Budget.model_fields),
@@ -233,15 +211,10 @@ HOMES = {
 
 
 def read(file: Path) -> tuple[Study, Document]:
-    """Return the study in `file`, and the document that knows its lines.
-
-    Raises:
-        StudyError: naming the file, the line or key, what was given and what is expected.
-    """
+    """Return the study in `file`, and the document that knows its lines."""
     document = read_mapping(file, StudyError)
     study = validated(Study, document, StudyError, HOMES)
     if study.name != file.stem:
-        raise StudyError(
-            f"{document.where(('name',))}: name: given {study.name!r}, expected: the name of the file, {file.stem!r}"
-        )
+        why = f"given {study.name!r}, expected: the name of the file, {file.stem!r}"
+        raise StudyError(f"{document.where(('name',))}: name: {why}")
     return study, document

@@ -27,11 +27,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def validated(model: type[Model], document: Document, error: type[StudyError], homes: Homes | None = None) -> Model:
-    """Return the model that a file holds.
-
-    Raises:
-        error: all that is wrong with it, a line each.
-    """
+    """Return the model that a file holds, or raise `error` with all that is wrong, a line each."""
     try:
         return model.model_validate(document.values)
     except ValidationError as wrong:
@@ -41,19 +37,15 @@ def validated(model: type[Model], document: Document, error: type[StudyError], h
 def explain(
     problem: Any, document: Document, model: type[BaseModel], homes: Homes | None = None, place: Key = ()
 ) -> str:
-    """Return one of pydantic's problems as `file:line: key: given ..., expected: ...`.
+    """Return an item of `ValidationError.errors()` as `file:line: key: given ..., expected: ...`.
 
-    Args:
-        problem: an item of `ValidationError.errors()`.
-        document: the file.
-        model: what was to be made of it.
-        homes: where else in the file keys may stand.
-        place: where in the file the field of `model` stands that is wrong, if the file is not all of the model.
+    `place` is where in the file the field of `model` stands that is wrong, if the file is not all of the model.
     """
     key = tuple(part for part in problem["loc"] if not (isinstance(part, str) and "[" in part))
     name = ".".join(part for part in key if isinstance(part, str))
     if problem["type"] == "extra_forbidden":
-        text = unknown("key", str(key[-1]), _keys(_model_at(model, key[:-1])), homes)
+        fields = _model_at(model, key[:-1]).model_fields
+        text = unknown("key", str(key[-1]), [field.alias or name for name, field in fields.items()], homes)
     elif problem["type"] == "missing":
         top = [home for home, keys in (homes or {}).items() if key[-1] in keys] if len(key) == 1 else []
         text = f"{name} is missing{f'; write it {top[0]}' if top else ''}"
@@ -95,7 +87,3 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next(filter(None, map(_model_in, get_args(annotation))), None)
-
-
-def _keys(model: type[BaseModel]) -> list[str]:
-    return [field.alias or name for name, field in model.model_fields.items()]

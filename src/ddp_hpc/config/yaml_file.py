@@ -1,6 +1,6 @@
 """Reads YAML 1.2 files with line numbers: `1e-4` is a float, `010` is ten, `no` a string; duplicate keys are errors."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,11 +56,7 @@ class Document:
 
 
 def read_mapping(file: Path, error: type[Exception]) -> Document:
-    """Return the mapping in `file`.
-
-    Raises:
-        error: the file is missing, no YAML, or no mapping; the message names file and line.
-    """
+    """Return the mapping in `file`; raise `error`, with file and line, where it is missing, no YAML or no mapping."""
     try:
         loaded = YAML(typ="rt", pure=True).load(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -97,6 +93,10 @@ def _explain(file: Path, problem: MarkedYAMLError) -> str:
     return f"{file}{f':{mark.line + 1}' if mark else ''}: {text}"
 
 
+# ruamel's scalars remember their spelling; identity must not. The first kind is an int, too, for ruamel
+_PLAIN: dict[type, Callable[[Any], Any]] = {ScalarBoolean: bool, bool: bool, int: int, float: float, str: str}
+
+
 def _plain(node: Any, key: Key, lines: dict[Key, int]) -> Any:
     if isinstance(node, CommentedMap):
         for name in node:
@@ -108,9 +108,4 @@ def _plain(node: Any, key: Key, lines: dict[Key, int]) -> Any:
         for index in range(len(node)):
             lines[(*key, index)] = node.lc.item(index)[0] + 1
         return [_plain(value, (*key, index), lines) for index, value in enumerate(node)]
-    if isinstance(node, ScalarBoolean):  # an int for ruamel
-        return bool(node)
-    for kind in (bool, int, float, str):  # ruamel's scalars remember their spelling; identity must not
-        if isinstance(node, kind):
-            return kind(node)
-    return node
+    return next((plain(node) for kind, plain in _PLAIN.items() if isinstance(node, kind)), node)

@@ -22,8 +22,6 @@ _COLUMNS = {
     "job_nodes": "%s",
     "starred": "%P",
 }
-_SINFO = ["sinfo", "--noheader", "--exact", f"--format={'|'.join(_COLUMNS.values())}"]
-_TIMEOUT_S = 20
 _GPU = re.compile(r"gpu(?::(?P<type>[A-Za-z][\w.-]*))?:(?P<count>\d+)")
 
 
@@ -47,29 +45,14 @@ class Nodes:
 
 
 def main() -> int:
-    """Print a machine file; return 0.
-
-    Raises:
-        NoSlurmError: there is nothing from which one could be made.
-    """
-    found = ask()
-    print(proposal(found, slurm.ask(), probes.ask("mpi").get("vendor")), end="")
-    return 0
-
-
-def ask() -> list[Nodes]:
-    """Return what sinfo tells of the partitions that are up.
-
-    Raises:
-        NoSlurmError: it does not answer, or there are none.
-    """
-    said = run(_SINFO, _TIMEOUT_S)
+    """Print a machine file, made of what sinfo tells of the partitions that are up, and return 0."""
+    said = run(["sinfo", "--noheader", "--exact", f"--format={'|'.join(_COLUMNS.values())}"], slurm.TIMEOUT_S)
     if said.code != 0:
         raise NoSlurmError(f"sinfo: {said.last_words}; call this on the login node of the cluster")
-    found = nodes(said.out)
-    if not found:
+    if not (found := nodes(said.out)):
         raise NoSlurmError("sinfo lists no partition that is up; ask your site")
-    return found
+    print(proposal(found, slurm.ask(), probes.ask("mpi").get("vendor")), end="")
+    return 0
 
 
 def nodes(listed: str) -> list[Nodes]:
@@ -110,26 +93,28 @@ def minutes(limit: str) -> int | None:
 
 
 def proposal(found: Sequence[Nodes], answer: Mapping[str, Any], vendor: str | None) -> str:
-    """Return the text of a machine file.
+    """Return the text of a machine file, from the answer of `slurm.ask` and the vendor of the MPI library.
 
-    Args:
-        found: kinds of nodes. Of a partition with several the most numerous is taken, and a comment names the others.
-        answer: of `slurm.ask`: how srun starts MPI, whether there is accounting.
-        vendor: of the MPI library.
+    Of a partition with several kinds of nodes the most numerous is taken, and a comment names the others.
     """
     partitions: dict[str, list[Nodes]] = {}
     for one in found:
         partitions.setdefault(one.partition, []).append(one)
     default = next((one.partition for one in found if one.default), None)
+    account = "NAME # who pays, if your site wants it named"
+    if yours := answer.get("accounts"):
+        account = f"{_text(yours[0])} # who pays, if not Slurm's default; yours: {', '.join(yours)}"
+    age_s = answer.get("min_job_age_s")
+    forgets = slurm.has_accounting(answer) and age_s is not None and age_s < 120
     lines = [
         "# Proposed by `ddp-hpc doctor --machine`, from sinfo. Look through it; the keys stand in config/README.md.",
         "partitions:",
         *(line for kinds in partitions.values() for line in _partition(kinds)),
         *([f"default_partition: {_text(default)}"] if default else []),
-        f"# account: {_account(answer.get('accounts') or [])}",
+        f"# account: {account}",
         *_launcher(answer, vendor),
         "memory: share # exclusive: whole nodes, for timings that no neighbour disturbs",
-        f"status_command: {_status_command(answer)}",
+        f"status_command: {f'sacct # squeue forgets a job {age_s} s after its end' if forgets else 'squeue'}",
     ]
     return "\n".join(lines) + "\n"
 
@@ -142,35 +127,25 @@ def _text(name: str) -> str:
 
 def _partition(kinds: Sequence[Nodes]) -> list[str]:
     most = max(kinds, key=lambda one: one.nodes)
-    usable = min(most.nodes, most.max_job_nodes or most.nodes)
     others = [_described(one) for one in kinds if one is not most]
+    gpu_type = f"gpu_type: {_text(most.gpu_type or '')}"
+    if not re.fullmatch(GPU_TYPE.pattern, most.gpu_type or ""):
+        gpu_type = f"# GPUs of type {most.gpu_type}, which the plugin cannot ask for: choose them by `constraint`"
     several = len({one.gpu_type for one in kinds if one.gpus}) > 1
     return [
         f"  {_text(most.partition)}:" + (f" # not counted: {', '.join(others)}" if others else ""),
-        f"    nodes: {usable}",
+        f"    nodes: {min(most.nodes, most.max_job_nodes or most.nodes)}",
         f"    cores_per_node: {most.cores}",
         *([f"    gpus_per_node: {most.gpus}"] if most.gpus else []),
-        *([_gpu_type(most.gpu_type)] if most.gpu_type and several else []),
+        *([f"    {gpu_type}"] if most.gpu_type and several else []),
         f"    memory_mb_per_node: {most.memory_mb}",
         *([f"    max_minutes: {most.max_minutes}"] if most.max_minutes else []),
     ]
 
 
-def _gpu_type(name: str) -> str:
-    if re.fullmatch(GPU_TYPE.pattern, name):
-        return f"    gpu_type: {_text(name)}"
-    return f"    # GPUs of type {name}, which the plugin cannot ask for: choose them by `constraint`"
-
-
 def _described(one: Nodes) -> str:
     gpus = f", {one.gpus} GPUs{f' {one.gpu_type}' if one.gpu_type else ''}" if one.gpus else ""
     return f"{one.nodes} nodes of {one.cores} cores{gpus}, {one.memory_mb} MB"
-
-
-def _account(yours: Sequence[str]) -> str:
-    if not yours:
-        return "NAME # who pays, if your site wants it named"
-    return f"{_text(yours[0])} # who pays, if not Slurm's default; yours: {', '.join(yours)}"
 
 
 def _launcher(answer: Mapping[str, Any], vendor: str | None) -> list[str]:
@@ -183,10 +158,3 @@ def _launcher(answer: Mapping[str, Any], vendor: str | None) -> list[str]:
             "launcher: env PMIX_MCA_psec=native srun --kill-on-bad-exit=1 --mpi=pmix",
         ]
     return [f"launcher: srun --kill-on-bad-exit=1 --mpi={wanted}"]
-
-
-def _status_command(answer: Mapping[str, Any]) -> str:
-    age = answer.get("min_job_age_s")
-    if slurm.has_accounting(answer) and age is not None and age < 120:
-        return f"sacct # squeue forgets a job {age} s after its end"
-    return "squeue"

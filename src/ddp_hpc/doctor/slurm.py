@@ -16,7 +16,7 @@ TRIED = "2.8.0"  # the plugin whose ways the driver knows; as in constraints.txt
 LEAST_JOB_AGE_S = 60  # three times `slurm-init-seconds-before-status-checks` of profiles/slurm
 SLOW_S = 5.0  # an answer of accounting that takes longer is late
 
-_TIMEOUT_S = 20
+TIMEOUT_S = 20
 
 
 def ask() -> dict[str, Any]:
@@ -28,21 +28,25 @@ def ask() -> dict[str, Any]:
     """
     if shutil.which("sbatch") is None:
         return {}
-    said = run(["sbatch", "--version"], _TIMEOUT_S)
-    types = run(["srun", "--mpi=list"], _TIMEOUT_S)
-    config = run(["scontrol", "show", "config"], _TIMEOUT_S)
+    said = run(["sbatch", "--version"], TIMEOUT_S)
+    types = run(["srun", "--mpi=list"], TIMEOUT_S)
+    config = run(["scontrol", "show", "config"], TIMEOUT_S)
     began = time.monotonic()
     sacct = _works("sacct", "-X", "--noheader", "-S", "now-1minutes")
+    settings = dict(re.findall(r"^(\w+) *= *(.*?)\s*$", config.out, re.MULTILINE))
+    age_s = re.match(r"\d+", settings.get("MinJobAge", ""))
+    # one a line, and `specific pmix plugin versions available: pmix_v4`
+    listed = (types.out + types.err).partition("MPI plugin types are")[2]
     return {
         "version": said.out.strip().removeprefix("slurm-wlm ").removeprefix("slurm ") or said.last_words,
-        "pmi": _pmi_types(types.out + types.err),
+        "pmi": sorted(set(re.findall(r"\b(?:none|cray_shasta|pmi2|pmix(?:_v\d+)?)\b", listed))),
         "squeue": _works("squeue", "--me", "--noheader"),
         "sacct": sacct,
         "sacct_s": time.monotonic() - began,
-        "accounting": _setting(config.out, "AccountingStorageType"),
+        "accounting": settings.get("AccountingStorageType"),
         "accounts": None if sacct else _accounts(),
-        "accounts_needed": "associations" in (_setting(config.out, "AccountingStorageEnforce") or ""),
-        "min_job_age_s": _seconds(_setting(config.out, "MinJobAge")),
+        "accounts_needed": "associations" in settings.get("AccountingStorageEnforce", ""),
+        "min_job_age_s": int(age_s[0]) if age_s else None,
         "plugin": software.version_of(PLUGIN),
     }
 
@@ -54,39 +58,22 @@ def _accounts() -> list[str] | None:
     except KeyError:  # a container that does not know its user
         return None
     asked = ["sacctmgr", "--noheader", "--parsable2", "show", "associations", "where", f"user={name}", "format=account"]
-    said = run(asked, _TIMEOUT_S)
+    said = run(asked, TIMEOUT_S)
     return sorted(set(said.out.split())) if said.code == 0 else None
 
 
 def _works(command: str, *arguments: str) -> str | None:
     if shutil.which(command) is None:
         return "not installed"
-    said = run([command, *arguments], _TIMEOUT_S)
+    said = run([command, *arguments], TIMEOUT_S)
     return None if said.code == 0 else said.last_words
-
-
-def _pmi_types(listed: str) -> list[str]:
-    """Return the words of `srun --mpi=list`: one a line, or `specific pmix plugin versions available: pmix_v4`."""
-    _, _, words = listed.partition("MPI plugin types are")
-    return sorted(set(re.findall(r"\b(?:none|cray_shasta|pmi2|pmix(?:_v\d+)?)\b", words)))
-
-
-def _setting(config: str, name: str) -> str | None:
-    found = re.search(rf"^{name}\s*=\s*(.*?)\s*$", config, re.MULTILINE)
-    return found[1] if found else None
-
-
-def _seconds(text: str | None) -> int | None:
-    found = re.match(r"\d+", text or "")
-    return int(found[0]) if found else None
 
 
 def slurm(answer: Mapping[str, Any], vendor: str | None) -> Check:
     """Judge Slurm, for an MPI library of `vendor`."""
     if not answer:
-        return Check(
-            "slurm", "missing", "no sbatch here", "studies run on this machine; a cluster needs its login node"
-        )
+        means = "studies run on this machine; a cluster needs its login node"
+        return Check("slurm", "missing", "no sbatch here", means)
     if "error" in answer:
         return Check("slurm", "warning", answer["error"], "Slurm is here but does not answer", "ask your site")
     found = f"{answer['version']}; srun --mpi: {', '.join(answer['pmi']) or 'unknown'}"

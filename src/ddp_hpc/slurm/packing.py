@@ -38,17 +38,9 @@ class Packing:
 
 
 def packings(study: str, asked: Mapping[str, Request], seconds: Mapping[str, float], machine: Machine) -> list[Packing]:
-    """Return what both packings cost for each partition in which two or more runs have a time that is known.
-
-    Args:
-        study: its name, for the sbatch line.
-        asked: what each missing run asks for, by name.
-        seconds: how long each takes, as far as it is known.
-        machine: what was asked.
-    """
-    partitions = dict.fromkeys(one.partition for one in asked.values())
+    """Return what both packings cost for each partition in which two or more of the missing runs have a known time."""
     found = []
-    for name in partitions:
+    for name in dict.fromkeys(one.partition for one in asked.values()):
         of = [(one, seconds[run]) for run, one in asked.items() if one.partition == name and run in seconds]
         if len(of) > 1:
             found.append(_packing(study, name, machine.partitions[name], of))
@@ -57,7 +49,8 @@ def packings(study: str, asked: Mapping[str, Request], seconds: Mapping[str, flo
 
 def _packing(study: str, name: str, partition: Partition, of: list[tuple[Request, float]]) -> Packing:
     nodes = max(one.nodes for one, _ in of)
-    used = [(one.nodes * _share(one, partition), seconds) for one, seconds in of]
+    shares = [1.0 if one.exclusive else min(1.0, one.ranks_per_node / _slots(one, partition)) for one, _ in of]
+    used = [(one.nodes * share, seconds) for (one, seconds), share in zip(of, shares, strict=True)]
     starts = sum(JOB_S * size for size, _ in used)
     work = sum((seconds + STEP_S) * size for size, seconds in used)
     shared_s = max(work / nodes, max(seconds for _, seconds in used) + STEP_S)
@@ -79,11 +72,6 @@ def _slots(one: Request, partition: Partition) -> int:
     return partition.gpus_per_node if one.gpus else partition.cores_per_node // one.cores_per_rank
 
 
-def _share(one: Request, partition: Partition) -> float:
-    """Return the share of each of its nodes that a run takes."""
-    return 1.0 if one.exclusive else min(1.0, one.ranks_per_node / _slots(one, partition))
-
-
 def _line(study: str, name: str, partition: Partition, of: list[Request], nodes: int, seconds: float) -> str:
     on_gpus, cores = any(one.gpus for one in of), max(one.cores_per_rank for one in of)
     slots = min(_slots(one, partition) for one in of)
@@ -97,12 +85,7 @@ def _line(study: str, name: str, partition: Partition, of: list[Request], nodes:
 
 
 def lines(found: list[Packing], of: int) -> list[str]:
-    """Return them in words.
-
-    Args:
-        found: as `packings` says.
-        of: how many runs are missing.
-    """
+    """Return the packings in words; `of` runs are missing."""
     if of > 1 and not found:
         return ["whether one job for all pays is not known: no runs like them have finished"]
     said = []

@@ -66,15 +66,12 @@ def request(
     as possible, or `ranks_per_node` on each with `placement: spread`.
 
     Args:
-        spec: the run.
-        machine: where it is to run.
         past: its attempts that failed; time is doubled after `timeout`, memory after `oom_host`.
-        measured_s: wall times, in seconds, of finished runs that take as long.
+        measured_s: wall times of finished runs that take as long.
         runtime_min: minutes that the study gives where nothing was measured.
 
     Raises:
-        MachineError: there is no such partition.
-        ImpossibleError: the partition cannot give that; the message says what would fit.
+        MachineError: there is no such partition, or it cannot give that (ImpossibleError says what would fit).
     """
     try:
         return _request(spec, machine, past, measured_s, runtime_min)
@@ -108,6 +105,8 @@ def _request(
         gpus_used, cores = 0, spec.threads_per_rank or 1
         share = ranks * cores / partition.cores_per_node
     exclusive = machine.memory == "exclusive"
+    whole_mb, share = partition.memory_mb_per_node, 1.0 if exclusive else share
+    used_up = [2 * one.mem_mb for one in past if one.status == "oom_host" and one.mem_mb]
     return Request(
         partition=name,
         nodes=nodes,
@@ -116,7 +115,7 @@ def _request(
         gpus=min(spec.world_size, nodes * gpus_used),
         gpu_type=partition.gpu_type if on_gpus else None,
         cores_per_rank=cores,
-        mem_mb=_memory(1.0 if exclusive else share, ranks, partition, past),
+        mem_mb=min(whole_mb, max(int(share * whole_mb), JOB_MB + RANK_MB * ranks, *used_up)),
         runtime_min=_runtime(spec, machine, name, past, measured_s, runtime_min),
         exclusive=exclusive,
     )
@@ -144,11 +143,9 @@ def _slots(spec: RunSpec, name: str, partition: Partition, on_gpus: bool) -> int
                 f"threads_per_rank={threads}, but a node of partition {name} has {cores} cores; expected: up to {cores}"
             )
         return cores // threads
-    gpus = partition.gpus_per_node
-    if spec.share_gpu and spec.world_size > gpus * partition.nodes:
+    slots = partition.gpus_per_node
+    if spec.share_gpu and spec.world_size > slots * partition.nodes:
         slots = math.ceil(spec.world_size / partition.nodes)
-    else:
-        slots = gpus
     share = cores // slots
     if threads > share or not share:
         raise ImpossibleError(
@@ -159,14 +156,13 @@ def _slots(spec: RunSpec, name: str, partition: Partition, on_gpus: bool) -> int
 
 
 def _check_nodes(spec: RunSpec, name: str, partition: Partition, slots: int, nodes: int, on_gpus: bool) -> None:
-    each = f"a node of partition {name} has {partition.gpus_per_node} GPUs"
-    if not on_gpus:
-        each = f"a node of partition {name} has cores for {slots} ranks"
-    if spec.placement == "spread" and spec.ranks_per_node > slots:
-        raise ImpossibleError(f"ranks_per_node={spec.ranks_per_node}, but {each}; expected: 1 to {slots}")
-    ranks = spec.ranks_per_node if spec.placement == "spread" else slots
+    has = f"{partition.gpus_per_node} GPUs" if on_gpus else f"cores for {slots} ranks"
+    each, spread = f"a node of partition {name} has {has}", spec.placement == "spread"
+    ranks = spec.ranks_per_node if spread else slots
+    if ranks > slots:
+        raise ImpossibleError(f"ranks_per_node={ranks}, but {each}; expected: 1 to {slots}")
     if nodes > partition.nodes:
-        way = f"spread, {ranks} to a node," if spec.placement == "spread" else f"{ranks} to a node"
+        way = f"spread, {ranks} to a node," if spread else f"{ranks} to a node"
         raise ImpossibleError(
             f"world_size={spec.world_size}, {way} needs {nodes} nodes, and partition {name} gives {partition.nodes}; "
             f"expected there: up to {partition.nodes * ranks} ranks"
@@ -176,12 +172,6 @@ def _check_nodes(spec: RunSpec, name: str, partition: Partition, slots: int, nod
             f"exchange {spec.exchange.name!r} works within one node, and world_size={spec.world_size} needs {nodes}, "
             f"for {each}; expected there: up to {ranks} ranks"
         )
-
-
-def _memory(share: float, ranks: int, partition: Partition, past: Iterable[Past]) -> int:
-    whole = partition.memory_mb_per_node
-    used_up = [2 * one.mem_mb for one in past if one.status == "oom_host" and one.mem_mb]
-    return min(whole, max(int(share * whole), JOB_MB + RANK_MB * ranks, *used_up))
 
 
 def _runtime(
@@ -199,9 +189,8 @@ def _runtime(
         minutes = machine.runtime_min
     training_min = math.ceil((spec.budget.seconds or 0) / 60)
     if training_min > most:
-        raise ImpossibleError(
-            f"budget: {spec.budget}, but jobs of partition {name} end after {most} minutes ({60 * most} s)"
-        )
+        limit = f"{most} minutes ({60 * most} s)"
+        raise ImpossibleError(f"budget: {spec.budget}, but jobs of partition {name} end after {limit}")
     if training_min:
         minutes = max(minutes, training_min + START_MIN)
     too_short = [2 * one.runtime_min for one in past if one.status == "timeout" and one.runtime_min]

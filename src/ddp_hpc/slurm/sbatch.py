@@ -24,10 +24,8 @@ def launch_line(request: Request, launcher: str) -> str:
 def step_line(request: Request, launcher: str) -> str:
     """Return the command that starts the ranks, also a single one, as a step beside others in one job.
 
-    The step has cores and GPUs of its own (`--exact`), the memory belongs to all. It starts when there is room.
-
-    Raises:
-        MachineError: the launcher is no srun, which alone places steps.
+    The step has cores and GPUs of its own (`--exact`), the memory belongs to all. It starts when there is room. Only
+    srun places steps: any other launcher is a MachineError.
     """
     if "srun" not in (os.path.basename(word) for word in shlex.split(launcher)):
         raise MachineError(

@@ -6,8 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ddp_hpc.config.claim_quantity import Cells, Trend
-from ddp_hpc.config.claims import places
+from ddp_hpc.config.claims import Cells, Trend, places
 from ddp_hpc.config.errors import StudyError, unknown
 from ddp_hpc.config.matching import is_option
 from ddp_hpc.config.yaml_file import Document, Key, read_mapping

@@ -12,7 +12,7 @@ from scipy import stats
 from ddp_hpc.analysis.columns import show
 from ddp_hpc.analysis.intervals import CONFIDENCE, Array, Interval, of_ratio, over_runs
 from ddp_hpc.analysis.tables._claim_rows import NotTestable, Number, take
-from ddp_hpc.config.claim_quantity import DIRECTIONS, Ours, Ratio, Trend
+from ddp_hpc.config.claims import DIRECTIONS, Ours, Ratio, Trend
 from ddp_hpc.runs.study_runs import StudyRuns
 
 Frames = Callable[[str], pd.DataFrame]

@@ -18,7 +18,7 @@ from ddp_hpc.analysis.columns import DISTURBED, MISPLACED, rows_of, show, standi
 from ddp_hpc.analysis.intervals import WITHIN, Interval
 from ddp_hpc.analysis.tables._steps import NOT_RECORDED, why_null
 from ddp_hpc.config.budget import Budget
-from ddp_hpc.config.claim_quantity import Cells, Trend
+from ddp_hpc.config.claims import Cells, Trend
 from ddp_hpc.config.errors import unknown
 from ddp_hpc.config.matching import is_option, matches, option_value
 from ddp_hpc.config.spec import COMPONENTS, SPEC_COLUMNS
