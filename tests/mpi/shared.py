@@ -13,7 +13,7 @@ from mpi4py import MPI
 from ddp_hpc.bench import exchange as sweep_of
 from ddp_hpc.bench import sweep
 from ddp_hpc.config import spec
-from ddp_hpc.config.component import Component
+from ddp_hpc.config.spec import Component
 from ddp_hpc.exchange import _shared_window
 from ddp_hpc.training import placement, trainer
 

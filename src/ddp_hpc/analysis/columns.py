@@ -7,8 +7,7 @@ from typing import Any
 import pandas as pd
 
 from ddp_hpc.config.comparability import SAME_WORK
-from ddp_hpc.config.component import shown
-from ddp_hpc.config.spec import COMPONENTS, SPEC_COLUMNS
+from ddp_hpc.config.spec import COMPONENTS, SPEC_COLUMNS, shown
 from ddp_hpc.config.study import Study
 
 ALWAYS_GROUPED = ("exchange", "world_size")  # what is compared is how a training scales, so these never compete

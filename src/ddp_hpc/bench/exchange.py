@@ -20,8 +20,7 @@ from ddp_hpc.bench.launch import cpu_spec, run_ranks
 from ddp_hpc.bench.sweep_results import FITS, SWEEP, in_words, rows_of
 from ddp_hpc.bench.timing import Row, write
 from ddp_hpc.config import catalog
-from ddp_hpc.config.component import Component, component_of
-from ddp_hpc.config.spec import RunSpec
+from ddp_hpc.config.spec import Component, RunSpec, component_of
 from ddp_hpc.system.cgroups import memory_bytes
 from ddp_hpc.system.files import read_json, text_of, write_json
 from ddp_hpc.system.process import usable_cores

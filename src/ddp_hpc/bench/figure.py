@@ -16,7 +16,7 @@ from ddp_hpc.analysis.figures._marks import mark_notes
 from ddp_hpc.analysis.figures._panels import ranks
 from ddp_hpc.analysis.figures._save import save
 from ddp_hpc.analysis.figures._style import COLOURS, GREY, IDEAL, LINES, MARKERS, PAGE_IN, rule, style
-from ddp_hpc.config.component import shown
+from ddp_hpc.config.spec import shown
 
 NAME = "exchange_sweep"
 TITLE = "Exchanges over the message size: time, and bus bandwidth beside the memory-copy limit"

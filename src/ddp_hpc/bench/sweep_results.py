@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from ddp_hpc.bench.timing import Row, spread
-from ddp_hpc.config.component import shown
+from ddp_hpc.config.spec import shown
 from ddp_hpc.perfmodel import bus_bandwidth
 from ddp_hpc.runs.schema import BOOL, FLOAT, INTEGER, TEXT, field
 

@@ -13,7 +13,7 @@ from ddp_hpc.config.catalog import CatalogError
 from ddp_hpc.config.errors import ConflictError, StudyError, given, unknown
 from ddp_hpc.config.matching import is_option
 from ddp_hpc.config.spec import SPEC_FIELDS, RunSpec
-from ddp_hpc.config.study import GLOBAL_BATCH, HOMES, Rules, Study, listed
+from ddp_hpc.config.study import GLOBAL_BATCH, HOMES, Study, listed
 from ddp_hpc.config.validation import explain
 from ddp_hpc.config.yaml_file import Document, Key
 
@@ -26,7 +26,11 @@ PARTS = ("zip", *FILTERS)
 
 def check_keys(study: Study, document: Document) -> None:
     """Check what `base` and `grid` say, before any point is made; raise StudyError with all problems, a line each."""
-    problems = [*_unknown(study.base, ("base",), document), *_twice(study, document)]
+    problems = [*_unknown(study.base, ("base",), document)]
+    if study.budget and "budget" in study.base:
+        problems.append(f"{document.where(('base', 'budget'))}: budget stands at the top level too; expected: once")
+    for name in study.rules.model_fields_set & study.base.keys():
+        problems.append(f"{document.where(('base', name))}: {name} stands under `rules` too; expected: once")
     for place, cells in claims.places(study.claims):
         problems += _impossible(cells.where, (*place, "where"), document)
     for number, grid in enumerate(study.grid):
@@ -41,13 +45,6 @@ def _unknown(mapping: Mapping[str, Any], key: Key, document: Document, also: tup
     for name in mapping:
         if name not in SETTABLE and name not in also and not is_option(name):
             yield f"{document.where((*key, name))}: {unknown('key', str(name), (*SETTABLE, *also), HOMES)}"
-
-
-def _twice(study: Study, document: Document) -> Iterator[str]:
-    if study.budget and "budget" in study.base:
-        yield f"{document.where(('base', 'budget'))}: budget stands at the top level too; expected: once"
-    for name in study.rules.model_fields_set & study.base.keys() & Rules.model_fields.keys():
-        yield f"{document.where(('base', name))}: {name} stands under `rules` too; expected: once"
 
 
 @cache

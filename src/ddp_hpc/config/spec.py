@@ -1,20 +1,71 @@
-"""The specification of one run: everything that decides its result, and nothing else."""
+"""The specification of one run and its components: everything that decides its result, and nothing else."""
 
 import hashlib
+import json
 import re
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, model_serializer, model_validator
 
 from ddp_hpc.config import catalog
 from ddp_hpc.config.budget import Budget, NotDivisibleError
-from ddp_hpc.config.component import Component, component_of
-from ddp_hpc.config.errors import ConflictError
+from ddp_hpc.config.errors import ConflictError, given
 from ddp_hpc.config.types import STRICT, Float, Int, Name, Positive, Unit, canonical_json
 
 Device = Literal["cpu", "cuda"]
+
+
+class Component(BaseModel):
+    """A named component with its options; written `ring`, or `{name: ring, option: value}`."""
+
+    model_config = STRICT
+    name: str
+    options: dict[str, Any] = Field(default_factory=dict)
+
+    @model_serializer(mode="plain")
+    def _plain(self) -> Any:
+        return {"name": self.name, **json.loads(self.options_json)} if self.options else self.name
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.options_json))
+
+    @property
+    def options_json(self) -> str:
+        """The options that differ from their defaults, as canonical JSON (`{}` if none)."""
+        return canonical_json(self.options)
+
+    def __str__(self) -> str:
+        return shown(self.name, self.options)
+
+
+def shown(name: str, options: Mapping[str, Any]) -> str:
+    """Return a component as people read it: `mlp (widths 64-32)`, `torch_ddp (tuned)`."""
+    return f"{name} ({', '.join(map(_shown_option, options, options.values()))})" if options else name
+
+
+def _shown_option(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return name if value else f"not {name}"
+    return f"{name} {'-'.join(map(str, value)) if isinstance(value, list | tuple) else value}"
+
+
+def component_of(kind: str) -> BeforeValidator:
+    """Return what makes a Component of a name or a mapping, and checks it against the catalogue."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, Component):
+            return value
+        if isinstance(value, str):
+            value = {"name": value}
+        if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
+            one_of = f"{', '.join(catalog.names(kind))}, or {{name: ..., <option>: ...}}"
+            raise ValueError(f"given {given(value)}, expected: one of {one_of}")
+        options = {key: option for key, option in value.items() if key != "name"}
+        return Component(name=value["name"], options=catalog.check_options(kind, value["name"], options))
+
+    return BeforeValidator(check)
 
 
 class RunSpec(BaseModel):

@@ -10,8 +10,7 @@ from typing import Any, Literal, get_args, get_origin
 import pyarrow as pa
 
 from ddp_hpc.config.budget import Budget
-from ddp_hpc.config.component import Component
-from ddp_hpc.config.spec import RunSpec
+from ddp_hpc.config.spec import Component, RunSpec
 from ddp_hpc.config.types import Unit
 from ddp_hpc.profiling.phase_names import PARTS, PHASES
 

@@ -6,6 +6,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from ddp_hpc.config import catalog
@@ -76,17 +77,13 @@ def request(
     try:
         return _request(spec, machine, past, measured_s, runtime_min)
     except ImpossibleError as error:
-        fitting = [other for other in machine.partitions if _fits(spec, machine, other, runtime_min)]
+        fitting = []
+        for other in machine.partitions:
+            with suppress(ImpossibleError):
+                _request(spec.model_copy(update={"partition": other}), machine, (), (), runtime_min)
+                fitting.append(other)
         where = f"it would fit partition {' or '.join(fitting)}" if fitting else "no other partition could take it"
         raise ImpossibleError(f"{error}; {where}") from None
-
-
-def _fits(spec: RunSpec, machine: Machine, partition: str, runtime_min: int | None) -> bool:
-    try:
-        _request(spec.model_copy(update={"partition": partition}), machine, (), (), runtime_min)
-    except ImpossibleError:
-        return False
-    return True
 
 
 def _request(
@@ -136,23 +133,17 @@ def _uses_gpus(spec: RunSpec, name: str, partition: Partition) -> bool:
 
 def _slots(spec: RunSpec, name: str, partition: Partition, on_gpus: bool) -> int:
     """Return how many ranks fill a node."""
-    threads, cores = spec.threads_per_rank or 1, partition.cores_per_node
-    if not on_gpus:
-        if threads > cores:
-            raise ImpossibleError(
-                f"threads_per_rank={threads}, but a node of partition {name} has {cores} cores; expected: up to {cores}"
-            )
-        return cores // threads
-    slots = partition.gpus_per_node
+    threads, cores, slots = spec.threads_per_rank or 1, partition.cores_per_node, partition.gpus_per_node
     if spec.share_gpu and spec.world_size > slots * partition.nodes:
         slots = math.ceil(spec.world_size / partition.nodes)
-    share = cores // slots
+    share = cores // slots if on_gpus else cores
     if threads > share or not share:
+        of_ranks = f" for {slots} ranks" if on_gpus else ""
         raise ImpossibleError(
-            f"threads_per_rank={threads}, but a node of partition {name} has {cores} cores for {slots} ranks; "
+            f"threads_per_rank={threads}, but a node of partition {name} has {cores} cores{of_ranks}; "
             f"expected: up to {share}"
         )
-    return slots
+    return slots if on_gpus else cores // threads
 
 
 def _check_nodes(spec: RunSpec, name: str, partition: Partition, slots: int, nodes: int, on_gpus: bool) -> None:
