@@ -7,7 +7,7 @@ import pytest
 
 from ddp_hpc import perfmodel
 from ddp_hpc.config import catalog
-from ddp_hpc.perfmodel import Link, allreduce_time, bus_bandwidth, bytes_sent, cost, exchange_time, ring_allreduce_time
+from ddp_hpc.perfmodel import Link, bus_bandwidth, cost, exchange_time
 
 LINK = Link(latency=3e-6, bandwidth=2e9, adding=5e9)
 RANKS = [1, 2, 3, 4, 5, 7, 8, 12]
@@ -106,8 +106,8 @@ def test_a_ring_played_message_by_message_costs_what_the_model_says(n):
     length = 840 * n
     net = played(play_ring, n, length)
 
-    assert net.time == pytest.approx(ring_allreduce_time(ITEM * length, world_size=n, link=LINK))
-    assert net.sent == pytest.approx([bytes_sent("ring", ITEM * length, n)] * n)
+    assert net.time == pytest.approx(exchange_time("ring", ITEM * length, n, LINK))
+    assert net.sent == pytest.approx([cost("ring", ITEM * length, n).sent] * n)
     assert set(net.messages) == {cost("ring", ITEM * length, n).messages} == {2 * (n - 1)}
 
 
@@ -119,9 +119,9 @@ def test_a_server_sends_to_all_and_the_others_to_it(n):
     # one rank after another is received and added while the next is received: adding hides, but for the last
     hidden = (n - 2) * size / LINK.adding if n > 1 else 0.0
     assert net.time - 1e-12 <= exchange_time("parameter_server", size, n, LINK) <= net.time + hidden + 1e-12
-    assert net.sent[0] == bytes_sent("parameter_server", size, n) == (n - 1) * size
+    assert net.sent[0] == cost("parameter_server", size, n).sent == (n - 1) * size
     assert net.messages[0] == cost("parameter_server", size, n).messages
-    assert all(sent == bytes_sent("parameter_server", size, n, busiest=False) for sent in net.sent[1:])
+    assert all(sent == cost("parameter_server", size, n).sent_by_others for sent in net.sent[1:])
 
 
 @pytest.mark.parametrize(
@@ -147,20 +147,20 @@ def test_halving_and_doubling_send_as_little_as_a_ring_in_fewer_messages(n):
     model = cost("allreduce", size, n)
 
     assert net.time == pytest.approx(model.time(LINK))
-    assert net.sent == pytest.approx([bytes_sent("ring", size, n)] * n)
+    assert net.sent == pytest.approx([cost("ring", size, n).sent] * n)
     assert set(net.messages) == {model.messages}
     assert model.messages <= cost("ring", size, n).messages
 
 
 def test_300_million_parameters_over_infiniband_take_about_400_ms():
     """The blog post's example: 1.2 GB of gradients, 6 GB/s, 40 GPUs."""
-    predicted_s = ring_allreduce_time(1.2e9, world_size=40, link=Link(bandwidth=6e9))
+    predicted_s = exchange_time("ring", 1.2e9, 40, Link(bandwidth=6e9))
     assert predicted_s == pytest.approx(0.4, rel=0.05)
 
 
 def test_each_of_40_gpus_sends_about_twice_the_gradients():
     """The same post: 1.2 GB of gradients, 2.4 GB sent by each GPU."""
-    assert bytes_sent("ring", 1.2e9, 40) == pytest.approx(2.4e9, rel=0.03)
+    assert cost("ring", 1.2e9, 40).sent == pytest.approx(2.4e9, rel=0.03)
 
 
 def test_small_buffers_want_few_messages_large_ones_few_bytes():
@@ -168,8 +168,8 @@ def test_small_buffers_want_few_messages_large_ones_few_bytes():
     small, large = 8.0, 1e8
     doubling = 4 * (LINK.latency + small / LINK.bandwidth + small / LINK.adding)
 
-    assert allreduce_time(small, world_size=16, link=LINK) == pytest.approx(doubling)
-    assert allreduce_time(large, world_size=16, link=LINK) == pytest.approx(
+    assert exchange_time("allreduce", small, 16, LINK) == pytest.approx(doubling)
+    assert exchange_time("allreduce", large, 16, LINK) == pytest.approx(
         8 * LINK.latency + 2 * 15 / 16 * large / LINK.bandwidth + 15 / 16 * large / LINK.adding
     )
 
@@ -181,12 +181,12 @@ def test_ranks_beyond_a_power_of_two_cost_two_more_whole_messages(n):
     more = cost("allreduce", 1e6, n).time(LINK) - cost("allreduce", 1e6, power).time(LINK)
 
     assert more == pytest.approx(2 * LINK.latency + 2 * 1e6 / LINK.bandwidth + 1e6 / LINK.adding)
-    assert allreduce_time(1e8, world_size=n, link=LINK) == ring_allreduce_time(1e8, world_size=n, link=LINK)
+    assert exchange_time("allreduce", 1e8, n, LINK) == exchange_time("ring", 1e8, n, LINK)
 
 
 @pytest.mark.parametrize("formula", perfmodel.FORMULAS)
 def test_one_rank_sends_nothing_and_time_grows_with_size(formula):
-    assert exchange_time(formula, 1e6, 1, LINK) == bytes_sent(formula, 1e6, 1) == 0
+    assert exchange_time(formula, 1e6, 1, LINK) == cost(formula, 1e6, 1).sent == 0
     times = [exchange_time(formula, size, 4, LINK) for size in (0, 1e3, 1e6, 1e9)]
     assert times == sorted(times)
     assert times[-1] > times[0] or formula == "nothing"
@@ -202,18 +202,18 @@ def test_two_levels_send_as_much_as_a_ring_of_the_leaders():
     memory = Link(latency=1e-6, bandwidth=2e10)
     whole = exchange_time("hierarchical", 1e6, 32, LINK, memory, ranks_per_group=8)
 
-    assert bytes_sent("hierarchical", 1e6, 32, ranks_per_group=8) == bytes_sent("ring", 1e6, 4)
-    assert bytes_sent("hierarchical", 1e6, 32, ranks_per_group=8, busiest=False) == 0
-    assert whole > ring_allreduce_time(1e6, world_size=4, link=LINK)
+    assert cost("hierarchical", 1e6, 32, ranks_per_group=8).sent == cost("ring", 1e6, 4).sent
+    assert cost("hierarchical", 1e6, 32, ranks_per_group=8).sent_by_others == 0
+    assert whole > exchange_time("ring", 1e6, 4, LINK)
     alone = exchange_time("hierarchical", 1e6, 4, LINK, memory, ranks_per_group=1)
-    assert alone == ring_allreduce_time(1e6, world_size=4, link=LINK)
+    assert alone == exchange_time("ring", 1e6, 4, LINK)
     assert cost("hierarchical", 1e6, 32, hosts=4) == cost("hierarchical", 1e6, 32, ranks_per_group=8)
     one_node = exchange_time("hierarchical", 1e6, 4, LINK, memory)
     assert one_node == exchange_time("shared_memory", 1e6, 4, LINK, memory)
 
 
 def test_weights_averaged_every_tenth_step_cost_a_tenth():
-    every, tenth = (bytes_sent("periodic_allreduce", 1e6, 8, period=period) for period in (1, 10))
+    every, tenth = (cost("periodic_allreduce", 1e6, 8, period=period).sent for period in (1, 10))
     assert every == pytest.approx(10 * tenth)
 
 
@@ -221,7 +221,7 @@ def test_bus_bandwidth_of_a_ring_is_that_of_its_link_whatever_the_ranks():
     """nccl-tests: the factor 2(n-1)/n makes results comparable with the hardware."""
     link = Link(bandwidth=7e9)
     for n in (2, 3, 40):
-        assert bus_bandwidth(1e9, ring_allreduce_time(1e9, world_size=n, link=link), n) == pytest.approx(7e9)
+        assert bus_bandwidth(1e9, exchange_time("ring", 1e9, n, link), n) == pytest.approx(7e9)
     assert bus_bandwidth(1e9, 1.0, 1) is None
 
 

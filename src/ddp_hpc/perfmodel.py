@@ -36,12 +36,7 @@ class Cost:
     sent_by_others: float = 0.0  # bytes that a rank sends that does not serve
 
     def time(self, link: Link, memory: Link | None = None) -> float:
-        """Return the seconds that it takes.
-
-        Args:
-            link: what messages go through.
-            memory: what ranks of a node share; None: as fast as `link`.
-        """
+        """Return the seconds that it takes; without `memory`, what ranks of a node share is as fast as `link`."""
         memory = memory or link
         return (
             self.rounds * link.latency
@@ -52,18 +47,23 @@ class Cost:
         )
 
 
-def _ring(size: float, n: int, *, buckets: int = 1) -> Cost:
+def _alike(messages: int, sent: float, added_bytes: float) -> Cost:
+    """Return the cost where all ranks do the same at the same time."""
+    both = {"rounds": messages, "messages": messages, "path_bytes": sent, "sent": sent, "sent_by_others": sent}
+    return Cost(**both, added_bytes=added_bytes)
+
+
+def _ring(size: float, n: int) -> Cost:
     """Reduce-scatter, then allgather, each n-1 messages of an n-th part."""
     share = (n - 1) / n * size
-    sent = {"sent": 2 * share, "sent_by_others": 2 * share, "messages": 2 * (n - 1) * buckets}
-    return Cost(rounds=2 * (n - 1) * buckets, path_bytes=2 * share, added_bytes=share, **sent)
+    return _alike(2 * (n - 1), 2 * share, share)
 
 
-def _folded(size: float, n: int, cost: Callable[[int, int], Cost]) -> Cost:
+def _folded(size: float, n: int, cost: Callable[[int], Cost]) -> Cost:
     """Return the cost on the next lower power of two, to which the ranks beyond give their buffers, and wait."""
-    power = n.bit_length() - 1
-    inside = cost(2**power, power)
-    if n == 2**power:
+    log2 = n.bit_length() - 1
+    inside = cost(log2)
+    if n == 2**log2:
         return inside
     return replace(
         inside,
@@ -78,23 +78,16 @@ def _folded(size: float, n: int, cost: Callable[[int, int], Cost]) -> Cost:
 def _rabenseifner(size: float, n: int) -> Cost:
     """Halves, quarters, ... are exchanged and added; then the parts are gathered in the opposite order."""
 
-    def inside(p: int, log2: int) -> Cost:
-        share = (p - 1) / p * size
-        sent = {"sent": 2 * share, "sent_by_others": 2 * share, "messages": 2 * log2}
-        return Cost(rounds=2 * log2, path_bytes=2 * share, added_bytes=share, **sent)
+    def inside(log2: int) -> Cost:
+        share = (2**log2 - 1) / 2**log2 * size
+        return _alike(2 * log2, 2 * share, share)
 
     return _folded(size, n, inside)
 
 
 def _recursive_doubling(size: float, n: int) -> Cost:
     """Whole buffers are exchanged with the rank 1, 2, 4, ... further: few messages, for small buffers."""
-
-    def inside(p: int, log2: int) -> Cost:
-        whole = log2 * size
-        sent = {"sent": whole, "sent_by_others": whole, "messages": log2}
-        return Cost(rounds=log2, path_bytes=whole, added_bytes=whole, **sent)
-
-    return _folded(size, n, inside)
+    return _folded(size, n, lambda log2: _alike(log2, log2 * size, log2 * size))
 
 
 def _sharded_server(size: float, n: int, *, servers: int | None = None) -> Cost:
@@ -103,13 +96,14 @@ def _sharded_server(size: float, n: int, *, servers: int | None = None) -> Cost:
     if not 1 <= servers <= n:
         raise ValueError(f"servers={servers}, expected: 1 to the number of ranks, {n}")
     into = (n - 1) * size / servers  # a server's own part is there already
+    sent = into + (servers - 1) / servers * size
     return Cost(
         rounds=2 * (n - 1),
         path_bytes=2 * into,
         added_bytes=into,
-        sent=into + (servers - 1) / servers * size,
+        sent=sent,
         messages=n - 1 + servers - 1,
-        sent_by_others=size if servers < n else into + (servers - 1) / servers * size,
+        sent_by_others=size if servers < n else sent,
     )
 
 
@@ -173,8 +167,8 @@ def cost(formula: str, size: float, world_size: int, *, hosts: int | None = None
         size: bytes of the gradients, which are as many as of the weights.
         world_size: ranks.
         hosts: nodes, with equally many ranks each; None: one.
-        options: `buckets` of ring; `servers` of sharded_server, None: every rank; `ranks_per_group` of hierarchical,
-            None: those of a node; `period` of periodic_allreduce.
+        options: `servers` of sharded_server, None: every rank; `ranks_per_group` of hierarchical, None: those of a node;
+            `period` of periodic_allreduce.
 
     Raises:
         ValueError: no such formula, sizes or options that cannot be.
@@ -191,33 +185,13 @@ def cost(formula: str, size: float, world_size: int, *, hosts: int | None = None
 def exchange_time(
     formula: str, size: float, world_size: int, link: Link, memory: Link | None = None, **options: int | None
 ) -> float:
-    """Return the seconds of one exchange: see `cost` and `Cost.time`. MPI is taken to choose the best it can."""
-    if formula == "allreduce" and world_size > 1:
-        return allreduce_time(size, world_size=world_size, link=link)
-    return cost(formula, size, world_size, **options).time(link, memory)
+    """Return the seconds of one exchange: see `cost` and `Cost.time`.
 
-
-def ring_allreduce_time(size: float, *, world_size: int, link: Link) -> float:
-    """Return the seconds of a ring on s = `size` bytes: 2(n-1) alpha + 2(n-1)/n s/beta + (n-1)/n s/gamma."""
-    return cost("ring", size, world_size).time(link)
-
-
-def allreduce_time(size: float, *, world_size: int, link: Link) -> float:
-    """Return the seconds of the best of ring, Rabenseifner's algorithm and recursive doubling."""
-    if world_size == 1:
-        return 0.0
-    return min(one(size, world_size).time(link) for one in (_ring, _rabenseifner, _recursive_doubling))
-
-
-def bytes_sent(formula: str, size: float, world_size: int, *, busiest: bool = True, **options: int | None) -> float:
-    """Return the bytes that a rank sends in one exchange.
-
-    Args:
-        formula, size, world_size, options: as of `cost`.
-        busiest: of the rank that sends most, such as a server; else of one that does not serve.
+    For an allreduce MPI is taken to choose the best of ring, Rabenseifner's algorithm and recursive doubling.
     """
-    found = cost(formula, size, world_size, **options)
-    return found.sent if busiest else found.sent_by_others
+    if formula == "allreduce" and world_size > 1:
+        return min(one(size, world_size).time(link) for one in (_ring, _rabenseifner, _recursive_doubling))
+    return cost(formula, size, world_size, **options).time(link, memory)
 
 
 def bus_bandwidth(size: float, seconds: float, world_size: int) -> float | None:

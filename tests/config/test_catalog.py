@@ -195,3 +195,9 @@ def test_options_that_an_exchange_names_in_its_literals_are_its_own(name):
                 assert known[option].check(value) == value != known[option].default
                 assert catalog.asked(name, constant, {option: value})
         assert not catalog.asked(name, constant)
+
+
+def test_the_entry_may_be_a_second_name_of_a_class(package):
+    text = "class Ring:\n    def __init__(self, replica, *, bucket_mb: float = 4.0):\n        pass\n\n\nmake = Ring\n"
+    write(package, text, "exchange/ring.py")
+    assert catalog.options("exchange", "ring")["bucket_mb"].default == 4.0

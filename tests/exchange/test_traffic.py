@@ -57,7 +57,7 @@ def all_sent(mpiexec, ranks):
 def test_each_rank_of_a_ring_sends_two_buffers_less_two_nths(mpiexec, ranks, name):
     sent, messages, buffer = all_sent(mpiexec, ranks)[name]
     assert sent == [2 * (ranks - 1) / ranks * buffer] * ranks
-    assert sent[0] == perfmodel.bytes_sent(catalog.cost_model(name)[0], buffer, ranks)
+    assert sent[0] == perfmodel.cost(catalog.cost_model(name)[0], buffer, ranks).sent
     rounds = 2 * (ranks - 1)
     assert all(count >= rounds and count % rounds == 0 for count in messages)  # a chunk may go in several pieces
 
@@ -66,7 +66,7 @@ def test_each_rank_of_a_ring_sends_two_buffers_less_two_nths(mpiexec, ranks, nam
 def test_everything_of_a_parameter_server_goes_through_rank_0(mpiexec, ranks):
     sent, messages, buffer = all_sent(mpiexec, ranks)["parameter_server"]
     assert sum(sent) == 2 * (ranks - 1) * buffer  # (n-1) gradients in, (n-1) copies of the model out
-    assert buffer <= sent[0] <= perfmodel.bytes_sent("parameter_server", buffer, ranks)  # others may pass weights on
+    assert buffer <= sent[0] <= perfmodel.cost("parameter_server", buffer, ranks).sent  # others may pass weights on
     assert all(one >= buffer for one in sent[1:])
     assert min(messages[1:]) >= ceil(buffer / PIECE_BYTES)
 
@@ -89,7 +89,7 @@ def test_without_a_server_each_rank_sends_its_compressed_gradients_to_all_others
 @pytest.mark.parametrize("name", ["shared_memory", "hogwild"])
 def test_ranks_that_share_memory_send_no_byte(mpiexec, ranks, name):
     sent, _, buffer = all_sent(mpiexec, ranks)[name]
-    assert sent == [perfmodel.bytes_sent(catalog.cost_model(name)[0], buffer, ranks)] * ranks == [0] * ranks
+    assert sent == [perfmodel.cost(catalog.cost_model(name)[0], buffer, ranks).sent] * ranks == [0] * ranks
 
 
 @pytest.mark.parametrize("ranks", RANKS)
@@ -101,8 +101,8 @@ def test_only_the_leaders_of_groups_send_and_they_as_in_a_ring_of_their_own(mpie
         leads = rank % group == 0
         assert sent[rank] == (2 * (groups - 1) / groups * buffer if leads else 0)
         if leads or group > 1:
-            known = perfmodel.bytes_sent("hierarchical", buffer, ranks, busiest=leads, ranks_per_group=group)
-            assert sent[rank] == known
+            known = perfmodel.cost("hierarchical", buffer, ranks, ranks_per_group=group)
+            assert sent[rank] == (known.sent if leads else known.sent_by_others)
 
 
 @pytest.mark.parametrize("ranks", RANKS)
@@ -115,7 +115,8 @@ def test_servers_share_what_goes_through_them(mpiexec, ranks, servers):
         serves = rank in serving
         others = number - serves
         assert sent[rank] == (others + (ranks - 1) * serves) * buffer / number
-        assert sent[rank] == perfmodel.bytes_sent("sharded_server", buffer, ranks, busiest=serves, servers=number)
+        known = perfmodel.cost("sharded_server", buffer, ranks, servers=number)
+        assert sent[rank] == (known.sent if serves else known.sent_by_others)
         assert messages[rank] == others * ceil(buffer / number / PIECE_BYTES) + (ranks - 1) * serves
     if servers is None:
         assert sent == [2 * (ranks - 1) / ranks * buffer] * ranks  # as in a ring
@@ -141,4 +142,4 @@ def test_a_worker_of_an_asynchronous_server_sends_one_message_in_each_step(mpiex
     header = 64
     assert sent[1:] == [buffer + header] * (ranks - 1)
     assert messages[1:] == [1] * (ranks - 1)
-    assert sent[0] <= perfmodel.bytes_sent("async_server", buffer + header, ranks)  # an answer to each gradient at most
+    assert sent[0] <= perfmodel.cost("async_server", buffer + header, ranks).sent  # an answer to each gradient at most

@@ -1,8 +1,8 @@
 """Which choices there are and which options they take, read from the source tree without importing it.
 
 A word in the configuration is the name of a file: `exchange: ring` is `exchange/ring.py`. The options of a
-choice are the keyword-only, annotated, defaulted parameters of that file's entry function. Both are read from
-the syntax tree, so planning on a login node starts neither torch nor MPI.
+choice are the keyword-only, annotated, defaulted parameters of that file's entry: a function, or a second name of
+a class (`make = Ring`). Both are read from the syntax tree, so planning on a login node starts neither torch nor MPI.
 """
 
 import ast
@@ -161,13 +161,18 @@ def _tree(file: Path) -> ast.Module:
 
 @cache
 def options(kind: str, name: str) -> Mapping[str, Option]:
-    """Return the options of a choice by name, read from its entry function's keyword-only parameters."""
-    entry = KINDS[kind].entry
-    for node in _tree(path(kind, name)).body:
-        if isinstance(node, ast.FunctionDef) and node.name == entry:
-            defaults = zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
-            return {argument.arg: _option(kind, name, argument, default) for argument, default in defaults}
-    raise CatalogError(f"{path(kind, name)} has no function {entry}(), so it is no {kind}")
+    """Return the options of a choice by name, read from its entry's keyword-only parameters."""
+    entry, body = KINDS[kind].entry, _tree(path(kind, name)).body
+    defined = {node.name: node for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    other_names = [node for node in body if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name)]
+    called = {ast.unparse(node.targets[0]): ast.unparse(node.value) for node in other_names}  # `make = Ring`
+    found = defined.get(called.get(entry, entry))
+    if isinstance(found, ast.ClassDef):
+        found = next((one for one in found.body if isinstance(one, ast.FunctionDef) and one.name == "__init__"), None)
+    if found is None:
+        raise CatalogError(f"{path(kind, name)} has no function {entry}(), so it is no {kind}")
+    defaults = zip(found.args.kwonlyargs, found.args.kw_defaults, strict=True)
+    return {argument.arg: _option(kind, name, argument, default) for argument, default in defaults}
 
 
 def _option(kind: str, name: str, argument: ast.arg, default: ast.expr | None) -> Option:

@@ -103,7 +103,7 @@ class Predicted(BaseModel):
         assert model is not None
         formula, options = model
         if self.quantity == "bytes_sent":
-            return perfmodel.bytes_sent(formula, self.bytes, self.world_size, **options)
+            return perfmodel.cost(formula, self.bytes, self.world_size, **options).sent
         link = perfmodel.Link(bandwidth=1e9 * (self.bandwidth_gb_per_s or inf), latency=1e-6 * self.latency_us)
         return perfmodel.exchange_time(formula, self.bytes, self.world_size, link, **options)
 

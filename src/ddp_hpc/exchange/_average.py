@@ -15,11 +15,7 @@ Average = Callable[[], None]  # says when this rank's gradients are complete, th
 class AverageThenStep:
     """The exchange: averages the gradients, then takes the optimiser's step.
 
-    Args:
-        replica, timers, make_optimizer: as of every exchange.
-        average: of the replica's gradients.
-        state: what it keeps from step to step.
-        close: gives back what it holds.
+    `state` returns what `average` keeps from step to step, `close` gives back what it holds.
     """
 
     def __init__(
@@ -49,11 +45,7 @@ def where_they_lie(
 ) -> Average:
     """Return the average of gradients given to MPI as they lie, if on a GPU by an MPI that is CUDA-aware.
 
-    `execution.cuda_aware_check` has tried that before the start.
-
-    Args:
-        replica, comm, timers: as of every exchange.
-        average: of a flat tensor over the ranks, in place.
+    `execution.cuda_aware_check` has tried that before the start. `average` is that of a flat tensor, in place.
     """
 
     def average_gradients() -> None:

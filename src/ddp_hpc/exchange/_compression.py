@@ -1,6 +1,11 @@
-"""Compression of gradients: half precision, or top-k with error feedback."""
+"""Compression of gradients: half precision, or top-k with error feedback.
 
-from typing import Any, Literal, Protocol
+All messages of all ranks are equally long, `bytes_per_message`. `encode` waits until the device is done, and overwrites
+what it returned before. `add_to` adds what a message, of any rank, says to `total`, in place and in its precision.
+`state` is what is kept from step to step, to save and restore in place.
+"""
+
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -11,31 +16,12 @@ Compression = Literal["float16", "bfloat16", "top_k"]
 Message = NDArray[np.uint8]
 
 
-class Wire(Protocol):
-    """How gradients look in a message. All messages of all ranks are equally long."""
-
-    bytes_per_message: int
-
-    def encode(self, gradients: Tensor) -> Message:
-        """Return `gradients` as bytes on the host; the next call overwrites them. Waits until the device is done."""
-
-    def add_to(self, total: Tensor, message: NDArray[Any]) -> None:
-        """Add what `message`, of any rank, says to `total`, in place and in the precision of `total`."""
-
-    def state(self) -> list[Tensor]:
-        """Return what is kept from step to step, to save and restore in place."""
-
-
 class Half:
     """Two bytes per entry, rounded as torch casts; float64 gradients, too, keep no more than these bits.
 
     A finite entry beyond the type's range (float16: 65504) is sent as the largest that has it: one entry that is too
     large must not end a training that float32 would go on with. Infinities and NaN are sent as such, so that a
     training that diverges is seen to. What is below the range (float16: 3e-8) becomes zero.
-
-    Args:
-        gradients: what will be sent looks like this: 1-D, float32 or float64, on any device.
-        dtype: torch.float16 or torch.bfloat16.
     """
 
     def __init__(self, gradients: Tensor, dtype: torch.dtype) -> None:
@@ -65,11 +51,8 @@ class TopK:
 
     So nothing is lost but late: what was sent and what is still kept sum to all gradients there were
     (Stich et al., Sparsified SGD with Memory, arXiv:1809.07599; without the momentum correction of
-    Lin et al., Deep Gradient Compression, arXiv:1712.01887). Of equal magnitudes, any may go first.
-
-    Args:
-        gradients: what will be sent looks like this: 1-D, float32 or float64, on any device.
-        kept: which part of the entries is sent, > 0; at least one entry is.
+    Lin et al., Deep Gradient Compression, arXiv:1712.01887). Of equal magnitudes, any may go first. The part `kept`
+    of the entries is sent, at least one.
     """
 
     def __init__(self, gradients: Tensor, kept: float) -> None:
@@ -108,12 +91,11 @@ class TopK:
         return [self.residual]
 
 
-def make_wire(compression: Compression, gradients: Tensor, kept: float) -> Wire:
-    """Return the form that `compression` names; `kept` counts for top_k only.
+Wire = Half | TopK
 
-    Raises:
-        ValueError: the gradients have two bytes each already.
-    """
+
+def make_wire(compression: Compression, gradients: Tensor, kept: float) -> Wire:
+    """Return the form that `compression` names, for gradients like these, of more than two bytes each."""
     if gradients.dtype not in (torch.float32, torch.float64):
         raise ValueError(
             f"compression {compression!r} of gradients in {str(gradients.dtype).removeprefix('torch.')}, expected: of "

@@ -23,7 +23,8 @@ class Exchange(Protocol):
         """Exchange the gradients, then take the optimiser's step. All ranks must call, if it is synchronous."""
 
     def close(self) -> None:
-        """Give back what is held."""
+        """Give back what is held: nothing, unless an exchange has a method of its own."""
+        return
 
 
 @runtime_checkable

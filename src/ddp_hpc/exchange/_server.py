@@ -39,12 +39,7 @@ def send(array: Array, comm: MPI.Intracomm, server: int) -> list[MPI.Request]:
 
 
 class Collector:
-    """Turns a server's own gradients into the mean over all ranks.
-
-    Args:
-        own: the server's part of its own gradients, overwritten with the mean; the others `send` the same part.
-        comm: all its ranks take part.
-    """
+    """Overwrites `own`, a server's part of its own gradients, with the mean over all ranks, which `send` that part."""
 
     def __init__(self, own: Array, comm: MPI.Intracomm) -> None:
         self._pieces, self._comm = pieces(own), comm

@@ -2,7 +2,6 @@
 
 import os
 import socket
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -23,31 +22,16 @@ class NoRoomError(LaunchError):
     """A node has too little shared memory; all ranks that asked for it hear of it, and none was taken."""
 
 
-@dataclass(frozen=True)
-class SharedRows:
-    """Rows of equal length, one per rank, that all ranks of a node read and write.
-
-    `rows[r]` lies in the memory of rank r's processor and starts on a multiple of 64 bytes. `free` gives it back; all
-    ranks must call it, and nothing may look at the rows then.
-    """
-
-    rows: Tensor  # ranks x length, zeros
-    window: MPI.Win
-
-    def free(self) -> None:
-        """Give the memory back. All ranks must call, with no tensor of theirs in it."""
-        self.window.Free()
-
-
 def share(
     comm: MPI.Intracomm, length: int, dtype: torch.dtype, ranks: int | None = None, node: MPI.Intracomm | None = None
-) -> SharedRows:
-    """Return rows of `length` numbers in memory shared by the ranks of `comm`, which sit on one node. All must call.
+) -> tuple[MPI.Win, Tensor]:
+    """Return memory shared by the ranks of `comm`, which sit on one node, and in it rows of zeros. All must call.
+
+    Row r lies in the memory of rank r's processor and starts on a multiple of 64 bytes. All ranks must free the window
+    together, and nothing may look at the rows then.
 
     Args:
-        comm: ranks of one node.
-        length: of a row.
-        dtype: of the numbers.
+        comm, length, dtype: of ranks of one node; of a row; of its numbers.
         ranks: how many rows, each by the rank of that number; None: one per rank.
         node: all ranks that call at the same time on this node, if there are more than those of `comm`.
 
@@ -79,7 +63,7 @@ def share(
     if comm.rank < count:
         rows[comm.rank].zero_()  # by its owner: the pages then lie at its processor
     node.Barrier()  # what is taken is no longer free
-    return SharedRows(rows, window)
+    return window, rows
 
 
 def _check_room(node: MPI.Intracomm, wanted: int, what: str) -> None:
@@ -127,28 +111,22 @@ def mean_of(rows: NDArray[Any], chosen: slice, out: NDArray[Any], divisor: int) 
 class SharedModel:
     """One model for all ranks of a node: the weights are there once, and everyone can read everyone's gradients.
 
-    The replica looks at the shared memory from now on: backward writes there, and nothing is copied.
-
-    Args:
-        replica: its weights are the same on all ranks.
-        comm: ranks of one node; all must call.
-        node: as of `share`.
-
-    Raises:
-        NoRoomError: the node has too little shared memory; all is given back.
+    The replica, whose weights are the same on all ranks, looks at the shared memory from now on: backward writes there,
+    and nothing is copied. All ranks of `comm` must call; `node`, and errors, are as of `share`.
     """
 
     def __init__(self, replica: Replica, comm: MPI.Intracomm, node: MPI.Intracomm | None = None) -> None:
         self._replica, self._comm = replica, comm
         length, dtype = len(replica.weights), replica.weights.dtype
-        self._rows = share(comm, length, dtype, node=node)
+        window, gradients = share(comm, length, dtype, node=node)
         try:
-            self._weights = share(comm, length, dtype, 1, node)
+            other, weights = share(comm, length, dtype, 1, node)
         except NoRoomError:
-            self._rows.free()
+            window.Free()
             raise
-        self.gradients: NDArray[Any] = self._rows.rows.numpy()  # of each rank, ranks x length
-        replica.move(weights=self._weights.rows[0], gradients=self._rows.rows[comm.rank])
+        self._windows = window, other
+        self.gradients: NDArray[Any] = gradients.numpy()  # of each rank, ranks x length
+        replica.move(weights=weights[0], gradients=gradients[comm.rank])
         comm.Barrier()  # everybody has written the same weights there
         part, block = slices(length, comm.size, dtype.itemsize)[comm.rank], _BLOCK_BYTES // dtype.itemsize
         starts = range(part.start, part.stop, block)
@@ -160,8 +138,8 @@ class SharedModel:
         del self.gradients
         make_private(self._replica)
         self._comm.Barrier()  # all have their copies
-        self._rows.free()
-        self._weights.free()
+        for window in self._windows:
+            window.Free()
 
 
 def make_private(replica: Replica) -> None:

@@ -23,10 +23,8 @@ WIRES = {"full": None, "float16": torch.float16, "bfloat16": torch.bfloat16}
 def start(backend: str, comm: MPI.Intracomm) -> None:
     """Make the ranks of `comm` the default group of torch.distributed. All must call; `stop` ends it.
 
-    Rank 0 listens on a free port, and tells address and port over MPI: no fixed port, no list of nodes to parse.
-
-    Raises:
-        LaunchError: this torch has no such backend, or rank 0 cannot be reached.
+    Rank 0 listens on a free port, and tells address and port over MPI: no fixed port, no list of nodes to parse. A
+    LaunchError says that this torch has no such backend, or that rank 0 cannot be reached.
     """
     if not getattr(dist, f"is_{backend}_available")():
         raise LaunchError(f"torch {torch.__version__} was built without {backend}: install a build that has it")

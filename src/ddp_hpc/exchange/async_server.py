@@ -52,6 +52,7 @@ class Worker:
         self._fetching: MPI.Request | None = None
         self._sent = 0  # since the last `synchronize`
         self._version = torch.zeros((), dtype=torch.int64)  # updates that the weights have seen
+        self.close = comm.Free  # call after `synchronize`
 
     def update(self) -> None:
         """Push the gradients, and take over weights that have arrived."""
@@ -101,10 +102,6 @@ class Worker:
         """Return nothing: the server knows."""
         return {"staleness": None, "staleness_max": None}
 
-    def close(self) -> None:
-        """Give the communicator back; call after `synchronize`."""
-        self._comm.Free()
-
 
 class Server:
     """Rank 0: it computes like the others, and serves between its own steps.
@@ -146,7 +143,11 @@ class Server:
         for place, status in zip(places or (), statuses, strict=False):
             message = self._inbox[place]
             if status.tag == DONE:
-                self._check_all_applied(place, sent=int(message.header[0]))
+                if message.header[0] != self._applied[place]:
+                    raise RuntimeError(
+                        f"rank {place + 1} sent {message.header[0]} gradients, {self._applied[place]} were applied: MPI "
+                        "has lost or doubled some, this run does not count"
+                    )
                 continue
             version, wants_weights = message.header[:2].tolist()
             self._replica.gradients.copy_(message.numbers)
@@ -174,13 +175,6 @@ class Server:
         answer.numbers.copy_(self._replica.weights)
         answer.header[0] = int(self._version)
         self._answering[place] = self._comm.Isend(answer.array, place + 1, WEIGHTS)
-
-    def _check_all_applied(self, place: int, sent: int) -> None:
-        if sent != self._applied[place]:
-            raise RuntimeError(
-                f"rank {place + 1} sent {sent} gradients, {self._applied[place]} were applied: MPI has lost or doubled "
-                "some, this run does not count"
-            )
 
     def synchronize(self) -> None:
         """Serve until every worker has synchronized, and give all ranks the weights."""

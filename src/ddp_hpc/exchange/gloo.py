@@ -33,8 +33,7 @@ def make(
 ) -> AverageThenStep:
     """Return the exchange; all ranks of `comm` must call.
 
-    Args:
-        wire: how gradients travel, and are added: as they are, or divided by the ranks and rounded to 16 bits; float16
-            has none beyond 65504.
+    `wire` is how gradients travel, and are added: as they are, or divided by the ranks and rounded to 16 bits; float16
+    has none beyond 65504.
     """
     return all_reduce(replica, comm, timers, make_optimizer, "gloo", wire)

@@ -8,8 +8,9 @@ from mpi4py import MPI
 from ddp_hpc.config.catalog import PositiveInt
 from ddp_hpc.config.errors import LaunchError
 from ddp_hpc.exchange import _torch_distributed
+from ddp_hpc.exchange._average import AverageThenStep
 from ddp_hpc.exchange._pinned import PinnedPieces
-from ddp_hpc.exchange._protocol import MakeOptimizer
+from ddp_hpc.exchange._protocol import Exchange, MakeOptimizer
 from ddp_hpc.exchange._shared_window import NoRoomError, SharedModel, mean_of, share
 from ddp_hpc.exchange.ring import make_inbox, ring_allreduce
 from ddp_hpc.exchange.shared_memory import SharedMemory
@@ -51,10 +52,6 @@ class ThroughSharedMemory:
 
     What is divided is the sum over all ranks, by their number, so groups may differ in size. As in `shared_memory`
     there is one model per group, and each rank keeps the optimiser's state of its part only.
-
-    Args:
-        replica, timers, make_optimizer: as of every exchange.
-        groups: of ranks that share memory.
     """
 
     def __init__(self, replica: Replica, groups: Groups, timers: Timers, make_optimizer: MakeOptimizer) -> None:
@@ -62,14 +59,14 @@ class ThroughSharedMemory:
         self._groups, self._group, self._leaders, self._timers = groups, group, leaders, timers
         self._model = SharedModel(replica, group, node)
         try:
-            self._sums = share(group, len(replica.weights), replica.weights.dtype, ranks=1, node=node)
+            self._window, (sums,) = share(group, len(replica.weights), replica.weights.dtype, ranks=1, node=node)
         except NoRoomError:
             self._model.close()
             raise
-        sums = self._sums.rows[0]
-        self._inbox = make_inbox(sums.numpy(), leaders.size) if group.rank == 0 else None
+        self._sums = sums.numpy()
+        self._inbox = make_inbox(self._sums, leaders.size) if group.rank == 0 else None
         self._work = [
-            (part, sums[part].numpy(), make_optimizer(replica.weights[part], sums[part])) for part in self._model.mine
+            (part, self._sums[part], make_optimizer(replica.weights[part], sums[part])) for part in self._model.mine
         ]
 
     def update(self) -> None:
@@ -81,7 +78,7 @@ class ThroughSharedMemory:
             mean_of(self._model.gradients, part, total, divisor=1)
         group.Barrier()
         if group.rank == 0:
-            ring_allreduce(self._sums.rows[0].numpy(), self._leaders, inbox=self._inbox)
+            ring_allreduce(self._sums, self._leaders, inbox=self._inbox)
         group.Barrier()
         timers.mark("exchange_exposed_s")
         for _, total, optimizer in self._work:
@@ -96,72 +93,46 @@ class ThroughSharedMemory:
         """Move weights and gradients to memory of their own; give the shared memory and communicators back."""
         self._work.clear()
         self._model.close()
-        self._sums.free()
+        self._window.Free()
         self._groups.free()
 
 
-class ThroughLibrary:
-    """A library sums the gradients of a group on its leader; the leaders sum the groups' sums, and share them out.
+def through_library(
+    replica: Replica, groups: Groups, timers: Timers, make_optimizer: MakeOptimizer, backend: str
+) -> AverageThenStep:
+    """Return the exchange in which a library sums a group's gradients on its leader, and leaders sum the groups' sums.
 
     Every rank keeps a model of its own and updates it. A GPU's sum goes through pinned host memory for the ring.
-
-    Args:
-        replica, timers, make_optimizer: as of every exchange.
-        groups: of ranks that `backend` connects.
-        backend: of torch.distributed.
     """
+    gradients, group = replica.gradients, groups.group
+    _torch_distributed.start(backend, group)
+    staged = PinnedPieces(gradients) if group.rank == 0 else None
+    inbox = make_inbox(staged.array, groups.leaders.size) if staged else None
 
-    def __init__(
-        self, replica: Replica, groups: Groups, timers: Timers, make_optimizer: MakeOptimizer, backend: str
-    ) -> None:
-        group, leaders, _, self._world_size = groups
-        self._groups, self._group, self._leaders, self._timers = groups, group, leaders, timers
-        _torch_distributed.start(backend, group)
-        self._gradients = replica.gradients
-        self._optimizer = make_optimizer(replica.weights, replica.gradients)
-        if group.rank == 0:
-            self._staged = PinnedPieces(replica.gradients)
-            self._inbox = make_inbox(self._staged.array, leaders.size)
-
-    def update(self) -> None:
-        """Go from fresh gradients to the next weights."""
-        timers, gradients = self._timers, self._gradients
+    def average() -> None:
         if not gradients.is_cuda:  # there, nothing has waited for it yet
             timers.arrived()
         dist.reduce(gradients, dst=0)
-        if self._group.rank == 0:
-            for piece in self._staged.in_pieces(NoTimers()):
-                ring_allreduce(piece, self._leaders, self._world_size, self._inbox)
+        if staged:
+            for piece in staged.in_pieces(NoTimers()):
+                ring_allreduce(piece, groups.leaders, groups.world_size, inbox)
         dist.broadcast(gradients, src=0)
-        timers.mark("exchange_exposed_s")
-        self._optimizer.step()
-        timers.mark("update_s")
 
-    def close(self) -> None:
-        """Leave the group; give the communicators back."""
-        _torch_distributed.stop(self._group)
-        self._groups.free()
+    def close() -> None:
+        _torch_distributed.stop(group)
+        groups.free()
+
+    return AverageThenStep(replica, timers, make_optimizer, average, close=close)
 
 
 def check_groups(places: list[tuple[int, int]], ranks_per_group: int) -> None:
-    """Refuse groups whose ranks do not share memory.
-
-    Args:
-        places: by rank, the numbers of its group and of its node.
-        ranks_per_group: as given.
-
-    Raises:
-        LaunchError: naming the group, and the number that works.
-    """
-    nodes: dict[int, set[int]] = {}
-    for group, node in places:
-        nodes.setdefault(group, set()).add(node)
-    for group, found in nodes.items():
-        if len(found) > 1:
-            ranks = [rank for rank, (other, _) in enumerate(places) if other == group]
+    """Refuse groups whose ranks do not share memory; `places` are, by rank, the numbers of its group and of its node."""
+    for group in {group for group, _ in places}:
+        ranks = [rank for rank, (other, _) in enumerate(places) if other == group]
+        if (nodes := len({places[rank][1] for rank in ranks})) > 1:
             raise LaunchError(
                 f"ranks_per_group={ranks_per_group}: ranks {ranks[0]} to {ranks[-1]} would form a group, but sit on "
-                f"{len(found)} nodes, and a group shares memory: give a number that divides the ranks of each node "
+                f"{nodes} nodes, and a group shares memory: give a number that divides the ranks of each node "
                 "and place neighbouring ranks on one node, or leave it out: then each node is a group"
             )
 
@@ -174,11 +145,10 @@ def make(
     *,
     ranks_per_group: PositiveInt | None = None,
     within: Literal["shared_memory", "gloo", "nccl"] | None = None,
-) -> ThroughSharedMemory | ThroughLibrary | SharedMemory:
+) -> Exchange:
     """Return the exchange, `shared_memory` if one group shares memory; all ranks of `comm` must call.
 
     Args:
-        replica, comm, timers, make_optimizer: as of every exchange.
         ranks_per_group: so many neighbouring ranks form a group, e.g. those of a socket, the last ones perhaps a
             smaller one; None: all ranks of a node.
         within: how gradients are summed in a group; None: in shared memory on CPUs, by NCCL on GPUs.
@@ -205,4 +175,4 @@ def make(
     groups = Groups(group, leaders, node, comm.size)
     if how == "shared_memory":
         return ThroughSharedMemory(replica, groups, timers, make_optimizer)
-    return ThroughLibrary(replica, groups, timers, make_optimizer, how)
+    return through_library(replica, groups, timers, make_optimizer, how)

@@ -29,17 +29,18 @@ class Hogwild:
     Two ranks that write the same number at the same time may lose one of the two updates, and a rank may compute with a
     model of which a part is newer than the rest: as in the paper, which shows that this is harmless where gradients
     are sparse. Those of dense networks are not, so what it costs there is to be measured. The optimiser's state
-    (momentum, moments, number of steps) is each rank's own.
+    (momentum, moments, number of steps) is each rank's own. Every gradient is a step, so n ranks take n times as many
+    as one, and want a smaller learning rate.
 
     Source: Niu, Recht, Re and Wright, arXiv:1106.5730.
     """
 
     def __init__(self, replica: Replica, comm: MPI.Intracomm, timers: Timers, make_optimizer: MakeOptimizer) -> None:
         self._replica, self._comm, self._timers = replica, comm, timers
-        self._weights = share(comm, len(replica.weights), replica.weights.dtype, ranks=1)
-        self._counters = share(comm, 1, torch.int64)  # each written by its rank only, in a cache line of its own
-        self._steps = self._counters.rows.numpy()[:, 0]
-        replica.move(weights=self._weights.rows[0])
+        shared, weights = share(comm, len(replica.weights), replica.weights.dtype, ranks=1)
+        counters, steps = share(comm, 1, torch.int64)  # each written by its rank only, in a cache line of its own
+        self._windows, self._steps = (counters, shared), steps.numpy()[:, 0]
+        replica.move(weights=weights[0])
         self._optimizer = make_optimizer(replica.weights, replica.gradients)
         self._gradients, self._staleness, self._staleness_max = 0, 0, 0  # since training began or went on
         self._synchronized = False
@@ -83,16 +84,8 @@ class Hogwild:
         make_private(self._replica)
         del self._steps, self._optimizer
         self._comm.Barrier()  # all have their copies
-        self._counters.free()
-        self._weights.free()
+        for window in self._windows:
+            window.Free()
 
 
-def make(replica: Replica, comm: MPI.Intracomm, timers: Timers, make_optimizer: MakeOptimizer) -> Hogwild:
-    """Return the exchange; the ranks of `comm` must sit on one node, and all must call.
-
-    Every gradient is a step, so n ranks take n times as many as one, and want a smaller learning rate.
-
-    Raises:
-        LaunchError: the node has too little shared memory.
-    """
-    return Hogwild(replica, comm, timers, make_optimizer)
+make = Hogwild

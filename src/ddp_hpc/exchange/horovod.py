@@ -25,12 +25,23 @@ THREADS = "multiple"  # a thread of its own calls MPI
 
 
 class Horovod:
-    """Hooks of Horovod send each gradient when the backward pass has computed it; `synchronize` waits for all."""
+    """Hooks of Horovod send each gradient when the backward pass has computed it; `synchronize` waits for all.
 
-    def __init__(
-        self, horovod: Any, replica: Replica, comm: MPI.Intracomm, timers: Timers, make_optimizer: MakeOptimizer
-    ) -> None:
-        self._horovod, self._timers, self._on_cpu = horovod, timers, not replica.weights.is_cuda
+    Whether Horovod is there is seen only now: planning may happen on another machine than training.
+
+    Source: Sergeev and Del Balso, Horovod, arXiv:1802.05799 (2018).
+    """
+
+    def __init__(self, replica: Replica, comm: MPI.Intracomm, timers: Timers, make_optimizer: MakeOptimizer) -> None:
+        try:
+            horovod = import_module("horovod.torch")
+        except ImportError as error:
+            raise LaunchError(
+                f"exchange 'horovod' needs the package horovod, built with MPI for torch {torch.__version__} ({error}): "
+                "install it (HOROVOD_WITH_MPI=1 HOROVOD_WITH_PYTORCH=1 pip install horovod), or take torch_ddp, nccl, "
+                "mpi_allreduce or ring"
+            ) from None
+        self._timers, self._on_cpu = timers, not replica.weights.is_cuda
         horovod.init(comm)
         named = [(name, weights) for name, weights in replica.model.named_parameters() if weights.requires_grad]
         self._distributed: Any = None
@@ -41,6 +52,7 @@ class Horovod:
 
         self._optimizer = make_optimizer.of_torch([weights for _, weights in named], fused=False, wrap=distributed)
         replica.wrap(replica.model)
+        self.close = horovod.shutdown  # ends its thread
 
     def update(self) -> None:
         """Wait for the mean gradients, then take the optimiser's step."""
@@ -52,27 +64,5 @@ class Horovod:
             self._optimizer.step()
         self._timers.mark("update_s")
 
-    def close(self) -> None:
-        """End Horovod's thread."""
-        self._horovod.shutdown()
 
-
-def make(replica: Replica, comm: MPI.Intracomm, timers: Timers, make_optimizer: MakeOptimizer) -> Horovod:
-    """Return the exchange; all ranks of `comm` must call.
-
-    Whether Horovod is there is seen only now: planning may happen on another machine than training.
-
-    Raises:
-        LaunchError: Horovod is not installed, or not for this torch.
-
-    Source: Sergeev and Del Balso, Horovod, arXiv:1802.05799 (2018).
-    """
-    try:
-        horovod = import_module("horovod.torch")
-    except ImportError as error:
-        raise LaunchError(
-            f"exchange 'horovod' needs the package horovod, built with MPI for torch {torch.__version__} ({error}): "
-            "install it (HOROVOD_WITH_MPI=1 HOROVOD_WITH_PYTORCH=1 pip install horovod), or take torch_ddp, nccl, "
-            "mpi_allreduce or ring"
-        ) from None
-    return Horovod(horovod, replica, comm, timers, make_optimizer)
+make = Horovod

@@ -34,10 +34,5 @@ def make(
     *,
     wire: Literal["full", "float16", "bfloat16"] = "full",
 ) -> AverageThenStep:
-    """Return the exchange; all ranks of `comm` must call.
-
-    Args:
-        wire: how gradients travel, and are added: as they are, or divided by the ranks and rounded to 16 bits; float16
-            has none beyond 65504.
-    """
+    """Return the exchange; all ranks of `comm` must call. `wire`: as of `gloo`."""
     return all_reduce(replica, comm, timers, make_optimizer, "nccl", wire)

@@ -2,7 +2,7 @@
 
 from mpi4py import MPI
 
-from ddp_hpc.exchange._protocol import MakeOptimizer, Timers
+from ddp_hpc.exchange._protocol import Exchange, MakeOptimizer, Timers
 from ddp_hpc.models._replica import Replica
 
 SCHEME = "one device"
@@ -19,10 +19,10 @@ GRADIENT_PATH = "none"
 MAX_WORLD_SIZE = 1
 
 
-class Alone:
-    """The optimiser's step and nothing else."""
+class Alone(Exchange):
+    """The optimiser's step and nothing else; `comm` is not used."""
 
-    def __init__(self, replica: Replica, timers: Timers, make_optimizer: MakeOptimizer) -> None:
+    def __init__(self, replica: Replica, comm: MPI.Intracomm, timers: Timers, make_optimizer: MakeOptimizer) -> None:
         self._optimizer = make_optimizer(replica.weights, replica.gradients)
         self._timers = timers
 
@@ -31,10 +31,5 @@ class Alone:
         self._optimizer.step()
         self._timers.mark("update_s")
 
-    def close(self) -> None:
-        """Nothing is held."""
 
-
-def make(replica: Replica, comm: MPI.Intracomm, timers: Timers, make_optimizer: MakeOptimizer) -> Alone:
-    """Return the exchange of one rank; `comm` is not used."""
-    return Alone(replica, timers, make_optimizer)
+make = Alone

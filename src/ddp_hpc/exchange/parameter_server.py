@@ -1,5 +1,6 @@
 """Rank 0 serves beside computing: it gathers all gradients, averages them, steps, and broadcasts the weights."""
 
+from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
@@ -9,7 +10,7 @@ from torch import Tensor
 from ddp_hpc.config.catalog import Share
 from ddp_hpc.exchange._compression import Compression, make_wire
 from ddp_hpc.exchange._pinned import Pinned, when_ready
-from ddp_hpc.exchange._protocol import MakeOptimizer, Timers
+from ddp_hpc.exchange._protocol import Exchange, MakeOptimizer, Timers
 from ddp_hpc.exchange._server import GRADIENTS, Collector, send
 from ddp_hpc.models._replica import Replica
 
@@ -34,6 +35,7 @@ class Gather:
     def __init__(self, gradients: Tensor, comm: MPI.Intracomm) -> None:
         self._gradients, self._comm = Pinned(gradients), comm
         self._collector = Collector(self._gradients.array, comm) if comm.rank == 0 else None
+        self.state: Callable[[], list[Tensor]] = list  # nothing is kept
 
     def send(self) -> None:
         """Send this rank's gradients."""
@@ -48,10 +50,6 @@ class Gather:
         self._collector.mean(timers)
         self._gradients.push()
 
-    def state(self) -> list[Tensor]:
-        """Nothing is kept."""
-        return []
-
 
 class CompressedGather:
     """Gradients go to rank 0 in fewer bytes, except its own, which go nowhere."""
@@ -61,6 +59,7 @@ class CompressedGather:
         self._wire = make_wire(compression, gradients, kept)
         senders = comm.size - 1 if comm.rank == 0 else 0
         self._room = np.empty((senders, self._wire.bytes_per_message), np.uint8)
+        self.state = self._wire.state
 
     def send(self) -> None:
         """Send this rank's gradients."""
@@ -77,16 +76,17 @@ class CompressedGather:
         self._gradients /= self._comm.size
         timers.mark("exchange_exposed_s", "average_s")
 
-    def state(self) -> list[Tensor]:
-        """Return what has not been sent yet."""
-        return self._wire.state()
 
-
-class ParameterServer:
+class ParameterServer(Exchange):
     """The scheme of SHM-Learn-Dist (Biswas, 2017), section 6, steps 3 to 6, with the three times that it publishes.
 
     All goes through rank 0, which takes in (n-1) times the gradients. What it waits for counts as gathering; elsewhere
-    gathering is sending, and distributing is to wait for the weights and to receive them.
+    gathering is sending, and distributing is to wait for the weights and to receive them. What lies on a GPU goes
+    through pinned host memory.
+
+    Args:
+        compression: how gradients are sent, which must have more than two bytes each; weights go out in full.
+        kept: which part of the gradients `top_k` sends in a step.
     """
 
     def __init__(
@@ -95,10 +95,16 @@ class ParameterServer:
         comm: MPI.Intracomm,
         timers: Timers,
         make_optimizer: MakeOptimizer,
-        gradients: Gather | CompressedGather,
+        *,
+        compression: Literal["none", "float16", "bfloat16", "top_k"] = "none",
+        kept: Share = 0.01,
     ) -> None:
         self._replica, self._comm, self._timers = replica, comm, timers
-        self._weights, self._gradients = Pinned(replica.weights), gradients
+        self._weights, gradients = Pinned(replica.weights), replica.gradients
+        self._gradients = (
+            Gather(gradients, comm) if compression == "none" else CompressedGather(gradients, comm, compression, kept)
+        )
+        self.state = self._gradients.state
         if comm.rank == 0:
             self._optimizer = make_optimizer(replica.weights, replica.gradients)
 
@@ -119,33 +125,5 @@ class ParameterServer:
             self._weights.push()
         self._timers.mark("exchange_exposed_s", "distribute_s")
 
-    def state(self) -> list[Tensor]:
-        """Return what compression keeps for later."""
-        return self._gradients.state()
 
-    def close(self) -> None:
-        """Nothing is held."""
-
-
-def make(
-    replica: Replica,
-    comm: MPI.Intracomm,
-    timers: Timers,
-    make_optimizer: MakeOptimizer,
-    *,
-    compression: Literal["none", "float16", "bfloat16", "top_k"] = "none",
-    kept: Share = 0.01,
-) -> ParameterServer:
-    """Return the exchange; all ranks of `comm` must call. What lies on a GPU goes through pinned host memory.
-
-    Args:
-        replica, comm, timers, make_optimizer: as of every exchange.
-        compression: how gradients are sent; weights go out in full.
-        kept: which part of the gradients `top_k` sends in a step.
-
-    Raises:
-        ValueError: gradients that have two bytes each already.
-    """
-    gradients = replica.gradients
-    how = Gather(gradients, comm) if compression == "none" else CompressedGather(gradients, comm, compression, kept)
-    return ParameterServer(replica, comm, timers, make_optimizer, how)
+make = ParameterServer

@@ -33,8 +33,6 @@ CHUNK_BYTES = 1 << 20
 
 
 Step = tuple[NDArray[Any], NDArray[Any]]  # what to send to the right, and where to receive from the left
-
-
 Flat = TypeVar("Flat", NDArray[Any], Tensor)
 
 
@@ -95,9 +93,6 @@ def ring_allreduce(
     """Sum `buffer` over the ranks of `comm` and divide by `divisor`, in place; see `ring`.
 
     Whoever calls often gives the same `inbox`, of `make_inbox`: receiving in memory never touched before is slow.
-
-    Raises:
-        ValueError: `buffer` is not 1-D and contiguous.
     """
     if buffer.ndim != 1 or not buffer.flags.c_contiguous:
         raise ValueError(f"need a flat buffer, got shape {buffer.shape}, strides {buffer.strides}")
@@ -109,17 +104,12 @@ def ring_allreduce(
 
 
 def ring_average(buffer: Tensor, comm: MPI.Intracomm, inbox: Tensor | None = None) -> None:
-    """Average a flat tensor over the ranks of `comm`, in place, where it lies; `inbox`: see `make_device_inbox`."""
-    inbox = make_device_inbox(buffer, comm.size) if inbox is None else inbox
+    """Average a flat tensor over the ranks of `comm`, in place, where it lies, as a whole; `inbox`: as of `ring`."""
+    inbox = buffer.new_empty(-(-len(buffer) // comm.size)) if inbox is None else inbox
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     for outgoing, incoming in ring(buffer, comm.rank, comm.size, inbox, divisor=comm.size):
         when_ready(outgoing)  # what it was added to has only been queued, as have the readers of `incoming`
         comm.Sendrecv(outgoing, right, 0, incoming, left, 0)
-
-
-def make_device_inbox(buffer: Tensor, n: int) -> Tensor:
-    """Return room, where `buffer` lies, for what arrives in a step of its ring of n ranks; it goes round as a whole."""
-    return buffer.new_empty(-(-len(buffer) // n))
 
 
 def in_host_memory(replica: Replica, comm: MPI.Intracomm, timers: Timers) -> Average:
@@ -149,8 +139,8 @@ def make(
             CUDA-aware; that is tried before the training starts.
     """
     if gpu_path == "direct":
-        one_ring = partial(ring_average, inbox=make_device_inbox(replica.gradients, comm.size))
-        average = where_they_lie(replica, comm, timers, one_ring)
+        inbox = replica.gradients.new_empty(-(-len(replica.gradients) // comm.size))
+        average = where_they_lie(replica, comm, timers, partial(ring_average, inbox=inbox))
     else:
         average = in_host_memory(replica, comm, timers)
     return AverageThenStep(replica, timers, make_optimizer, average)

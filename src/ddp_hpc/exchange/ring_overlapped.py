@@ -32,6 +32,7 @@ class Bucket:
     def __init__(self, spans: list[Span], gradients: PinnedPieces, number: int, comm: MPI.Intracomm) -> None:
         self.parameters = [span.parameter for span in spans]
         self._gradients, self._number, self._comm = gradients, number, comm
+        self._right, self._left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
         self._inbox = make_inbox(gradients.pieces[number], comm.size)
         self._ring: Iterator[Step] = iter(())
         self._requests: list[MPI.Request] = []
@@ -56,20 +57,16 @@ class Bucket:
             self._gradients.ready(self._number)
         elif not self._gradients.is_ready(self._number):
             return
+        comm, tag = self._comm, self._number
         while not self.done and self._complete(wait):
-            self._requests, wait = self._next_step(), False
-            self.done = not self._requests
+            wait = False
+            if step := next(self._ring, None):
+                outgoing, incoming = step
+                self._requests = [comm.Irecv(incoming, self._left, tag), comm.Isend(outgoing, self._right, tag)]
+            else:
+                self.done = True
         if self.done:
             self._gradients.give_back(self._number)
-
-    def _next_step(self) -> list[MPI.Request]:
-        """Start the messages of the ring's next step and return them; none, if it is through."""
-        step = next(self._ring, None)
-        if step is None:
-            return []
-        outgoing, incoming = step
-        right, left = (self._comm.rank + 1) % self._comm.size, (self._comm.rank - 1) % self._comm.size
-        return [self._comm.Irecv(incoming, left, self._number), self._comm.Isend(outgoing, right, self._number)]
 
     def _complete(self, wait: bool) -> bool:
         if wait:
@@ -81,14 +78,24 @@ class RingOverlapped:
     """A bucket starts when its last gradient is there; hooks of the later ones drive it, and `update` the rest of it.
 
     No thread: it would share its core with the backward pass. Messages of a bucket carry its number as their tag, so
-    ranks need not start them in the same order, and sums do not depend on it.
+    ranks need not start them in the same order, and sums do not depend on it. GPU gradients go through pinned host
+    memory.
+
+    Args:
+        bucket_mb: how much goes round together at least, in MB (1e6 bytes), but for the last.
     """
 
     def __init__(
-        self, replica: Replica, comm: MPI.Intracomm, timers: Timers, make_optimizer: MakeOptimizer, bucket_bytes: float
+        self,
+        replica: Replica,
+        comm: MPI.Intracomm,
+        timers: Timers,
+        make_optimizer: MakeOptimizer,
+        *,
+        bucket_mb: Megabytes = 4.0,
     ) -> None:
         self._replica, self._timers, gradients = replica, timers, replica.gradients
-        filled = in_buckets(replica.spans, bucket_bytes, gradients.element_size())
+        filled = in_buckets(replica.spans, 1e6 * bucket_mb, gradients.element_size())
         starts = [spans[-1].start for spans in filled]
         bounds = [slice(start, end) for start, end in zip(starts, [len(gradients), *starts], strict=False)]
         self._gradients = PinnedPieces(gradients, bounds, one_stream=True)
@@ -116,17 +123,13 @@ class RingOverlapped:
                 )
             bucket.missing -= 1
             if bucket.missing == 0:
-                self._start(bucket)
+                bucket.start()
+                self._took_off = self._took_off if self._flying else perf_counter()
+                self._flying.append(bucket)
             if self._hooks_call_mpi:
                 self._advance()
 
         return arrived
-
-    def _start(self, bucket: Bucket) -> None:
-        bucket.start()
-        if not self._flying:
-            self._took_off = perf_counter()
-        self._flying.append(bucket)
 
     def _advance(self) -> None:
         """Bring all buckets on that are in flight; without waiting."""
@@ -175,12 +178,4 @@ def in_buckets(spans: list[Span], bucket_bytes: float, bytes_per_element: int) -
     return buckets
 
 
-def make(
-    replica: Replica, comm: MPI.Intracomm, timers: Timers, make_optimizer: MakeOptimizer, *, bucket_mb: Megabytes = 4.0
-) -> RingOverlapped:
-    """Return the exchange; all ranks of `comm` must call. GPU gradients go through pinned host memory.
-
-    Args:
-        bucket_mb: how much goes round together at least, in MB (1e6 bytes), but for the last.
-    """
-    return RingOverlapped(replica, comm, timers, make_optimizer, 1e6 * bucket_mb)
+make = RingOverlapped

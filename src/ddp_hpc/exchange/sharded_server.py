@@ -4,7 +4,7 @@ from mpi4py import MPI
 
 from ddp_hpc.config.catalog import PositiveInt
 from ddp_hpc.exchange._pinned import Pinned, when_ready
-from ddp_hpc.exchange._protocol import MakeOptimizer, Timers
+from ddp_hpc.exchange._protocol import Exchange, MakeOptimizer, Timers
 from ddp_hpc.exchange._server import WEIGHTS, Collector, parts, send, serving_ranks
 from ddp_hpc.models._replica import Replica
 
@@ -23,18 +23,29 @@ COST_OPTIONS = ("servers",)
 UP_TO_WORLD_SIZE = ("servers",)
 
 
-class ShardedServer:
+class ShardedServer(Exchange):
     """As `parameter_server`, by so many servers; each keeps the optimiser's state of its own part only.
 
-    Source: the multiple parameter servers of Li et al., OSDI 2014, with ranks that compute as servers. With a server on
-    every rank, each rank sends 2 (n-1)/n of the buffer, as in a ring, but in one step each way.
+    With a server on every rank, each rank sends 2 (n-1)/n of the buffer, as in a ring, but in one step each way.
+
+    Args:
+        servers: so many ranks serve, every k-th; None: every rank.
+
+    Source: the multiple parameter servers of Li et al., OSDI 2014, with ranks that compute as servers.
     """
 
     def __init__(
-        self, replica: Replica, comm: MPI.Intracomm, timers: Timers, make_optimizer: MakeOptimizer, servers: int
+        self,
+        replica: Replica,
+        comm: MPI.Intracomm,
+        timers: Timers,
+        make_optimizer: MakeOptimizer,
+        *,
+        servers: PositiveInt | None = None,
     ) -> None:
         self._replica, self._comm, self._timers = replica, comm, timers
         self._weights, self._gradients = Pinned(replica.weights), Pinned(replica.gradients)
+        servers = servers or comm.size
         shards = zip(serving_ranks(comm.size, servers), parts(len(replica.weights), servers), strict=True)
         self._shards = {rank: part for rank, part in shards if part.start < part.stop}  # an empty one needs no server
         self._own = self._shards.pop(comm.rank, None)
@@ -71,22 +82,5 @@ class ShardedServer:
         others = (rank for rank in range(self._comm.size) if rank != self._comm.rank)
         return [self._comm.Isend(self._weights.array[own], rank, WEIGHTS) for rank in others]
 
-    def close(self) -> None:
-        """Nothing is held."""
 
-
-def make(
-    replica: Replica,
-    comm: MPI.Intracomm,
-    timers: Timers,
-    make_optimizer: MakeOptimizer,
-    *,
-    servers: PositiveInt | None = None,
-) -> ShardedServer:
-    """Return the exchange; all ranks of `comm` must call. What lies on a GPU goes through pinned host memory.
-
-    Args:
-        replica, comm, timers, make_optimizer: as of every exchange.
-        servers: so many ranks serve, every k-th; None: every rank.
-    """
-    return ShardedServer(replica, comm, timers, make_optimizer, servers or comm.size)
+make = ShardedServer

@@ -57,10 +57,4 @@ class SharedMemory:
         self._model.close()
 
 
-def make(replica: Replica, comm: MPI.Intracomm, timers: Timers, make_optimizer: MakeOptimizer) -> SharedMemory:
-    """Return the exchange; the ranks of `comm` must sit on one node, and all must call.
-
-    Raises:
-        LaunchError: the node has too little shared memory.
-    """
-    return SharedMemory(replica, comm, timers, make_optimizer)
+make = SharedMemory

@@ -28,7 +28,16 @@ ONE_GPU_EACH = True
 
 
 class TorchDdp:
-    """DDP wraps the model and exchanges in the backward pass, bucket by bucket; a `torch.optim` optimiser steps."""
+    """DDP wraps the model and exchanges in the backward pass, bucket by bucket; a `torch.optim` optimiser steps.
+
+    Args:
+        tuned: as its documentation advises for models that never change: static graph, gradients as views of the
+            buckets, a fused optimiser.
+        find_unused_parameters: some parameters may have no gradient in some step on some rank.
+        bucket_mb: MB (1e6 bytes) of a bucket; None: torch's own, 25 MiB, the first 1 MiB.
+
+    Source: Li et al., PyTorch Distributed, VLDB 13(12), 2020.
+    """
 
     def __init__(
         self,
@@ -37,9 +46,9 @@ class TorchDdp:
         timers: Timers,
         make_optimizer: MakeOptimizer,
         *,
-        tuned: bool,
-        find_unused_parameters: bool,
-        bucket_mb: float | None,
+        tuned: bool = False,
+        find_unused_parameters: bool = False,
+        bucket_mb: Megabytes | None = None,
     ) -> None:
         device = replica.weights.device
         group.start("nccl" if device.type == "cuda" else "gloo", comm)
@@ -82,25 +91,4 @@ class TorchDdp:
         group.stop(self._comm)
 
 
-def make(
-    replica: Replica,
-    comm: MPI.Intracomm,
-    timers: Timers,
-    make_optimizer: MakeOptimizer,
-    *,
-    tuned: bool = False,
-    find_unused_parameters: bool = False,
-    bucket_mb: Megabytes | None = None,
-) -> TorchDdp:
-    """Return the exchange; all ranks of `comm` must call.
-
-    Args:
-        tuned: as its documentation advises for models that never change: static graph, gradients as views of the
-            buckets, a fused optimiser.
-        find_unused_parameters: some parameters may have no gradient in some step on some rank.
-        bucket_mb: MB (1e6 bytes) of a bucket; None: torch's own, 25 MiB, the first 1 MiB.
-
-    Source: Li et al., PyTorch Distributed, VLDB 13(12), 2020.
-    """
-    options = {"tuned": tuned, "find_unused_parameters": find_unused_parameters}
-    return TorchDdp(replica, comm, timers, make_optimizer, bucket_mb=bucket_mb, **options)
+make = TorchDdp

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ddp_hpc.config.catalog import PositiveInt
 from ddp_hpc.exchange._pinned import Pinned, when_ready
-from ddp_hpc.exchange._protocol import MakeOptimizer, Timers
+from ddp_hpc.exchange._protocol import Exchange, MakeOptimizer, Timers
 from ddp_hpc.models._replica import Replica
 
 SCHEME = "weight averaging"
@@ -24,14 +24,26 @@ COST_OPTIONS = ("period",)
 INDEPENDENT_INITIALIZATION = {"different_starts": (True,)}
 
 
-class WeightAverage:
+class WeightAverage(Exchange):
     """w <- mean over ranks of (w_i - learning rate x g_i): Biswas, SHM-Learn-Dist (2017), equation 2.2.
 
     With SGD, momentum or not, and `period` 1 that is gradient averaging, from the mean of the weights at the start.
+    GPU weights go through pinned host memory.
+
+    Args:
+        period: the weights are averaged after so many steps of each rank; above 1, ranks differ in between.
+        different_starts: the ranks draw different weights to start from, which `components.assemble` sees to.
     """
 
     def __init__(
-        self, replica: Replica, comm: MPI.Intracomm, timers: Timers, make_optimizer: MakeOptimizer, period: int
+        self,
+        replica: Replica,
+        comm: MPI.Intracomm,
+        timers: Timers,
+        make_optimizer: MakeOptimizer,
+        *,
+        period: PositiveInt = 1,
+        different_starts: bool = False,
     ) -> None:
         self._replica, self._comm, self._timers, self._period = replica, comm, timers, period
         self._weights = Pinned(replica.weights)
@@ -60,24 +72,5 @@ class WeightAverage:
         """Return the number of steps, which says when to average."""
         return [self._steps]
 
-    def close(self) -> None:
-        """Nothing is held."""
 
-
-def make(
-    replica: Replica,
-    comm: MPI.Intracomm,
-    timers: Timers,
-    make_optimizer: MakeOptimizer,
-    *,
-    period: PositiveInt = 1,
-    different_starts: bool = False,
-) -> WeightAverage:
-    """Return the exchange; all ranks of `comm` must call. GPU weights go through pinned host memory.
-
-    Args:
-        replica, comm, timers, make_optimizer: as of every exchange.
-        period: the weights are averaged after so many steps of each rank; above 1, ranks differ in between.
-        different_starts: the ranks draw different weights to start from, which `components.assemble` sees to.
-    """
-    return WeightAverage(replica, comm, timers, make_optimizer, period)
+make = WeightAverage
