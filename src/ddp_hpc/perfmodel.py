@@ -167,8 +167,8 @@ def cost(formula: str, size: float, world_size: int, *, hosts: int | None = None
         size: bytes of the gradients, which are as many as of the weights.
         world_size: ranks.
         hosts: nodes, with equally many ranks each; None: one.
-        options: `servers` of sharded_server, None: every rank; `ranks_per_group` of hierarchical, None: those of a node;
-            `period` of periodic_allreduce.
+        options: `servers` of sharded_server, None: every rank; `ranks_per_group` of hierarchical, None: those of a
+            node; `period` of periodic_allreduce.
 
     Raises:
         ValueError: no such formula, sizes or options that cannot be.

@@ -133,9 +133,8 @@ def test_each_way_of_a_layer_gives_what_autograd_gives_of_linear(way, shape):
         torch.testing.assert_close(one.backward(layer), tuple(gradients))
 
 
-def test_a_layer_is_timed_each_way_and_the_ratios_are_within_a_round(tmp_path):
-    said = []
-    rows = folded_bias.measure([folded_bias.shape_of("8x6x4")], "cpu", "float32", 2, tmp_path, said.append)
+def test_a_layer_is_timed_each_way_and_the_ratios_are_within_a_round(tmp_path, capsys):
+    rows = folded_bias.measure([folded_bias.shape_of("8x6x4")], "cpu", "float32", 2, tmp_path)
 
     assert pq.read_table(tmp_path / "realign.parquet").to_pylist() == rows
     assert pq.read_schema(tmp_path / "realign.parquet").equals(folded_bias.REALIGN)
@@ -150,7 +149,7 @@ def test_a_layer_is_timed_each_way_and_the_ratios_are_within_a_round(tmp_path):
     own = [row for row in rows if row["way"] == folded_bias.YARDSTICKS[row["part"]]]
     assert [(row["times_as_fast_least"], row["times_as_fast_largest"]) for row in own] == [(1, 1)] * 3
     assert [line["layer"] for line in folded_bias.on_screen(rows)] == ["8x6x4"] * 3
-    assert said == ["8x6x4, 2 rounds"]
+    assert capsys.readouterr().err == "timing 8x6x4, 2 rounds\n"
 
 
 @pytest.mark.parametrize("wrong", ["8x6", "8x6x0", "axbxc", "8x6x4x2", ""])

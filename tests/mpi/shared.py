@@ -192,7 +192,7 @@ def test_a_sweep_goes_on_without_what_has_too_little_shared_memory(comm, monkeyp
     specs = [given.canonical for given in sweep_of.runnable(two, comm.size)[0]]
     asked = {"sizes": [4096, 262_144], "rounds": 2, "least_s": 1e-4, "specs": specs}
     if comm.rank == 0:
-        (folder / "sweep.json").write_text(json.dumps(asked))
+        (folder / "asked.json").write_text(json.dumps(asked))
     comm.Barrier()
     monkeypatch.setattr(_shared_window, "_free_bytes", lambda: 100_000)
     sweep.main(folder)

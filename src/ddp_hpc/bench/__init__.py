@@ -1,6 +1,5 @@
 """`ddp-hpc bench`: what planning, the workflow, exchanges, meters and folded biases cost on this machine."""
 
-import sys
 from argparse import Namespace
 
 from ddp_hpc.system.terminal import write_rows
@@ -15,7 +14,7 @@ def _exchange(options: Namespace) -> int:
     from ddp_hpc.bench import exchange, sweep_results
 
     sweep = exchange.sweep_of(options.exchanges, options.ranks, options.sizes, options.rounds, options.launcher)
-    rows, fitted = exchange.measure(sweep, options.out, _say)
+    rows, fitted = exchange.measure(sweep, options.out)
     print("microseconds of one exchange, or of one copy: medians over the rounds")
     write_rows(sweep_results.by_size(rows), False)
     print("latency (alpha) per message and bandwidth (beta), fitted; and against MPI in the same rounds")
@@ -27,7 +26,7 @@ def _exchange(options: Namespace) -> int:
 def _meters(options: Namespace) -> int:
     from ddp_hpc.bench import meters
 
-    write_rows(meters.measure(options.ranks, options.rounds, options.steps, options.launcher, _say), False)
+    write_rows(meters.measure(options.ranks, options.rounds, options.steps, options.launcher), False)
     return 0
 
 
@@ -35,7 +34,7 @@ def _realign(options: Namespace) -> int:
     from ddp_hpc.bench import folded_bias
 
     shapes = [folded_bias.shape_of(text) for text in options.shapes] if options.shapes else folded_bias.SHAPES
-    rows = folded_bias.measure(shapes, options.device, options.dtype, options.rounds, options.out, _say)
+    rows = folded_bias.measure(shapes, options.device, options.dtype, options.rounds, options.out)
     print("microseconds, medians over the rounds; and times as fast as addmm (a move: as cat) in the same round")
     write_rows(folded_bias.on_screen(rows), False)
     print(f"{options.out}: realign.parquet, realign.csv")
@@ -47,10 +46,6 @@ def _planning(options: Namespace) -> int:
     from ddp_hpc.runs.project import Project
 
     project = Project.here()
-    write_rows(planning.planning(project, getattr(options, "points", None) or planning.POINTS, _say), False)
-    write_rows(planning.running(project, _say, getattr(options, "runs", None) or planning.RUNS), False)
+    write_rows(planning.planning(project, getattr(options, "points", None) or planning.POINTS), False)
+    write_rows(planning.running(project, getattr(options, "runs", None) or planning.RUNS), False)
     return 0
-
-
-def _say(text: str) -> None:
-    print(f"timing {text}", file=sys.stderr, flush=True)

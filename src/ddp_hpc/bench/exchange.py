@@ -6,62 +6,55 @@ of an exchange. Studies compare them, by samples per second: config/studies/exch
 
 import json
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any, NamedTuple
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from ddp_hpc.bench import figure
 from ddp_hpc.bench.fit import fits
 from ddp_hpc.bench.launch import cpu_spec, run_ranks
 from ddp_hpc.bench.sweep_results import FITS, SWEEP, in_words, rows_of
-from ddp_hpc.bench.timing import Row, write
+from ddp_hpc.bench.timing import Row, say, write
 from ddp_hpc.config import catalog
-from ddp_hpc.config.spec import Component, RunSpec, component_of
+from ddp_hpc.config.grid_checks import field_type
+from ddp_hpc.config.spec import Component, RunSpec
+from ddp_hpc.config.validation import reason
 from ddp_hpc.system.cgroups import memory_bytes
-from ddp_hpc.system.files import read_json, text_of, write_json
+from ddp_hpc.system.files import read_json, text_of
 from ddp_hpc.system.process import usable_cores
 from ddp_hpc.system.terminal import counted
 
 SIZES = tuple(4 ** (power + 1) for power in range(14))  # 4 bytes to 256 MiB
-ROUNDS = 5
 LEAST_S = 0.02  # a sample takes about that long
 COPIES_HELD = 6  # buffers of the largest size that a rank may hold at once: model, gradients, what an exchange keeps
 MEMORY_SHARE = 0.7  # of the free memory that may be used
 
 
-@dataclass(frozen=True)
-class Sweep:
+class Sweep(NamedTuple):
     """What is to be measured."""
 
     exchanges: Sequence[Component]
     ranks: Sequence[int]  # numbers of ranks
-    sizes: Sequence[int] = SIZES  # in bytes, multiples of 4
-    rounds: int = ROUNDS  # how often each is measured
-    launcher: str = "mpiexec"  # starts the ranks, without `-n`; one rank needs none
-    least_s: float = LEAST_S  # that a sample takes about
-
-
-def default_ranks() -> list[int]:
-    """Return 2, 4, 8, ... ranks as far as there are cores; 2 at least."""
-    return [2**power for power in range(1, max(2, usable_cores().bit_length()))]
+    sizes: Sequence[int]  # in bytes, multiples of 4
+    rounds: int  # how often each is measured
+    launcher: str  # starts the ranks, without `-n`; one rank needs none
 
 
 def runnable(exchanges: Sequence[Component], world_size: int) -> tuple[list[RunSpec], dict[str, str]]:
     """Return the specs of those exchanges that can be measured here on so many ranks, and why the others cannot."""
     fit, out = [], {}
     for choice in exchanges:
-        flags = catalog.constants("exchange", choice.name)
+        flags, devices = catalog.constants("exchange", choice.name), catalog.devices(choice.name)
         package = str(flags.get("PACKAGE", ""))
         if flags.get("MAX_WORLD_SIZE") == 1:
             out[str(choice)] = "exchanges nothing"
         elif not flags["SYNCHRONOUS"]:
             out[str(choice)] = "asynchronous: no time of its own; compare it in a study"
-        elif "cpu" not in catalog.devices(choice.name):
-            out[str(choice)] = f"works on {' and '.join(catalog.devices(choice.name))} only"
+        elif "cpu" not in devices:
+            out[str(choice)] = f"works on {' and '.join(devices)} only"
         elif package and find_spec(package) is None:
             out[str(choice)] = f"{package} is not installed"
         else:
@@ -69,7 +62,7 @@ def runnable(exchanges: Sequence[Component], world_size: int) -> tuple[list[RunS
                 spec = {"model": "mlp", "dataset": "digits", "exchange": choice, "world_size": world_size}
                 fit.append(cpu_spec(**spec, batch_size=1, learning_rate=1.0))  # nothing is trained
             except ValidationError as error:
-                out[str(choice)] = str(error.errors()[0]["msg"]).removeprefix("Value error, ")
+                out[str(choice)] = reason(error.errors()[0])
     return fit, out
 
 
@@ -78,16 +71,8 @@ def that_fit(sizes: Sequence[int], world_size: int, free_bytes: int) -> list[int
     return [size for size in sizes if COPIES_HELD * size * world_size <= MEMORY_SHARE * free_bytes]
 
 
-def measure(sweep: Sweep, folder: Path, say: Callable[[str], None]) -> tuple[list[Row], list[Row]]:
-    """Measure, and write sweep.parquet, fits.parquet and the figure exchange_sweep into `folder`.
-
-    Args:
-        sweep: what.
-        folder: is made; what an earlier sweep left there is replaced.
-        say: called with each line of progress, and with what is left out and why.
-
-    Returns:
-        The rows of both files.
+def measure(sweep: Sweep, folder: Path) -> tuple[list[Row], list[Row]]:
+    """Measure, and write sweep.parquet, fits.parquet and the figure exchange_sweep into `folder`; return both's rows.
 
     Raises:
         RuntimeError: a launch failed; says what its ranks said last. What was measured before is written.
@@ -109,10 +94,10 @@ def measure(sweep: Sweep, folder: Path, say: Callable[[str], None]) -> tuple[lis
             if world_size > usable_cores():
                 say(f"{ranks} on {usable_cores()} cores: their times mean nothing, and are marked")
             with tempfile.TemporaryDirectory(prefix="ddp-hpc-bench-") as scratch:
-                asked = {"sizes": sizes, "rounds": sweep.rounds, "least_s": sweep.least_s}
-                write_json(Path(scratch) / "sweep.json", asked | {"specs": [spec.canonical for spec in specs]})
+                asked = {"sizes": sizes, "rounds": sweep.rounds, "least_s": LEAST_S}
+                asked |= {"specs": [spec.canonical for spec in specs]}
                 try:
-                    run_ranks("sweep", Path(scratch), world_size, sweep.launcher, say)
+                    run_ranks("sweep", Path(scratch), asked, world_size, sweep.launcher)
                 finally:
                     samples += map(json.loads, text_of(Path(scratch) / "samples.jsonl").splitlines())
                     provenance |= {str(world_size): read_json(Path(scratch) / "provenance.json")}
@@ -129,13 +114,9 @@ def measure(sweep: Sweep, folder: Path, say: Callable[[str], None]) -> tuple[lis
 
 
 def sweep_of(
-    exchanges: Sequence[str] | None,
-    ranks: Sequence[int] | None,
-    sizes: Sequence[int] | None,
-    rounds: int,
-    launcher: str,
+    exchanges: list[str] | None, ranks: list[int] | None, sizes: list[int] | None, rounds: int, launcher: str
 ) -> Sweep:
-    """Return the sweep that a command line asks for; None stands for the default.
+    """Return the sweep that a command line asks for; None: all exchanges and sizes, 2, 4, 8, ... ranks up to the cores.
 
     Raises:
         ValueError: an exchange that does not exist, or numbers that cannot be.
@@ -144,30 +125,21 @@ def sweep_of(
         raise ValueError(f"--sizes: given {', '.join(map(str, bad))}, expected: multiples of 4, 4 at least")
     if min([rounds, *(ranks or ())]) < 1:
         raise ValueError("--rounds and --ranks: expected: integers greater than 0")
-    named = exchanges or catalog.names("exchange")
-    return Sweep(
-        [_component(name) for name in named],
-        sorted(set(ranks or default_ranks())),
-        sorted(set(sizes or SIZES)),
-        rounds,
-        launcher,
-    )
+    named = [_component(name) for name in exchanges or catalog.names("exchange")]
+    ranks = ranks or [2**power for power in range(1, max(2, usable_cores().bit_length()))]
+    return Sweep(named, sorted(set(ranks)), sorted(set(sizes or SIZES)), rounds, launcher)
 
 
 def _component(text: str) -> Component:
-    """Return an exchange written as in a study file: a name, or a mapping with its options.
-
-    Raises:
-        ValueError: there is none such, or it is no YAML.
-    """
+    """Return an exchange written as in a study file: a name, or a mapping with its options."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 
     try:
-        given = YAML(typ="safe", pure=True).load(text)
-        return TypeAdapter(Annotated[Component, component_of("exchange")]).validate_python(given)
+        exchange: Component = field_type("exchange").validate_python(YAML(typ="safe", pure=True).load(text))
+        return exchange
     except YAMLError:
         why = "no YAML; expected: a name, or e.g. '{name: sharded_server, servers: 1}'"
     except ValidationError as error:
-        why = str(error.errors()[0]["msg"]).removeprefix("Value error, ")
+        why = reason(error.errors()[0])
     raise ValueError(f"--exchanges: given {text!r}: {why}")

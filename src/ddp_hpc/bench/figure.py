@@ -1,7 +1,6 @@
 """Times of the exchanges over the message size, and their bus bandwidth beside the memory-copy limit."""
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,34 +15,28 @@ from ddp_hpc.analysis.figures._marks import mark_notes
 from ddp_hpc.analysis.figures._panels import ranks
 from ddp_hpc.analysis.figures._save import save
 from ddp_hpc.analysis.figures._style import COLOURS, GREY, IDEAL, LINES, MARKERS, PAGE_IN, rule, style
-from ddp_hpc.config.spec import shown
+from ddp_hpc.bench.sweep_results import COPY_ALONE, COPY_TOGETHER, name_of
+from ddp_hpc.bench.timing import Row
 
-NAME = "exchange_sweep"
 TITLE = "Exchanges over the message size: time, and bus bandwidth beside the memory-copy limit"
 PANEL_IN = 2.7
 DARK = COLOURS[:-1]  # the last, yellow, is too pale for a thin line
 COPIES: dict[str, dict[str, Any]] = {
-    "memory copy, one rank": {"color": GREY, "linewidth": 2.2},
-    "memory copy, all ranks at once": IDEAL | {"linewidth": 1.4},
+    COPY_ALONE: {"color": GREY, "linewidth": 2.2},
+    COPY_TOGETHER: IDEAL | {"linewidth": 1.4},
 }
-
-Row = Mapping[str, Any]
 
 
 def make(rows: Sequence[Row], folder: Path) -> Path:
     """Draw the rows of a sweep as `exchange_sweep.png`, `.pdf` and `.svg` into `folder`; return the SVG file."""
     with style():
-        return save(draw(rows), folder, NAME, TITLE)
+        return save(draw(rows), folder, "exchange_sweep", TITLE)
 
 
 def draw(rows: Sequence[Row]) -> Figure:
-    """Return two panels for each number of ranks: seconds, and bytes per second, over bytes; all logarithmic.
-
-    Args:
-        rows: of a sweep, with the columns of `bench.sweep_results.SWEEP`.
-    """
+    """Return two panels for each number of ranks: seconds, and bytes per second, over bytes; all logarithmic."""
     table = pd.DataFrame(rows)
-    table["name"] = [shown(row["exchange"], json.loads(row["exchange_options"])) for row in rows]
+    table["name"] = [name_of(row) for row in rows]
     names = table[~table["exchange"].isin(COPIES)]["name"].unique()
     looks = {name: _look(number) for number, name in enumerate(names)} | COPIES
     world_sizes = table["world_size"].unique()
@@ -57,12 +50,12 @@ def draw(rows: Sequence[Row]) -> Figure:
             _line(rates, here[here["name"] == name], look, rate)
         _dress(times, f"{ranks(world_size)}: time of one exchange", "s")
         _dress(rates, f"{ranks(world_size)}: bus bandwidth", "B/s")
-    notes = [
+    note = (
         "Points: medians over the rounds, bars from the least to the largest. Bus bandwidth: bytes / time x 2(n-1)/n; "
         "of a memory copy, the bytes that are copied, per rank."
-    ]
+    )
     legend = [Line2D([], [], label=name, markersize=3.5, **look) for name, look in looks.items()]
-    return finished(figure, "", notes + mark_notes(table), legend)
+    return finished(figure, "", [note, *mark_notes(table)], legend)
 
 
 def _look(number: int) -> dict[str, Any]:
@@ -85,11 +78,8 @@ def _line(axes: Axes, rows: pd.DataFrame, look: dict[str, Any], column: str) -> 
 
 
 def _dress(axes: Axes, title: str, unit: str) -> None:
-    axes.set_title(title)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
+    axes.set(title=title, xscale="log", yscale="log", xlabel="size of the gradients")
     rule(axes)
     axes.minorticks_off()
     axes.xaxis.set_major_formatter(EngFormatter(unit="B"))
     axes.yaxis.set_major_formatter(EngFormatter(unit=unit))
-    axes.set_xlabel("size of the gradients")

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.optimize import nnls
 
 from ddp_hpc import perfmodel
-from ddp_hpc.bench.sweep_results import COPIES
+from ddp_hpc.bench.sweep_results import COPIES, SAME
 from ddp_hpc.bench.timing import Row
 from ddp_hpc.config import catalog
 
@@ -21,30 +21,22 @@ def fits(rows: Sequence[Row]) -> list[Row]:
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         if row["exchange"] not in COPIES and row["median_s"] is not None:
-            groups.setdefault((row["world_size"], row["exchange"], row["exchange_options"]), []).append(row)
-    same = ("world_size", "exchange", "exchange_options", "cores", "hosts", "oversubscribed")
+            groups.setdefault(tuple(row[name] for name in SAME), []).append(row)
     return [
-        {name: taken[0][name] for name in same}
-        | fit([row["bytes"] for row in taken], [row["median_s"] for row in taken], *key)
+        dict(zip(SAME, key, strict=True))
+        | fit([row["bytes"] for row in taken], [row["median_s"] for row in taken], *key[:3])
         for key, taken in groups.items()
         if len(taken) >= FEWEST_POINTS
     ]
 
 
 def fit(sizes: Sequence[int], times: Sequence[float], world_size: int, exchange: str, options: str = "{}") -> Row:
-    """Return `latency_s`, `bandwidth`, their standard errors and how far the fit is from the times.
+    """Return `latency_s`, `bandwidth`, their standard errors and how far the fit is from the times of those sizes.
 
     The time of an exchange is linear in alpha and 1/beta, with the factors of `perfmodel.cost`: one rank, and what has
     no model there, is one message of the whole buffer; of compressed gradients the bandwidth is an effective one.
     Relative errors are made least (weights 1/t), for the times span six powers of ten; neither number may be negative.
     Standard errors are those of linear least squares.
-
-    Args:
-        sizes: in bytes.
-        times: of one exchange of each, in s, greater than 0.
-        world_size: ranks.
-        exchange: a file in exchange/.
-        options: of it, as JSON.
     """
     t = np.array(times)
     factors = np.array([_factors(exchange, size, world_size, json.loads(options)) for size in sizes])

@@ -13,11 +13,12 @@ A sample is the mean of some calls after one another, by torch's own timer, whic
 every way once, in another order.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import pandas as pd
 import pyarrow as pa
 import torch
 from pyarrow import csv
@@ -77,11 +78,7 @@ SHAPES = (
 
 
 def shape_of(text: str) -> Shape:
-    """Return the shape that a command line gives as `rowsxinputsxoutputs`.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """Return the shape that a command line gives as `rowsxinputsxoutputs`."""
     sizes = text.split("x")
     if len(sizes) != 3 or not all(size.isdigit() and int(size) > 0 for size in sizes):
         raise ValueError(f"--shapes: given {text!r}, expected: rowsxinputsxoutputs, integers > 0, e.g. 75x600x150")
@@ -187,18 +184,8 @@ def moves(layer: Layer) -> dict[str, Callable[[], object]]:
     return found
 
 
-def measure(
-    shapes: Sequence[Shape], device: str, dtype: str, rounds: int, folder: Path, say: Callable[[str], None]
-) -> list[Row]:
-    """Measure, and write realign.parquet and realign.csv into `folder`; return its rows.
-
-    Args:
-        shapes: of the layers.
-        device: `cpu` or `cuda`.
-        dtype: of torch, by its name.
-        rounds: how often each is measured, in turns.
-        folder: is made.
-        say: called with each line of progress.
+def measure(shapes: Sequence[Shape], device: str, dtype: str, rounds: int, folder: Path) -> list[Row]:
+    """Measure, and write realign.parquet and realign.csv into `folder`, which is made; return the rows.
 
     Raises:
         ValueError: no such device, or numbers that cannot be.
@@ -208,12 +195,13 @@ def measure(
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("--device: given cuda, but torch finds no GPU here; expected: cpu")
     place = torch.device(device)
-    rows: list[Row] = []
+    tables = []
     for shape in shapes:
-        say(f"{shape}, {rounds} rounds")
-        rows += _rows(Layer(shape, place, getattr(torch, dtype)), rounds)
-    what = {"device": device, "dtype": dtype, "threads": torch.get_num_threads()}
-    rows = [what | row for row in rows]
+        timing.say(f"{shape}, {rounds} rounds")
+        samples = pd.DataFrame(_samples(Layer(shape, place, getattr(torch, dtype)), rounds))
+        tables.append(timing.over_rounds(samples, ["part", "way"]).assign(**shape._asdict()))
+    everywhere = {"device": device, "dtype": dtype, "threads": torch.get_num_threads()}
+    rows = timing.rows_of(pd.concat(tables).assign(**everywhere), REALIGN)
     facts = provenance.of_rank(place)
     notes = {"source": provenance.source(), "torch": torch.__version__, "cpu": facts["cpu"], "gpu": facts["gpu"]}
     timing.write("realign", REALIGN, rows, folder / "realign.parquet", notes)
@@ -221,47 +209,37 @@ def measure(
     return rows
 
 
-def _rows(layer: Layer, rounds: int) -> list[Row]:
-    found = []
+def _samples(layer: Layer, rounds: int) -> Iterator[Row]:
+    """Yield the samples of all ways of all parts."""
     for part in ("forward", "backward"):
         for way in WAYS.values():
             way.arrive(layer)
-        calls = {name: partial(getattr(way, part), layer) for name, way in WAYS.items()}
-        found += _compared(layer, part, calls, rounds)
-    return found + _compared(layer, "move", moves(layer), rounds)
+        yield from _in_turns(part, {name: partial(getattr(way, part), layer) for name, way in WAYS.items()}, rounds)
+    yield from _in_turns("move", moves(layer), rounds)
 
 
-def _compared(layer: Layer, part: str, calls: Mapping[str, Callable[[], object]], rounds: int) -> list[Row]:
-    """Time calls in turns; return a row for each, with its ratio to the yardstick in the same round."""
+def _in_turns(part: str, calls: Mapping[str, Callable[[], object]], rounds: int) -> Iterator[Row]:
+    """Yield a sample of each call in each round, with its ratio to the yardstick in the same round."""
     threads = torch.get_num_threads()
     timers = {name: Timer("call()", globals={"call": call}, num_threads=threads) for name, call in calls.items()}
     repeats = {
         name: max(1, min(MOST_REPEATS, round(LEAST_S / max(timer.timeit(2).mean, 1e-9))))
         for name, timer in timers.items()
     }
-    taken: dict[str, list[float]] = {name: [] for name in calls}
     names = list(calls)
     for turn in range(rounds):
         shift = turn % len(names)
-        for name in names[shift:] + names[:shift]:
-            taken[name].append(timers[name].timeit(repeats[name]).mean)
-    yardstick = taken[YARDSTICKS[part]]
-    rows = []
-    for name, seconds in taken.items():
-        ratios = [other / own for own, other in zip(seconds, yardstick, strict=True)]
-        rows.append(
-            layer.shape._asdict()
-            | {"part": part, "way": name, "rounds": rounds, "repeats": repeats[name]}
-            | timing.spread(seconds, ratios)
-        )
-    return rows
+        seconds = {name: timers[name].timeit(repeats[name]).mean for name in names[shift:] + names[:shift]}
+        for name in names:
+            ratio = seconds[YARDSTICKS[part]] / seconds[name]
+            yield {"part": part, "way": name, "seconds": seconds[name], "ratio": ratio, "repeats": repeats[name]}
 
 
-def on_screen(rows: Sequence[Row]) -> list[dict[str, Any]]:
+def on_screen(rows: Sequence[Row]) -> list[Row]:
     """Return for the screen a row per layer and part: microseconds, and times as fast as the yardstick, with range."""
-    shown: dict[tuple[str, str], dict[str, Any]] = {}
+    shown: dict[tuple[str, str], Row] = {}
     for row in rows:
-        layer = str(Shape(row["rows"], row["inputs"], row["outputs"]))
+        layer = "{rows}x{inputs}x{outputs}".format(**row)
         line = shown.setdefault((layer, row["part"]), {"layer": layer, "part": row["part"]})
         ends = f"{row['times_as_fast_least']:.2f}-{row['times_as_fast_largest']:.2f}"
         ratio = "" if row["way"] == YARDSTICKS[row["part"]] else f"  {row['times_as_fast']:.2f}x ({ends})"

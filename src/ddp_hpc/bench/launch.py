@@ -6,14 +6,15 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import psutil
-
+from ddp_hpc.bench.timing import say
 from ddp_hpc.config.spec import RunSpec
 from ddp_hpc.execution.mpi_environment import of_launcher
+from ddp_hpc.execution.supervisor import end_all
+from ddp_hpc.system.files import write_json
 from ddp_hpc.system.process import die_with_parent, path_with_own_scripts
 
 TIME_LIMIT_S = 3600.0
@@ -25,19 +26,15 @@ def cpu_spec(**fields: Any) -> RunSpec:
     return RunSpec.model_validate({"budget": {"steps": 1}, "threads_per_rank": 1, "device": "cpu"} | fields)
 
 
-def run_ranks(module: str, folder: Path, ranks: int, launcher: str, say: Callable[[str], None]) -> None:
+def run_ranks(module: str, folder: Path, asked: Mapping[str, Any], ranks: int, launcher: str) -> None:
     """Run `python -m ddp_hpc.bench.MODULE FOLDER` on each rank, to its end. It ends when we do, or after an hour.
 
-    Args:
-        module: of this package.
-        folder: by which it is told what to do, and leaves what it finds.
-        ranks: how many.
-        launcher: starts them, without `-n`; one rank needs none.
-        say: called with each line that a rank gives to `tell`.
+    It finds what is `asked` in FOLDER/asked.json, and leaves there what it finds. One rank needs no launcher.
 
     Raises:
         RuntimeError: the launcher is not installed here, or a rank failed; with what the ranks said last.
     """
+    write_json(folder / "asked.json", asked)
     command = [*shlex.split(launcher), "-n", str(ranks)] if ranks > 1 else []
     command += [sys.executable, "-m", f"ddp_hpc.bench.{module}", str(folder)]
     # as in runs: an MPI that came with us is found, and only one thread calls it
@@ -71,7 +68,7 @@ def run_ranks(module: str, folder: Path, ranks: int, launcher: str, say: Callabl
         process.wait()
     finally:
         clock.cancel()
-        _end(process)
+        end_all(process)
     if process.returncode:
         raise RuntimeError(f"bench {module} on {ranks} ranks ended with {process.returncode}: {' | '.join(last)}")
 
@@ -79,15 +76,3 @@ def run_ranks(module: str, folder: Path, ranks: int, launcher: str, say: Callabl
 def tell(text: str) -> None:
     """Tell who started this rank."""
     print(f"{NEWS}{text}", flush=True)
-
-
-def _end(process: "subprocess.Popen[str]") -> None:
-    """End the launcher and its ranks, if they still run."""
-    if process.poll() is not None:
-        return
-    family = psutil.Process(process.pid).children(recursive=True)
-    process.terminate()
-    _, alive = psutil.wait_procs(family, timeout=5)
-    for member in alive:
-        member.kill()
-    process.wait()

@@ -6,16 +6,16 @@ does nothing, next to a bare Snakefile with as many jobs that do nothing.
 
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from statistics import median
 
 from ddp_hpc.bench import idle_rank
+from ddp_hpc.bench.timing import Row, say
 from ddp_hpc.config import catalog
 from ddp_hpc.runs.project import Project
 from ddp_hpc.system.process import path_with_own_scripts
@@ -42,7 +42,7 @@ rule one:
 """
 
 
-def planning(project: Project, points: Sequence[int], say: Callable[[str], None]) -> list[dict[str, Any]]:
+def planning(project: Project, points: Sequence[int]) -> list[Row]:
     """Time `ddp-hpc list`, `ddp-hpc plan` and `snakemake -n` on finished studies of so many points; seconds."""
     rows = []
     for number in points:
@@ -56,53 +56,39 @@ def planning(project: Project, points: Sequence[int], say: Callable[[str], None]
             }
             for name, command in calls.items():
                 say(f"{name}, {number} points")
-                times = [_seconds(command, copy.root, _environment()) for _ in range(REPEATS)]
-                seconds = {"median_s": statistics.median(times), "least_s": min(times), "most_s": max(times)}
+                times = [_seconds(command, copy.root) for _ in range(REPEATS)]
+                seconds = {"median_s": median(times), "least_s": min(times), "most_s": max(times)}
                 rows.append({"points": number, "what": name, **seconds})
     return rows
 
 
-def running(project: Project, say: Callable[[str], None], runs: int = RUNS) -> list[dict[str, Any]]:
+def running(project: Project, runs: int) -> list[Row]:
     """Time what the workflow adds to each run beyond the trainer's own process; milliseconds."""
     with tempfile.TemporaryDirectory(prefix="ddp-hpc-bench-") as folder:
-        copy = _copy_of(project, Path(folder), runs)
-        source = copy.root / "src"
+        root, source = _copy_of(project, Path(folder), runs).root, Path(folder, "src")
         shutil.copytree(catalog.PACKAGE, source / "ddp_hpc", ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(idle_rank.__file__, source / "ddp_hpc" / "execution" / "rank.py")
-        environment = _environment(PYTHONPATH=str(source))
+        idle = {"PYTHONPATH": str(source)}
         say(f"bare snakemake, {runs} jobs")
-        bare = _bare(copy.root / "bare", runs, environment)
+        (root / "bare").mkdir()
+        (root / "bare" / "Snakefile").write_text(_BARE.format(runs=runs))
+        flags = ["--scheduler", "greedy", "--nolock", "-c", "all", "--resources", "slot=1"]
+        bare = _seconds(["snakemake", *flags], root / "bare", **idle) / runs
         say(f"the workflow, {runs} runs of a trainer that does nothing")
-        began = time.perf_counter()
-        command = ["snakemake", "trained", "--config", "studies=[bench]"]
-        _seconds(command, copy.root, environment)
-        whole = (time.perf_counter() - began) / runs
+        whole = _seconds(["snakemake", "trained", "--config", "studies=[bench]"], root, **idle) / runs
         say("that trainer alone")
-        alone = _alone(copy, environment)
-        start = statistics.median(
-            _seconds(["snakemake", "-n", "trained"], copy.root, environment) for _ in range(REPEATS)
-        )
-    return [
-        {"what": "bare snakemake, a job that does nothing", "ms": 1e3 * bare},
-        {"what": "the workflow, a run of a trainer that does nothing", "ms": 1e3 * whole},
-        {"what": "that trainer's process alone", "ms": 1e3 * alone},
-        {"what": "the workflow adds to each run", "ms": 1e3 * (whole - alone)},
-        {"what": f"of that, snakemake's start shared by {runs} runs", "ms": 1e3 * start / runs},
-    ]
-
-
-def _bare(folder: Path, runs: int, environment: dict[str, str]) -> float:
-    folder.mkdir()
-    (folder / "Snakefile").write_text(_BARE.format(runs=runs))
-    flags = ["--scheduler", "greedy", "--nolock", "-c", "all", "--resources", "slot=1"]
-    return _seconds(["snakemake", *flags], folder, environment) / runs
-
-
-def _alone(copy: Project, environment: dict[str, str]) -> float:
-    attempt = copy.root / "attempt"
-    attempt.mkdir()
-    command = [sys.executable, "-m", "ddp_hpc.execution.rank_watchdog", str(attempt)]
-    return statistics.median(_seconds(command, copy.root, environment) for _ in range(10 * REPEATS))
+        (root / "attempt").mkdir()
+        watchdog = [sys.executable, "-m", "ddp_hpc.execution.rank_watchdog", str(root / "attempt")]
+        alone = median(_seconds(watchdog, root, **idle) for _ in range(10 * REPEATS))
+        start = median(_seconds(["snakemake", "-n", "trained"], root, **idle) for _ in range(REPEATS))
+    milliseconds = {
+        "bare snakemake, a job that does nothing": bare,
+        "the workflow, a run of a trainer that does nothing": whole,
+        "that trainer's process alone": alone,
+        "the workflow adds to each run": whole - alone,
+        f"of that, snakemake's start shared by {runs} runs": start / runs,
+    }
+    return [{"what": what, "ms": 1e3 * seconds} for what, seconds in milliseconds.items()]
 
 
 def _copy_of(project: Project, folder: Path, points: int) -> Project:
@@ -128,17 +114,10 @@ def _finish(copy: Project) -> None:
         file.touch()
 
 
-def _environment(**more: str) -> dict[str, str]:
+def _seconds(command: Sequence[str], folder: Path, **environment: str) -> float:
+    """Return how long a command takes; if it fails, a RuntimeError has its last words."""
     inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    return inherited | {"PATH": path_with_own_scripts()} | more
-
-
-def _seconds(command: Sequence[str], folder: Path, environment: dict[str, str]) -> float:
-    """Return how long a command takes.
-
-    Raises:
-        RuntimeError: it failed; with its last words.
-    """
+    environment = inherited | {"PATH": path_with_own_scripts()} | environment
     began = time.perf_counter()
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     took = time.perf_counter() - began

@@ -1,6 +1,6 @@
 """One rank of a sweep over message sizes: `python -m ddp_hpc.bench.sweep FOLDER`, started by the launcher of runs.
 
-It reads FOLDER/sweep.json and rank 0 adds a line per sample to FOLDER/samples.jsonl, so that what was measured before
+It reads FOLDER/asked.json and rank 0 adds a line per sample to FOLDER/samples.jsonl, so that what was measured before
 something went wrong is kept. An exchange for which the node has too little shared memory is left out from then on.
 
 A sample is the mean of some exchanges of a flat buffer after one another, as `update()` does them with an optimiser
@@ -17,8 +17,8 @@ study, config/studies/exchange_speed.yaml.
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from importlib import import_module
 from itertools import product
 from pathlib import Path
@@ -50,24 +50,18 @@ CPU = torch.device("cpu")
 
 
 class Idle:
-    """An optimiser that does nothing."""
+    """An optimiser that does nothing, and makes such optimisers; but what wraps an optimiser gets one of torch's."""
 
     def step(self) -> None:
-        """Leave the weights as they are."""
+        pass
 
+    def __call__(self, weights: Tensor, gradients: Tensor) -> "Idle":
+        return self
 
-class MakeIdle:
-    """Makes optimisers that do nothing, whatever for."""
-
-    def __call__(self, weights: Tensor, gradients: Tensor) -> Idle:
-        """Return one for flat tensors."""
-        return Idle()
-
-    def of_torch(self, parameters: Sequence[nn.Parameter], fused: bool, wrap: Wrap | None = None) -> Idle:
-        """Return one for parameters; but what wraps an optimiser gets one of torch's."""
+    def of_torch(self, parameters: Sequence[nn.Parameter], fused: bool, wrap: Wrap | None = None) -> "Idle":
         if wrap:
             wrap(torch.optim.SGD(parameters))
-        return Idle()
+        return self
 
 
 class _Write(torch.autograd.Function):
@@ -118,10 +112,7 @@ def backward_pass(replica: Replica) -> None:
 def sample(step: Callable[[], None], comm: MPI.Intracomm, least_s: float) -> tuple[float, int]:
     """Return the seconds of one `step`, on the slowest rank, and of how many that is the mean. All ranks must call.
 
-    Args:
-        step: is taken a few times before the clock starts.
-        comm: its ranks take the steps together.
-        least_s: so many steps are timed that they take about that long, at most `MOST_REPEATS`.
+    So many steps are timed that they take about `least_s`, at most `MOST_REPEATS`, and some are taken before.
     """
     step()
     first_s = slowest_s(step, comm)
@@ -145,23 +136,6 @@ def slowest_s(work: Callable[[], None], comm: MPI.Intracomm) -> float:
     return slowest
 
 
-@contextmanager
-def made(spec: RunSpec, size: int, comm: MPI.Intracomm) -> Iterator[Callable[[], None]]:
-    """Give a step of the spec's exchange on a buffer of `size` bytes; it is closed in the end."""
-    module = import_module(f"ddp_hpc.exchange.{spec.exchange.name}")
-    replica = replica_of(size)
-    exchange = module.make(replica, comm, NoTimers(), MakeIdle(), **spec.exchange.options)
-
-    def with_backward_pass() -> None:
-        backward_pass(replica)
-        exchange.update()
-
-    try:
-        yield with_backward_pass if module.OVERLAPS else exchange.update
-    finally:
-        exchange.close()
-
-
 def time_exchange(spec: RunSpec, size: int, comm: MPI.Intracomm, least_s: float) -> dict[str, Any]:
     """Return a sample of an exchange. All ranks must call.
 
@@ -170,12 +144,19 @@ def time_exchange(spec: RunSpec, size: int, comm: MPI.Intracomm, least_s: float)
         RuntimeError: the exchange failed.
     """
     name, backward_s = spec.exchange.name, None
+    module = import_module(f"ddp_hpc.exchange.{name}")
     try:
-        if import_module(f"ddp_hpc.exchange.{name}").OVERLAPS:
+        if module.OVERLAPS:
             alone = replica_of(size)
             backward_s, _ = sample(lambda: backward_pass(alone), comm, least_s)
-        with made(spec, size, comm) as step:
-            seconds, repeats = sample(step, comm, least_s)
+        replica = replica_of(size)
+        with closing(module.make(replica, comm, NoTimers(), Idle(), **spec.exchange.options)) as exchange:
+
+            def with_backward_pass() -> None:
+                backward_pass(replica)
+                exchange.update()
+
+            seconds, repeats = sample(with_backward_pass if module.OVERLAPS else exchange.update, comm, least_s)
     except NoRoomError:
         raise
     except Exception as error:
@@ -196,8 +177,8 @@ def time_copy(what: str, size: int, comm: MPI.Intracomm, least_s: float) -> dict
 
 
 def main(folder: Path) -> None:
-    """Measure all that FOLDER/sweep.json asks for."""
-    comm, asked = MPI.COMM_WORLD, read_json(folder / "sweep.json")
+    """Measure all that FOLDER/asked.json asks for."""
+    comm, asked = MPI.COMM_WORLD, read_json(folder / "asked.json")
     ranks = counted(comm.size, "rank")
     torch.set_num_threads(1)
     exchanges = [specs.load(one) for one in asked["specs"]]

@@ -1,13 +1,15 @@
 """The results of a sweep over message sizes: its Parquet files, and its text for the terminal."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from statistics import median
+from collections.abc import Mapping, Sequence
+from math import nan
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 
-from ddp_hpc.bench.timing import Row, spread
+from ddp_hpc.bench import timing
+from ddp_hpc.bench.timing import Row
 from ddp_hpc.config.spec import shown
 from ddp_hpc.perfmodel import bus_bandwidth
 from ddp_hpc.runs.schema import BOOL, FLOAT, INTEGER, TEXT, field
@@ -27,6 +29,7 @@ _WHERE = [
     field("hosts", INTEGER, "", "nodes"),
     field("oversubscribed", BOOL, "", "more ranks than cores on a node: its times mean nothing"),
 ]
+SAME = [one.name for one in (*_WHAT, *_WHERE)]  # columns that all sizes of an exchange share
 SWEEP = pa.schema(
     [
         *_WHAT,
@@ -60,50 +63,26 @@ FITS = pa.schema(
 )
 
 
-def rows_of(samples: Iterable[Mapping[str, Any]]) -> list[Row]:
-    """Return the rows of the sweep from its samples, in the order of ranks, exchanges and sizes.
+def rows_of(samples: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """Return the rows of the sweep from its samples, in the order in which they come.
 
-    Args:
-        samples: `world_size`, `exchange`, `exchange_options`, `bytes`, `round`, `seconds`, `backward_s`, `repeats` and
-            the columns that say where.
+    A sample has `round`, `seconds`, `backward_s`, `repeats` and those columns of the sweep that say what and where.
     """
-    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
-    for sample in samples:
-        key = (sample["world_size"], sample["exchange"], sample["exchange_options"], sample["bytes"])
-        groups.setdefault(key, []).append(sample)
-    return [_row(taken, _yardstick(groups, key)) for key, taken in groups.items()]
-
-
-def _yardstick(groups: Mapping[tuple[Any, ...], Sequence[Mapping[str, Any]]], key: tuple[Any, ...]) -> dict[int, float]:
-    world_size, exchange, _, size = key
-    taken = [] if exchange in COPIES else groups.get((world_size, YARDSTICK, "{}", size), [])
-    return {sample["round"]: sample["seconds"] for sample in taken}
-
-
-def _row(taken: Sequence[Mapping[str, Any]], yardstick: Mapping[int, float]) -> Row:
-    first = taken[0]
-    ratios = [
-        yardstick[sample["round"]] / sample["seconds"]
-        for sample in taken
-        if sample["round"] in yardstick and sample["seconds"] > 0
+    if not samples:
+        return []
+    table = pd.DataFrame(samples).astype({"backward_s": float})
+    together = ["world_size", "bytes", "round"]
+    yardstick = table[(table["exchange"] == YARDSTICK) & (table["exchange_options"] == "{}")]
+    other = table.merge(yardstick[[*together, "seconds"]], "left", together)["seconds_y"]
+    table["ratio"] = (other / table["seconds"]).where((table["seconds"] > 0) & ~table["exchange"].isin(COPIES))
+    rows = timing.over_rounds(table, ["bytes", *SAME], backward_s=("backward_s", "median"))
+    rows.loc[rows["median_s"] <= 0, list(timing.MEASURED)] = nan  # a difference may be below what its two times scatter
+    rows["algorithm_bandwidth"] = rows["bytes"] / rows["median_s"]
+    rows["bus_bandwidth"] = [
+        None if row["exchange"] in COPIES else bus_bandwidth(row["bytes"], row["median_s"], row["world_size"])
+        for row in rows.to_dict("records")
     ]
-    times = spread([sample["seconds"] for sample in taken], ratios)
-    seconds = times["median_s"]
-    if seconds <= 0:  # the difference of two times may be below what they scatter
-        times, seconds = dict.fromkeys(times), None
-    copied = first["exchange"] in COPIES
-    subtracted = [sample["backward_s"] for sample in taken if sample["backward_s"] is not None]
-    same = ("world_size", "exchange", "exchange_options", "bytes", "cores", "hosts", "oversubscribed")
-    return {name: first[name] for name in same} | {
-        **times,
-        "backward_s": median(subtracted) if subtracted else None,
-        "rounds": len(taken),
-        "repeats": min(sample["repeats"] for sample in taken),
-        "algorithm_bandwidth": first["bytes"] / seconds if seconds else None,
-        "bus_bandwidth": bus_bandwidth(first["bytes"], seconds, first["world_size"])
-        if seconds and not copied
-        else None,
-    }
+    return timing.rows_of(rows, SWEEP)
 
 
 def in_words(size: int) -> str:
@@ -116,53 +95,47 @@ def in_words(size: int) -> str:
 
 def by_size(rows: Sequence[Row]) -> list[Row]:
     """Return for the screen a row per ranks and size: the median microseconds of each exchange, and of the copies."""
-    shown: dict[tuple[int, int], Row] = {}
+    lines: dict[tuple[int, int], Row] = {}
     for row in rows:
-        line = shown.setdefault(
-            (row["world_size"], row["bytes"]), {"ranks": row["world_size"], "size": in_words(row["bytes"])}
-        )
-        line[_name(row)] = None if row["median_s"] is None else float(f"{1e6 * row['median_s']:.4g}")
-    if any(row["oversubscribed"] for row in rows):
-        marked = {row["world_size"] for row in rows if row["oversubscribed"]}
-        for (world_size, _), line in shown.items():
-            line["note"] = MARKED if world_size in marked else None
-    return list(shown.values())
+        ranks, size = row["world_size"], row["bytes"]
+        line = lines.setdefault((ranks, size), {"ranks": ranks, "size": in_words(size)})
+        line[name_of(row)] = _short(row["median_s"], 1e6, digits=4)
+    if marked := {row["world_size"] for row in rows if row["oversubscribed"]}:
+        for (ranks, _), line in lines.items():
+            line["note"] = MARKED if ranks in marked else None
+    return list(lines.values())
 
 
 def by_exchange(rows: Sequence[Row], fitted: Sequence[Row]) -> list[Row]:
     """Return for the screen a row per ranks and exchange: its fit, and its ratio to MPI's own from 4 to 64 MB."""
     lines = []
     for row in fitted:
-        key = ("world_size", "exchange", "exchange_options")
-        large = [
-            one
+        ratios = [
+            f"{one['times_as_fast']:.2f} ({one['times_as_fast_least']:.2f}-{one['times_as_fast_largest']:.2f})"
             for one in rows
-            if all(one[name] == row[name] for name in key)
+            if all(one[column.name] == row[column.name] for column in _WHAT)
             and 4e6 <= one["bytes"] <= 70e6
             and one["times_as_fast"] is not None
         ]
         lines.append(
             {
                 "ranks": row["world_size"],
-                "exchange": _name(row),
+                "exchange": name_of(row),
                 "latency_us": _short(row["latency_s"], 1e6),
                 "+-": _short(row["latency_error_s"], 1e6),
                 "bandwidth_GB/s": _short(row["bandwidth"], 1e-9),
                 "+- ": _short(row["bandwidth_error"], 1e-9),
                 "spread": _short(row["relative_spread"], 1),
-                f"times as fast as {YARDSTICK}, 4 to 64 MB": "; ".join(
-                    f"{one['times_as_fast']:.2f} ({one['times_as_fast_least']:.2f}-{one['times_as_fast_largest']:.2f})"
-                    for one in large
-                )
-                or None,
+                f"times as fast as {YARDSTICK}, 4 to 64 MB": "; ".join(ratios) or None,
             }
         )
     return lines
 
 
-def _name(row: Row) -> str:
+def name_of(row: Row) -> str:
+    """Return an exchange with its options, as people read it."""
     return shown(row["exchange"], json.loads(row["exchange_options"]))
 
 
-def _short(value: float | None, factor: float) -> float | None:
-    return None if value is None else float(f"{value * factor:.3g}")
+def _short(value: float | None, factor: float, digits: int = 3) -> float | None:
+    return None if value is None else float(f"{value * factor:.{digits}g}")

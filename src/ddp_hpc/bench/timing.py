@@ -1,30 +1,47 @@
-"""Helpers of timings in rounds: medians, ranges, ratios to a reference, and Parquet files of them."""
+"""What the parts share: progress on the screen; medians and ranges over rounds; Parquet files of them."""
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import median
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 
 from ddp_hpc.runs import records
 
 SCHEMA_VERSION = 1
+MEASURED = {
+    "median_s": ("seconds", "median"),
+    "least_s": ("seconds", "min"),
+    "largest_s": ("seconds", "max"),
+    "times_as_fast": ("ratio", "median"),
+    "times_as_fast_least": ("ratio", "min"),
+    "times_as_fast_largest": ("ratio", "max"),
+}
 
 Row = dict[str, Any]
 
 
-def spread(seconds: Sequence[float], ratios: Sequence[float]) -> Row:
-    """Return median and range of times, and of how many times as fast that is as the yardstick in the same round."""
-    return {
-        "median_s": median(seconds),
-        "least_s": min(seconds),
-        "largest_s": max(seconds),
-        "times_as_fast": median(ratios) if ratios else None,
-        "times_as_fast_least": min(ratios, default=None),
-        "times_as_fast_largest": max(ratios, default=None),
-    }
+def say(text: str) -> None:
+    """Show what is being timed."""
+    print(f"timing {text}", file=sys.stderr, flush=True)
+
+
+def over_rounds(samples: pd.DataFrame, same: list[str], **more: tuple[str, str]) -> pd.DataFrame:
+    """Return a row for all samples that have the `same`, with `MEASURED`, `rounds`, `repeats` and what `more` says.
+
+    The ratio of a sample says how many times as fast it is as the yardstick in the same round.
+    """
+    columns: dict[str, Any] = MEASURED | {"rounds": ("seconds", "size"), "repeats": ("repeats", "min")} | more
+    return samples.groupby(same, sort=False, as_index=False).agg(**columns)
+
+
+def rows_of(table: pd.DataFrame, schema: pa.Schema) -> list[Row]:
+    """Return the rows of a table as the schema has them; nan is null."""
+    rows: list[Row] = pa.Table.from_pandas(table, schema, preserve_index=False).to_pylist()
+    return rows
 
 
 def write(kind: str, schema: pa.Schema, rows: Sequence[Row], file: Path, provenance: Mapping[str, Any]) -> None:

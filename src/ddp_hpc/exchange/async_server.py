@@ -145,8 +145,8 @@ class Server:
             if status.tag == DONE:
                 if message.header[0] != self._applied[place]:
                     raise RuntimeError(
-                        f"rank {place + 1} sent {message.header[0]} gradients, {self._applied[place]} were applied: MPI "
-                        "has lost or doubled some, this run does not count"
+                        f"rank {place + 1} sent {message.header[0]} gradients, {self._applied[place]} were applied: "
+                        "MPI has lost or doubled some, this run does not count"
                     )
                 continue
             version, wants_weights = message.header[:2].tolist()

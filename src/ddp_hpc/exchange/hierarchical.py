@@ -126,7 +126,7 @@ def through_library(
 
 
 def check_groups(places: list[tuple[int, int]], ranks_per_group: int) -> None:
-    """Refuse groups whose ranks do not share memory; `places` are, by rank, the numbers of its group and of its node."""
+    """Refuse groups whose ranks do not share memory; `places`: of each rank, the numbers of its group and its node."""
     for group in {group for group, _ in places}:
         ranks = [rank for rank, (other, _) in enumerate(places) if other == group]
         if (nodes := len({places[rank][1] for rank in ranks})) > 1:

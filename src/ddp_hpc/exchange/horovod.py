@@ -37,9 +37,9 @@ class Horovod:
             horovod = import_module("horovod.torch")
         except ImportError as error:
             raise LaunchError(
-                f"exchange 'horovod' needs the package horovod, built with MPI for torch {torch.__version__} ({error}): "
-                "install it (HOROVOD_WITH_MPI=1 HOROVOD_WITH_PYTORCH=1 pip install horovod), or take torch_ddp, nccl, "
-                "mpi_allreduce or ring"
+                f"exchange 'horovod' needs the package horovod, built with MPI for torch {torch.__version__} "
+                f"({error}): install it (HOROVOD_WITH_MPI=1 HOROVOD_WITH_PYTORCH=1 pip install horovod), or take "
+                "torch_ddp, nccl, mpi_allreduce or ring"
             ) from None
         self._timers, self._on_cpu = timers, not replica.weights.is_cuda
         horovod.init(comm)

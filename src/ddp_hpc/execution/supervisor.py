@@ -28,7 +28,7 @@ from ddp_hpc.slurm import job_environment
 from ddp_hpc.system import cgroups, deadlines
 from ddp_hpc.system.process import Fork, boot_id, die_with_parent, process_created
 
-Process = subprocess.Popen[bytes] | Fork
+Process = subprocess.Popen[Any] | Fork
 
 CHECKPOINT_EVERY_S = 600.0
 _POLL_S = 0.25
@@ -124,7 +124,7 @@ def _launch(
         try:
             _wait(process, attempt, interruption)
         finally:
-            _end_all(process)
+            end_all(process)
             reader.join(timeout=2)
     finally:
         interruption.close()
@@ -211,7 +211,7 @@ def _tell(process: Process, ended: threading.Event) -> None:
     ended.set()
 
 
-def _end_all(process: Process) -> None:
+def end_all(process: Process) -> None:
     """End the launcher and whatever it has started on this host."""
     if process.poll() is not None:
         return

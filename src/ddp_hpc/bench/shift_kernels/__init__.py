@@ -15,6 +15,7 @@ Source: S. Biswas, SHM-Learn-Dist (2017), section 4.
 
 from collections.abc import Iterator
 from importlib.util import find_spec
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -43,42 +44,24 @@ def shift_right(buffer: Tensor, rows: int, cols: int, kernel: bool | None = None
         ValueError: the buffer is not flat and contiguous, or too short; sizes below 0.
     """
     narrow, wide = _views(buffer, rows, cols)
-    if narrow.numel() and _by_kernel(buffer, kernel):
-        from ddp_hpc.bench.shift_kernels import _triton
-
-        _triton.shift_right(buffer, rows, cols)
-        return wide
-    inner = wide[:, 1:]
-    for piece in reversed(list(_pieces(rows, cols, buffer.itemsize))):
-        inner[piece] = narrow[piece].clone()
-    wide[:, 0] = 1
+    if not _by_kernel("right", buffer, rows, cols, kernel):
+        for piece in reversed(list(_pieces(rows, cols, buffer.itemsize))):
+            wide[:, 1:][piece] = narrow[piece].clone()
+        wide[:, 0] = 1
     return wide
 
 
 @torch.no_grad()
 def shift_left(buffer: Tensor, rows: int, cols: int, kernel: bool | None = None) -> Tensor:
-    """Take away the first column of the matrix of rows x (cols + 1) that begins `buffer`, in place.
+    """Take away the first column of the matrix of rows x (cols + 1) that begins `buffer`, in place: undo `shift_right`.
 
-    The column is lost; what lies behind rows x cols afterwards is left over.
-
-    Args:
-        buffer, rows, cols, kernel: as of `shift_right`, whose effect is undone.
-
-    Returns:
-        The new matrix, rows x cols, a view of the buffer.
-
-    Raises:
-        ValueError: as `shift_right`.
+    The column is lost; what lies behind rows x cols afterwards is left over. Arguments and errors are as there; what is
+    returned is the new matrix, rows x cols, a view of the buffer.
     """
     narrow, wide = _views(buffer, rows, cols)
-    if narrow.numel() and _by_kernel(buffer, kernel):
-        from ddp_hpc.bench.shift_kernels import _triton
-
-        _triton.shift_left(buffer, rows, cols)
-        return narrow
-    inner = wide[:, 1:]
-    for piece in _pieces(rows, cols, buffer.itemsize):
-        narrow[piece] = inner[piece].clone()
+    if not _by_kernel("left", buffer, rows, cols, kernel):
+        for piece in _pieces(rows, cols, buffer.itemsize):
+            narrow[piece] = wide[:, 1:][piece].clone()
     return narrow
 
 
@@ -94,10 +77,16 @@ def _views(buffer: Tensor, rows: int, cols: int) -> tuple[Tensor, Tensor]:
     return buffer[: rows * cols].view(rows, cols), buffer[:length].view(rows, cols + 1)
 
 
-def _by_kernel(buffer: Tensor, asked: bool | None) -> bool:
+def _by_kernel(direction: Literal["left", "right"], buffer: Tensor, rows: int, cols: int, asked: bool | None) -> bool:
+    """Move the numbers by a kernel, if that is asked for or possible; return whether that was done."""
     if asked is None:
-        return buffer.is_cuda and buffer.dtype in KERNEL_DTYPES and find_spec("triton") is not None
-    return asked
+        asked = buffer.is_cuda and buffer.dtype in KERNEL_DTYPES and find_spec("triton") is not None
+    if not asked or not rows * cols:
+        return False
+    from ddp_hpc.bench.shift_kernels import _triton
+
+    _triton.shift(direction, buffer, rows, cols)
+    return True
 
 
 def _pieces(rows: int, cols: int, item_bytes: int) -> Iterator[tuple[slice, slice]]:

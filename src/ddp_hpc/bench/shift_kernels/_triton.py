@@ -49,8 +49,8 @@ def _right(buffer, drawn, flags, length, cols, pieces, size: tl.constexpr):  # n
     tl.store(buffer + to - 1, ones, mask=inside & (at % cols == 0))
 
 
-@triton.jit(do_not_specialize=["length", "cols"])  # one kernel for all shapes
-def _left(buffer, drawn, flags, length, cols, size: tl.constexpr):
+@triton.jit(do_not_specialize=["length", "cols", "pieces"])  # one kernel for all shapes
+def _left(buffer, drawn, flags, length, cols, pieces, size: tl.constexpr):  # noqa: PLR0917  (a kernel)
     piece = tl.atomic_add(drawn, 1).to(tl.int64)
     to = piece * size + tl.arange(0, size)
     inside = to < length
@@ -63,20 +63,10 @@ def _left(buffer, drawn, flags, length, cols, size: tl.constexpr):
     tl.store(buffer + to, numbers, mask=inside)
 
 
-def shift_right(buffer: Tensor, rows: int, cols: int) -> None:
-    """As `realign.shift_right`, of rows x cols > 0."""
-    length, pieces, drawn, flags = _prepared(buffer, rows, cols)
-    _right[(pieces,)](buffer, drawn, flags, length, cols, pieces, size=PIECE, num_warps=WARPS)
-
-
-def shift_left(buffer: Tensor, rows: int, cols: int) -> None:
-    """As `realign.shift_left`, of rows x cols > 0."""
-    length, pieces, drawn, flags = _prepared(buffer, rows, cols)
-    _left[(pieces,)](buffer, drawn, flags, length, cols, size=PIECE, num_warps=WARPS)
-
-
-def _prepared(buffer: Tensor, rows: int, cols: int) -> tuple[int, int, Tensor, Tensor]:
-    """Return how many numbers and pieces there are, the number drawn last, and a flag for each piece: not read yet."""
+def shift(direction: str, buffer: Tensor, rows: int, cols: int) -> None:
+    """As `realign.shift_right` and `shift_left`, of rows x cols > 0."""
     pieces = triton.cdiv(rows * cols, PIECE)
     state = torch.zeros(1 + pieces, dtype=torch.int32, device=buffer.device)
-    return rows * cols, pieces, state[:1], state[1:]
+    drawn, flags = state[:1], state[1:]  # how many numbers; and of each piece, whether it has been read
+    kernel = _right if direction == "right" else _left
+    kernel[(pieces,)](buffer, drawn, flags, rows * cols, cols, pieces, size=PIECE, num_warps=WARPS)
