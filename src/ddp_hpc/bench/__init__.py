@@ -7,10 +7,11 @@ from ddp_hpc.system.terminal import write_rows
 
 def main(options: Namespace) -> int:
     """Time the part that is asked for, print its tables, and return the exit code."""
-    return {"exchange": _exchange, "meters": _meters, "realign": _realign}.get(options.part, _planning)(options)
+    {"exchange": _exchange, "meters": _meters, "realign": _realign}.get(options.part, _planning)(options)
+    return 0
 
 
-def _exchange(options: Namespace) -> int:
+def _exchange(options: Namespace) -> None:
     from ddp_hpc.bench import exchange, sweep_results
 
     sweep = exchange.sweep_of(options.exchanges, options.ranks, options.sizes, options.rounds, options.launcher)
@@ -20,17 +21,15 @@ def _exchange(options: Namespace) -> int:
     print("latency (alpha) per message and bandwidth (beta), fitted; and against MPI in the same rounds")
     write_rows(sweep_results.by_exchange(rows, fitted), False)
     print(f"{options.out}: sweep.parquet, fits.parquet, exchange_sweep.svg, .pdf, .png")
-    return 0
 
 
-def _meters(options: Namespace) -> int:
+def _meters(options: Namespace) -> None:
     from ddp_hpc.bench import meters
 
     write_rows(meters.measure(options.ranks, options.rounds, options.steps, options.launcher), False)
-    return 0
 
 
-def _realign(options: Namespace) -> int:
+def _realign(options: Namespace) -> None:
     from ddp_hpc.bench import folded_bias
 
     shapes = [folded_bias.shape_of(text) for text in options.shapes] if options.shapes else folded_bias.SHAPES
@@ -38,14 +37,12 @@ def _realign(options: Namespace) -> int:
     print("microseconds, medians over the rounds; and times as fast as addmm (a move: as cat) in the same round")
     write_rows(folded_bias.on_screen(rows), False)
     print(f"{options.out}: realign.parquet, realign.csv")
-    return 0
 
 
-def _planning(options: Namespace) -> int:
+def _planning(options: Namespace) -> None:
     from ddp_hpc.bench import planning
     from ddp_hpc.runs.project import Project
 
     project = Project.here()
     write_rows(planning.planning(project, getattr(options, "points", None) or planning.POINTS), False)
     write_rows(planning.running(project, getattr(options, "runs", None) or planning.RUNS), False)
-    return 0

@@ -101,7 +101,7 @@ class ParameterServer(Exchange):
     ) -> None:
         self._replica, self._comm, self._timers = replica, comm, timers
         self._weights, gradients = Pinned(replica.weights), replica.gradients
-        self._gradients = (
+        self._gradients: Gather | CompressedGather = (
             Gather(gradients, comm) if compression == "none" else CompressedGather(gradients, comm, compression, kept)
         )
         self.state = self._gradients.state
