@@ -36,12 +36,12 @@ class Bucket:
         self._inbox = make_inbox(gradients.pieces[number], comm.size)
         self._ring: Iterator[Step] = iter(())
         self._requests: list[MPI.Request] = []
-        self.missing = len(spans)  # so many parameters have no gradient yet
-        self.started = self.done = False
+        self.reset()
 
     def reset(self) -> None:
         """Be ready for the next backward pass."""
-        self.missing, self.started, self.done = len(self.parameters), False, False
+        self.missing = len(self.parameters)  # so many parameters have no gradient yet
+        self.started = self.done = False
 
     def start(self) -> None:
         """Let the gradients of this bucket go round; no rank writes them from now on."""
