@@ -200,8 +200,8 @@ def measure(shapes: Sequence[Shape], device: str, dtype: str, rounds: int, folde
         timing.say(f"{shape}, {rounds} rounds")
         samples = pd.DataFrame(_samples(Layer(shape, place, getattr(torch, dtype)), rounds))
         tables.append(timing.over_rounds(samples, ["part", "way"]).assign(**shape._asdict()))
-    everywhere = {"device": device, "dtype": dtype, "threads": torch.get_num_threads()}
-    rows = timing.rows_of(pd.concat(tables).assign(**everywhere), REALIGN)
+    table = pd.concat(tables).assign(device=device, dtype=dtype, threads=torch.get_num_threads())
+    rows = timing.rows_of(table, REALIGN)
     facts = provenance.of_rank(place)
     notes = {"source": provenance.source(), "torch": torch.__version__, "cpu": facts["cpu"], "gpu": facts["gpu"]}
     timing.write("realign", REALIGN, rows, folder / "realign.parquet", notes)

@@ -21,10 +21,14 @@ def measure(ranks: int, rounds: int, steps: int, launcher: str) -> list[Row]:
 
     Each round has four blocks of so many steps. A RuntimeError says what the ranks of a failed launch said last.
     """
-    exchange, model = "mpi_allreduce" if ranks > 1 else "none", {"name": "mlp", "widths": [150, 200, 163]}
     spec = cpu_spec(
-        **{"model": model, "dataset": "random_curves", "exchange": exchange, "world_size": ranks},
-        **{"batch_size": 75, "learning_rate": 1e-4, "optimizer": "adam"},
+        model={"name": "mlp", "widths": [150, 200, 163]},
+        dataset="random_curves",
+        exchange="mpi_allreduce" if ranks > 1 else "none",
+        world_size=ranks,
+        batch_size=75,
+        learning_rate=1e-4,
+        optimizer="adam",
     )
     with tempfile.TemporaryDirectory(prefix="ddp-hpc-bench-") as scratch:
         asked = {"rounds": rounds, "steps": steps, "spec": spec.canonical}

@@ -35,7 +35,8 @@ def over_rounds(samples: pd.DataFrame, same: list[str], **more: tuple[str, str])
     The ratio of a sample says how many times as fast it is as the yardstick in the same round.
     """
     columns: dict[str, Any] = MEASURED | {"rounds": ("seconds", "size"), "repeats": ("repeats", "min")} | more
-    return samples.groupby(same, sort=False, as_index=False).agg(**columns)
+    rows: pd.DataFrame = samples.groupby(same, sort=False, as_index=False).agg(**columns)
+    return rows
 
 
 def rows_of(table: pd.DataFrame, schema: pa.Schema) -> list[Row]:
