@@ -35,7 +35,7 @@ def claims(draw):
 def numbers(draw):
     """Our number, with an interval that holds it, or none."""
     low, middle, high = sorted(draw(NUMBERS) for _ in range(3))
-    return draw(st.sampled_from([Interval(middle, low, high, "3 runs"), Interval(middle, None, None, "1 run")]))
+    return draw(st.sampled_from([Interval(middle, low, high, "3 runs"), Interval(middle, math.nan, math.nan, "1 run")]))
 
 
 def agrees(claim, number):
@@ -57,7 +57,7 @@ def speaks_against(claim, number):
 
 def points(claim, ours):
     """The ends of the interval, what lies between, and of that where agreement begins and ends; or the number alone."""
-    if ours.low is None:
+    if not ours.known:
         return [ours.middle]
     bounds = [bound for bound in claim.expected if ours.low <= bound <= ours.high]
     return [ours.low + share / 16 * (ours.high - ours.low) for share in range(17)] + [ours.high, *bounds]
@@ -72,13 +72,13 @@ def test_reproduced_and_contradicted_hold_for_every_number_of_the_interval(claim
     assert (found == REPRODUCED) == all(agrees(claim, number) for number in numbers_held)
     assert (found == CONTRADICTED) == all(speaks_against(claim, number) for number in numbers_held)
     assert found != UNDECIDED or why
-    assert ours.low is not None or "our number alone decides" in why
+    assert ours.known or "our number alone decides" in why
 
 
 @settings(deadline=None)
 @given(claims(), numbers())
 def test_a_number_alone_is_undecided_only_between_what_is_expected_and_what_contradicts(claim, ours):
-    found, _ = verdict(claim, Interval(ours.middle, None, None, "1 run"))
+    found, _ = verdict(claim, Interval(ours.middle, math.nan, math.nan, "1 run"))
 
     expected = {(True, False): REPRODUCED, (False, True): CONTRADICTED, (False, False): UNDECIDED}
     assert found == expected[agrees(claim, ours.middle), speaks_against(claim, ours.middle)]
@@ -87,7 +87,7 @@ def test_a_number_alone_is_undecided_only_between_what_is_expected_and_what_cont
 @settings(deadline=None)
 @given(claims(), numbers(), st.floats(0, 50), st.floats(0, 50))
 def test_a_wider_interval_decides_no_more(claim, ours, below, above):
-    assume(ours.low is not None)
+    assume(ours.known)
     wider = Interval(ours.middle, ours.low - below, ours.high + above, ours.basis)
 
     assert verdict(claim, wider)[0] in (verdict(claim, ours)[0], UNDECIDED)

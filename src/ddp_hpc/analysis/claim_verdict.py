@@ -27,14 +27,12 @@ def verdict(claim: Claim, ours: "Interval") -> tuple[str, str]:
     """
     least, largest = claim.expected
     below, above = claim.against
-    known = ours.low is not None and ours.high is not None
-    low = ours.middle if ours.low is None or ours.high is None else min(ours.low, ours.middle)
-    high = ours.middle if ours.low is None or ours.high is None else max(ours.high, ours.middle)
-    alone = "" if known else f"no interval ({ours.basis}): our number alone decides"
+    low, high = (min(ours.low, ours.middle), max(ours.high, ours.middle)) if ours.known else (ours.middle, ours.middle)
+    alone = "" if ours.known else f"no interval ({ours.basis}): our number alone decides"
     if least <= low and high <= largest:
         return REPRODUCED, alone
     if (below is not None and high < below) or (above is not None and low > above):
         return CONTRADICTED, alone
     meets = low <= largest and least <= high
-    why = "the interval holds what is expected, and more" if meets and known else NEITHER
+    why = "the interval holds what is expected, and more" if meets and ours.known else NEITHER
     return UNDECIDED, "; ".join(filter(None, (alone, why)))

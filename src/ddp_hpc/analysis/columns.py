@@ -20,9 +20,8 @@ def varying(frame: pd.DataFrame) -> list[str]:
 
 def search_columns(study: Study) -> list[str]:
     """Return the columns over which a winner is searched; a searched choice is searched with its options."""
-    asked = {*study.search, *(f"{name}_options" for name in study.search if name in COMPONENTS)}
-    kept = [name for name in SPEC_COLUMNS if name in asked and name not in ALWAYS_GROUPED]
-    return [name for name in kept if name.removesuffix("_options") not in ALWAYS_GROUPED]
+    searched = {*study.search} - {*ALWAYS_GROUPED}
+    return [name for name in SPEC_COLUMNS if name.removesuffix("_options") in searched]
 
 
 def group_columns(runs: pd.DataFrame, study: Study) -> list[str]:

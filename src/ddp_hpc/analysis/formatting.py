@@ -23,7 +23,6 @@ _HEADINGS = {
     "eligible_points": "points that may win",
     "excluded_because": "why the others may not",
     "excluded": "why it may not win",
-    "cannot_be_told_from": "cannot be told from",
     "forward_backward_s": "forward and backward (s)",
     "h2d_s": "copy to device (s)",
     "samples_per_s_per_rank": "samples/s per rank",

@@ -7,6 +7,7 @@ processes of one launch are `python -m ddp_hpc.bench.meters FOLDER`.
 
 import sys
 import tempfile
+from math import isnan
 from pathlib import Path
 from statistics import median
 
@@ -42,7 +43,7 @@ def row_of(blocks_s: list[list[float]], steps: int) -> Row:
     without = [one[0] + one[3] for one in blocks_s]
     whole = [one[1] + one[2] for one in blocks_s]
     ratio = over_runs([with_s / without_s for with_s, without_s in zip(whole, without, strict=True)])
-    percent = [None if value is None else 100 * (value - 1) for value in (ratio.middle, ratio.low, ratio.high)]
+    percent = [None if isnan(value) else 100 * (value - 1) for value in (ratio.middle, ratio.low, ratio.high)]
     of_a_step = {"without_us": 1e6 * median(without) / (2 * steps), "with_us": 1e6 * median(whole) / (2 * steps)}
     return {"rounds": len(blocks_s)} | of_a_step | dict(zip(("longer_percent", "low", "high"), percent, strict=True))
 

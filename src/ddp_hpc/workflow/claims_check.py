@@ -80,6 +80,6 @@ def _few(study_runs: StudyRuns) -> tuple[Planned, ...]:
 
 
 def _planned(cells: Cells, specs: "pd.DataFrame", study_runs: StudyRuns) -> bool:
-    from ddp_hpc.analysis.tables._claim_rows import of_specs, selected
+    from ddp_hpc.analysis.tables._claim_quantity import of_specs, selected
 
     return len(selected(of_specs(cells), specs, study_runs)) > 0

@@ -14,7 +14,7 @@ from factory import Result, made_up, planned, realistic
 from ddp_hpc.analysis import tables
 from ddp_hpc.analysis.formatting import Readable, readable
 from ddp_hpc.analysis.tables import curves, evaluations, runs
-from ddp_hpc.analysis.tables._formats import Text, latex, markdown
+from ddp_hpc.analysis.tables._formats import latex, markdown
 from ddp_hpc.analysis.tables._steps import thinned
 from ddp_hpc.config import catalog
 from ddp_hpc.runs import records
@@ -162,7 +162,7 @@ def test_thinning_takes_any_curve(loss):
 
 def test_markdown_takes_no_text_for_html_or_the_end_of_a_cell():
     shown = Readable(pd.DataFrame({"a": ["<script>&amp;\\|b\r\nc"]}), [False], [])
-    text = markdown(shown, Text("Caption", "tab:a", ["source <b>"]))
+    text = markdown(shown, "Caption", ["source <b>"])
 
     assert "| &lt;script>&amp;amp;\\\\\\|b c |" in text.splitlines()
     assert "source &lt;b>" in text
@@ -171,13 +171,11 @@ def test_markdown_takes_no_text_for_html_or_the_end_of_a_cell():
 def test_latex_breaks_sentences_into_lines():
     frame = pd.DataFrame({"a": ["word " * 100], "b": ["short"], "c": ["1"]})
 
-    assert r"\begin{tabular}{p{0.25\linewidth}lr}" in latex(
-        Readable(frame, [False, False, True], []), Text("A", "b", [])
-    )
+    assert r"\begin{tabular}{p{0.25\linewidth}lr}" in latex(Readable(frame, [False, False, True], []), "A", [], "b")
 
 
 def test_markdown_keeps_a_row_a_row():
-    text = markdown(Readable(pd.DataFrame({"a": ["x|y\nz"]}), [False], []), Text("Caption", "tab:a", ["Note."]))
+    text = markdown(Readable(pd.DataFrame({"a": ["x|y\nz"]}), [False], []), "Caption", ["Note."])
 
     assert "| x\\|y z |" in text.splitlines()
 
@@ -186,7 +184,7 @@ def test_markdown_keeps_a_row_a_row():
 @pytest.mark.parametrize("rows", [2, 120])
 def test_latex_compiles_whatever_is_in_the_cells(tmp_path, rows):
     frame = pd.DataFrame({"a_b": [EVIL] * rows, "c": ["[x]"] * rows})
-    table = latex(Readable(frame, [False, True], []), Text("50 % & more_of it", "tab:x", [f"Coverage: {EVIL}"]))
+    table = latex(Readable(frame, [False, True], []), "50 % & more_of it", [f"Coverage: {EVIL}"], "tab:x")
     packages = "\\usepackage[T1]{fontenc}\\usepackage{booktabs,longtable}"
     document = f"\\documentclass{{article}}{packages}\\begin{{document}}\n{table}\\end{{document}}\n"
     (tmp_path / "x.tex").write_text(document)

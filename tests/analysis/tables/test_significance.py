@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from scipy.signal import lfilter
 
-from ddp_hpc.analysis.tables._significance import Area, compare, curve_error, least_mean
+from ddp_hpc.analysis.intervals import curve_error
+from ddp_hpc.analysis.tables._winner_selection import Area, compare, least_mean
 
 
 def curve(rng, steps, correlation):
@@ -64,9 +65,8 @@ def test_a_smooth_curve_has_little_error_and_a_short_or_broken_one_none_that_is_
     ],
 )
 def test_areas_are_told_apart_by_what_is_known_of_them(least, other, larger, method):
-    verdict = compare(least, other, 0.01)
 
-    assert (verdict.larger, verdict.method) == (larger, method)
+    assert compare(least, other, 0.01) == (larger, method)
 
 
 def test_repeats_are_told_apart_as_welch_does():
@@ -75,13 +75,13 @@ def test_repeats_are_told_apart_as_welch_does():
     two = (1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4)
     shifted = tuple(value + 0.21 for value in two)
 
-    assert not compare(Area(one), Area(two), 0.01).larger
-    assert compare(Area(one), Area(shifted), 0.01).larger
+    assert not compare(Area(one), Area(two), 0.01)[0]
+    assert compare(Area(one), Area(shifted), 0.01)[0]
 
 
 def test_repeats_with_equal_truth_are_rarely_told_apart():
     rng = np.random.default_rng(2)
-    wrong = [compare(Area(tuple(rng.normal(9, 1, 4))), Area(tuple(rng.normal(9, 1, 4))), 0).larger for _ in range(1000)]
+    wrong = [compare(Area(tuple(rng.normal(9, 1, 4))), Area(tuple(rng.normal(9, 1, 4))), 0)[0] for _ in range(1000)]
 
     assert np.mean(wrong) == pytest.approx(0.025, abs=0.015)  # one side of 95 %
 

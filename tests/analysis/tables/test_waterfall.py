@@ -7,7 +7,7 @@ from drawn import draw, words
 from factory import Result, made_up
 
 from ddp_hpc.analysis.tables import scaling, waterfall
-from ddp_hpc.analysis.tables._bars import BARS, Split, bars_of
+from ddp_hpc.analysis.tables.waterfall import BARS, Split, bars_of
 from ddp_hpc.profiling.phase_names import PHASES
 
 STEPS = 20

@@ -15,17 +15,10 @@ SHOWN = 20  # points in a list
 
 
 def main(given_a: str, given_b: str, tolerance: float, change: float, everything: bool, as_json: bool) -> int:
-    """Compare two result sets, print what came out, and return the exit code.
+    """Compare two result sets, as `result_sets.read` takes them, print what came out, and return the exit code.
 
-    Args:
-        given_a, given_b: as `sets.read` takes them; A is what was, B what is.
-        tolerance: relative difference that is no matter.
-        change: relative difference for which the repeats needed are told.
-        everything: list all findings, not only the differences.
-        as_json: for programs.
-
-    Returns:
-        0: nothing is worse; 1: something is; 2: some metric could be judged at no point.
+    That is 0: nothing is worse; 1: something is; 2: some metric could be judged at no point. `tolerance` and `change`
+    are those of `judge`; `everything` lists what does not differ too.
 
     Raises:
         ValueError: a set cannot be found, or they have no point in common.
@@ -104,15 +97,9 @@ def _row(finding: Finding, change: float) -> dict[str, Any]:
         "95 %": f"{ends[0]} to {ends[1]}" if None not in ends else None,
         "p (Holm)": None if finding.p is None else f"{finding.p:.2g}",
         "runs": f"{finding.runs_a}, {finding.runs_b}",
-        f"repeats for {100 * change:g} %": _repeats(finding),
+        f"repeats for {100 * change:g} %": None if finding.p is None else finding.repeats_needed or f"> {MOST_REPEATS}",
         "because": finding.reason,
     }
-
-
-def _repeats(finding: Finding) -> str | None:
-    if finding.p is None:
-        return None
-    return f"> {MOST_REPEATS}" if finding.repeats_needed is None else str(finding.repeats_needed)
 
 
 def _needed(found: Judgement, change: float) -> list[str]:

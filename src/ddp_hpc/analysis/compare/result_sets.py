@@ -1,6 +1,5 @@
 """Result sets to compare: the runs of a study, of a folder of results, or of a table of runs."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pyarrow as pa
 
 from ddp_hpc.analysis.intervals import Array
 from ddp_hpc.runs import identity, records
-from ddp_hpc.runs.attempt import finished
+from ddp_hpc.runs.attempt import RunFolder, finished
 from ddp_hpc.runs.project import Project
 from ddp_hpc.runs.store import Store
 from ddp_hpc.system.terminal import counted
@@ -26,17 +25,24 @@ class ResultSet:
     name: str  # as it was given
     # One row per run, the columns of `schema.RUN`; failed and missing runs too, where they are known.
     runs: pd.DataFrame
-    # Gives the counted step times of a run in seconds, slowest rank; None where they are not kept.
-    step_times: Callable[[str], Array | None]
+    folder: Path | None = None  # in which the runs lie; None where only the table is kept
     notes: tuple[str, ...] = ()  # what is worth saying about the choice of runs
+
+    def step_times(self, run: str) -> Array | None:
+        """Return the times between the ends of the counted steps of a run in seconds, slowest rank; None: not kept."""
+        file = self.folder and RunFolder(self.folder / run).record("steps")
+        if not file or not file.is_file():
+            return None
+        steps = records.read("steps", file, ["step", "rank", "t_s", "warm_up"]).to_pandas()
+        mine = steps[(steps["rank"] == steps["rank"].min()) & ~steps["warm_up"].astype(bool)].sort_values("step")
+        return np.asarray(np.diff(mine["t_s"].to_numpy(np.float64), prepend=0.0))
 
 
 def read(given: str) -> ResultSet:
     """Return a result set by its name or path.
 
-    Args:
-        given: a study; `STUDY@before`, the newest runs of the same specs that other code has made; a folder with runs
-            in it, in its `runs` or in its `results/runs`; or a table of runs, `.../tables/runs.parquet`.
+    That of a study; `STUDY@before`, the newest runs of the same specs that other code has made; a folder with runs in
+    it, in its `runs` or in its `results/runs`; or a table of runs, `.../tables/runs.parquet`.
 
     Raises:
         ValueError: there is no such thing, or no run in it.
@@ -49,11 +55,10 @@ def read(given: str) -> ResultSet:
         return _table(given, path)
     if "/" in given:
         raise ValueError(f"{given}: no such folder or file; {_ALLOWED}")
-    name, before = given.removesuffix(BEFORE), given.endswith(BEFORE)
-    study_runs = Project.here().study_runs(name)
-    if before:
+    study_runs = Project.here().study_runs(given.removesuffix(BEFORE))
+    if given.endswith(BEFORE):
         return _before(given, study_runs.store, {planned.run for planned in study_runs.planned})
-    return ResultSet(given, study_runs.runs, _steps_in(study_runs.store))
+    return ResultSet(given, study_runs.runs, study_runs.store.runs)
 
 
 _ALLOWED = f"expected: a study, STUDY{BEFORE}, a folder of results, or a table runs.parquet"
@@ -62,9 +67,8 @@ _ALLOWED = f"expected: a study, STUDY{BEFORE}, a folder of results, or a table r
 def _folder(given: str, path: Path) -> ResultSet:
     for place in PLACES:
         folder = path / place
-        files = [run.record() for run in finished(folder)]
-        if files:
-            return ResultSet(given, *_newest(_read(files), folder))
+        if files := [run.record() for run in finished(folder)]:
+            return _newest(given, files, folder)
     raise ValueError(f"{given}: no finished run in it, in its `runs` or in its `results/runs`; {_ALLOWED}")
 
 
@@ -76,7 +80,7 @@ def _table(given: str, file: Path) -> ResultSet:
     lacking = sorted({"run", "spec_hash", "seed", "status", "step_s"} - set(frame))
     if lacking:
         raise ValueError(f"{given}: is no table of runs, it has no column {', '.join(lacking)}; {_ALLOWED}")
-    return ResultSet(given, frame, lambda run: None)
+    return ResultSet(given, frame)
 
 
 def _before(given: str, store: Store, planned: set[str]) -> ResultSet:
@@ -86,30 +90,13 @@ def _before(given: str, store: Store, planned: set[str]) -> ResultSet:
     files = [file for run, file in runs.items() if run not in planned and identity.parts(run)[1] in specs]
     if not files:
         raise ValueError(f"{given}: no run of this study by other code lies in {store.runs}")
-    return ResultSet(given, *_newest(_read(files), store.runs))
+    return _newest(given, files, store.runs)
 
 
-def _read(files: list[Path]) -> pd.DataFrame:
-    frame: pd.DataFrame = records.read_runs(files).to_pandas()
-    return frame
-
-
-def _newest(frame: pd.DataFrame, folder: Path) -> tuple[pd.DataFrame, Callable[[str], Array | None], tuple[str, ...]]:
+def _newest(given: str, files: list[Path], folder: Path) -> ResultSet:
     """Return of several runs of one spec and seed the newest: older ones are of other code."""
+    frame = records.read_runs(files).to_pandas()
     kept = frame.sort_values("ended_at", kind="stable").drop_duplicates("spec_hash", keep="last").sort_index()
     older = len(frame) - len(kept)
     notes = (f"{counted(older, 'run')} of older code left out: the newest of each spec counts",) if older else ()
-    return kept.reset_index(drop=True), lambda run: step_times(folder / run / "steps.parquet"), notes
-
-
-def _steps_in(store: Store) -> Callable[[str], Array | None]:
-    return lambda run: step_times(store.file(run, "steps"))
-
-
-def step_times(file: Path) -> Array | None:
-    """Return the times between the ends of steps in seconds, slowest rank, without warmup; None without a record."""
-    if not file.is_file():
-        return None
-    steps = records.read("steps", file, ["step", "rank", "t_s", "warm_up"]).to_pandas()
-    mine = steps[(steps["rank"] == steps["rank"].min()) & ~steps["warm_up"].astype(bool)].sort_values("step")
-    return np.asarray(np.diff(mine["t_s"].to_numpy(np.float64), prepend=0.0))
+    return ResultSet(given, kept.reset_index(drop=True), folder, notes)

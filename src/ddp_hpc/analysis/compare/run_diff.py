@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ddp_hpc.analysis.columns import show
+from ddp_hpc.analysis.tables._frame import columns
 from ddp_hpc.config.spec import SPEC_COLUMNS
 from ddp_hpc.runs import records
 from ddp_hpc.runs.attempt import RunFolder
@@ -13,20 +14,9 @@ from ddp_hpc.runs.project import Project
 from ddp_hpc.runs.schema import RUN
 from ddp_hpc.system.terminal import table_lines
 
-_MEASURED = (
-    "status",
-    "reason",
-    "steps",
-    "train_s",
-    "step_s",
-    "samples_per_s",
-    "exchange_exposed_s",
-    "wait_s",
-    "startup_s",
-    "final_loss",
-    "test_metric",
-    "peak_memory_bytes",
-    "energy_j",
+_MEASURED = columns(
+    "status reason steps train_s step_s samples_per_s exchange_exposed_s wait_s startup_s final_loss test_metric",
+    "peak_memory_bytes energy_j",
     *(name for name in RUN.names if "clock" in name),
 )
 _PER_PROCESS = ("rank", "pid")  # differ by nature
@@ -39,9 +29,7 @@ Difference = dict[str, Any]
 def main(given_a: str, given_b: str, as_json: bool) -> int:
     """Print what differs between two finished runs, nothing of what is equal, and return 0.
 
-    Args:
-        given_a, given_b: a run's name or a beginning of it that no other has, or a path to its folder.
-        as_json: for programs.
+    A run is given by its name, by a beginning of it that no other has, or by a path to its folder.
 
     Raises:
         ValueError: there is no such finished run, or several.
@@ -158,15 +146,12 @@ def _text(value: Any) -> str:
     if value is None:
         return "-"
     if isinstance(value, list):
-        text = "; ".join(_text(one) for one in value) if any(map(_nested, value)) else ",".join(map(_text, value))
+        nested = any(isinstance(one, list | str) for one in value)
+        text = ("; " if nested else ",").join(map(_text, value))
     else:
         text = show(value)
     text = " ".join(text.split())
     return text if len(text) <= MOST_LETTERS else f"{text[: MOST_LETTERS - 3]}..."
-
-
-def _nested(value: Any) -> bool:
-    return isinstance(value, list | str)
 
 
 def _hint(found: Mapping[str, list[Difference]]) -> list[str]:

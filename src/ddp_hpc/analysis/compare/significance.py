@@ -1,21 +1,79 @@
-"""Significance tests: which points of two result sets differ by more than the noise, and in which direction."""
+"""Significance tests: which points of two result sets differ by more than the noise, and in which direction.
 
-from collections.abc import Mapping, Sequence
+What is compared is each metric of each point that both sets have.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import log1p
+from math import exp, expm1, log1p
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
-from ddp_hpc.analysis.compare.pairs_to_test import POINT, TIMES, Question, Row, ask, in_words, points
+from ddp_hpc.analysis.columns import key_of, rows_of, show, varying
 from ddp_hpc.analysis.compare.result_sets import ResultSet
 from ddp_hpc.analysis.compare.variance_model import ALPHA, Prior, holm, prior, repeats_needed
 from ddp_hpc.analysis.intervals import Arm, Contrast, contrast, of_median, of_ratio
+from ddp_hpc.config.comparability import agreeing
+from ddp_hpc.config.spec import SPEC_COLUMNS
 from ddp_hpc.runs.statuses import FAILED
+
+Row = dict[str, Any]
+Key = tuple[Any, ...]
 
 WORSE, BETTER, SMALL, ALIKE, OPEN = "worse", "better", "differs, but little", "no difference seen", "not judged"
 BROKEN = ("diverged", "oom_gpu", *sorted(FAILED))
 NO_REPEATS = "no repeats: how one run differs from the next is not known"
+TIMES = ("step_s", "samples_per_s", "exchange_exposed_s")  # differ by factors: compared as logarithms
+QUALITIES = ("final_loss", "test_metric")  # the seed decides them: compared in pairs of equal seeds
+POINT = agreeing({"seed"})
+USED = [*SPEC_COLUMNS, "run", "status", "oversubscribed", "placement_verified", "test_metric_name", *TIMES, *QUALITIES]
+
+
+@dataclass(frozen=True)
+class Question:
+    """A metric of a point."""
+
+    point: str  # in words
+    spec: Mapping[str, Any]  # of the point, without the seed
+    metric: str  # a column of the run record
+    rows_a: list[Row]  # the runs that have it, of set A
+    rows_b: list[Row]  # of set B
+    # A and B, or one of the differences of pairs of equal seeds: of logarithms for a metric of `TIMES`, else relative
+    # to the mean of A. None where it cannot be judged.
+    arms: tuple[Arm, ...] = ()
+    reason: str = ""  # why it cannot be judged
+
+    @property
+    def family(self) -> tuple[str, int]:
+        """Questions of one family may learn from one another how runs scatter."""
+        return self.metric, len(self.arms)
+
+    @property
+    def more_is_better(self) -> bool:
+        """Whether a larger value is the better one."""
+        if self.metric == "test_metric":
+            return bool(self.rows_a[0].get("test_metric_name") == "accuracy")
+        return self.metric == "samples_per_s"
+
+    def percent(self, difference: float) -> float:
+        """Return a difference of arms as a change of B against A in percent."""
+        return 100 * (expm1(difference) if self.metric in TIMES else difference)
+
+    @property
+    def means(self) -> tuple[float, float]:
+        """The means of A and B: geometric of times and rates."""
+        a, b = (np.array([float(row[self.metric]) for row in rows]) for rows in (self.rows_a, self.rows_b))
+        if self.metric in TIMES:
+            return exp(float(np.log(a).mean())), exp(float(np.log(b).mean()))
+        return float(a.mean()), float(b.mean())
+
+    @property
+    def share_of_step(self) -> float:
+        """How much of a step of A this metric is; 1 where it is no part of one."""
+        steps = [float(row["step_s"]) for row in self.rows_a if _known(row.get("step_s"))]
+        return self.means[0] / float(np.median(steps)) if self.metric == "exchange_exposed_s" and steps else 1.0
 
 
 @dataclass(frozen=True)
@@ -70,20 +128,19 @@ def judge(a: ResultSet, b: ResultSet, tolerance: float = 0.01, change: float = 0
     how much the runs of a point scatter is taken from its repeats and from those of the set's other points
     (`variance_model.prior`), apart for A and B. Losses and test metrics are compared in pairs of equal seeds. All
     comparisons together give a false alarm in at most 5 % of cases (`variance_model.holm`). That a point's runs break
-    in B only is worse.
-
-    Args:
-        a: what was.
-        b: what is.
-        tolerance: relative difference that is no matter, however sure; of exchange_exposed_s, relative to the step.
-        change: relative difference that `repeats_needed` is planned for.
+    in B only is worse: A is what was, B what is. A relative difference below `tolerance` is no matter, however sure; of
+    exchange_exposed_s, relative to the step. `change` is the one that `repeats_needed` is planned for.
     """
-    points_a, points_b = points(a.runs), points(b.runs)
+    points_a, points_b = _points(a.runs), _points(b.runs)
     shared = [key for key in points_a if key in points_b]
-    words = in_words([rows[0] for rows in (*points_a.values(), *points_b.values())])
-    name = {key: words(rows[0]) for key, rows in (points_b | points_a).items()}
+    firsts = {key: rows[0] for key, rows in (points_b | points_a).items()}
+    fields = [field for field in varying(pd.DataFrame(list(firsts.values()))) if field != "seed"]
+    name = {
+        key: ", ".join(f"{field} {show(row[field])}" for field in fields) or "the only point"
+        for key, row in firsts.items()
+    }
     broken = [_broken(name[key], dict(zip(POINT, key, strict=True)), points_a[key], points_b[key]) for key in shared]
-    questions = [one for key in shared for one in ask(name[key], key, points_a[key], points_b[key])]
+    questions = [one for key in shared for one in _ask(name[key], key, points_a[key], points_b[key])]
     findings = [*(one for one in broken if one), *_answers(questions, a, b, tolerance, change)]
     order = {name[key]: place for place, key in enumerate(shared)}
     return Judgement(
@@ -92,6 +149,61 @@ def judge(a: ResultSet, b: ResultSet, tolerance: float = 0.01, change: float = 0
         tuple(name[key] for key in points_b if key not in points_a),
         len(shared),
     )
+
+
+def _points(runs: pd.DataFrame) -> dict[Key, list[Row]]:
+    """Return the runs of each point: they differ in their seed alone."""
+    found: dict[Key, list[Row]] = {}
+    for row in rows_of(runs[[name for name in USED if name in runs]]):
+        found.setdefault(key_of(row, POINT), []).append(row)
+    return found
+
+
+def _ask(point: str, key: Key, all_a: list[Row], all_b: list[Row]) -> Iterator[Question]:
+    """Yield the questions of a point: those metrics that have a value on both sides."""
+    spec = dict(zip(POINT, key, strict=True))
+    for metric in (*TIMES, *QUALITIES):
+        rows_a, rows_b = (
+            [row for row in rows if row["status"] == "ok" and _known(row.get(metric))] for rows in (all_a, all_b)
+        )
+        if not rows_a or not rows_b:
+            continue
+        if metric not in TIMES:
+            yield Question(point, spec, metric, *_of_seeds(metric, rows_a, rows_b))
+        elif reason := _no_times(rows_a) or _no_times(rows_b):
+            yield Question(point, spec, metric, rows_a, rows_b, reason=reason)
+        elif all(row[metric] > 0 for row in (*rows_a, *rows_b)):  # else the exchange of one rank
+            arms = (Arm.of(np.log([float(row[metric]) for row in rows])) for rows in (rows_a, rows_b))
+            yield Question(point, spec, metric, rows_a, rows_b, tuple(arms))
+
+
+def _of_seeds(metric: str, rows_a: list[Row], rows_b: list[Row]) -> tuple[list[Row], list[Row], tuple[Arm, ...]]:
+    """Return the runs that have a pair of equal seed and the differences of these pairs as one arm.
+
+    Where there are no such pairs: all runs, and an arm for each side.
+    """
+    scale = float(np.mean([abs(row[metric]) for row in rows_a])) or 1.0
+    a, b = ({row["seed"]: row for row in rows} for rows in (rows_a, rows_b))
+    both = [seed for seed in a if seed in b]
+    if len(both) > 1 or (both and len(a) == len(b) == 1):
+        paired_a, paired_b = [a[seed] for seed in both], [b[seed] for seed in both]
+        pairs = zip(paired_a, paired_b, strict=True)
+        return paired_a, paired_b, (Arm.of(np.array([(new[metric] - old[metric]) / scale for old, new in pairs])),)
+    arms = (Arm.of(np.array([row[metric] / scale for row in rows])) for rows in (rows_a, rows_b))
+    return rows_a, rows_b, tuple(arms)
+
+
+def _known(value: Any) -> bool:
+    return bool(pd.notna(value) and np.isfinite(float(value)))
+
+
+def _no_times(rows: list[Row]) -> str:
+    """Return why the times of these runs cannot be compared; empty if they can."""
+    if any(pd.notna(row.get("oversubscribed")) and row["oversubscribed"] for row in rows):
+        return "oversubscribed: its times mean nothing"
+    if any(pd.notna(row.get("placement_verified")) and not row["placement_verified"] for row in rows):
+        return "not placed as it was asked: its times are those of another placement"
+    return ""
 
 
 def _broken(point: str, spec: Mapping[str, Any], rows_a: list[Row], rows_b: list[Row]) -> Finding | None:
@@ -172,7 +284,7 @@ def _not_judged(one: Question, a: ResultSet, b: ResultSet) -> Finding:
     times = [side.step_times(rows[0]["run"]) for side, rows in ((a, one.rows_a), (b, one.rows_b))]
     if one.metric == "step_s" and times[0] is not None and times[1] is not None:
         ratio = of_ratio(of_median(times[1]), of_median(times[0]))
-        if ratio.low is not None and ratio.high is not None:
+        if ratio.known:
             ends = {"low_percent": 100 * (ratio.low - 1), "high_percent": 100 * (ratio.high - 1)}
             reason += "; the interval is within these runs only"
     return _finding(one, OPEN, reason=reason, change_percent=one.percent(change), **ends)

@@ -3,7 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf, sqrt
+from math import inf, nan, sqrt
 
 import numpy as np
 from scipy import optimize, special
@@ -35,7 +35,7 @@ class Prior:
             return Arm(arm.mean, arm.runs, self.variance, self.total)
         own = arm.freedom * arm.variance if arm.freedom else 0.0
         freedom = self.freedom + arm.freedom
-        variance = (self.freedom * self.variance + own) / freedom if freedom else float("nan")
+        variance = (self.freedom * self.variance + own) / freedom if freedom else nan
         return Arm(arm.mean, arm.runs, variance, min(freedom, self.total))
 
 
@@ -52,7 +52,7 @@ def prior(arms: Sequence[Arm]) -> Prior:
     known = [arm for arm in arms if arm.freedom > 0]
     total = float(sum(arm.freedom for arm in known))
     if len(known) < 2:
-        return Prior(float("nan"), 0.0, total, 0)
+        return Prior(nan, 0.0, total, 0)
     freedom = np.array([arm.freedom for arm in known], dtype=np.float64)
     variances = np.array([arm.variance for arm in known])
     common = float(freedom @ variances / total)
@@ -66,7 +66,7 @@ def prior(arms: Sequence[Arm]) -> Prior:
     doubt = max(found, chance) * sqrt(2 / (len(known) - 1) + peaked / len(known))  # standard error of a variance
     worth = 2 * _inverse_trigamma(max(0.0, found - chance) + doubt)
     if worth <= TOO_UNLIKE:
-        return Prior(float("nan"), 0.0, total, 0)
+        return Prior(nan, 0.0, total, 0)
     typical = float(np.exp(logs.mean() + special.digamma(worth / 2) - np.log(worth / 2)))
     return Prior(max(typical, common), worth, total, len(known))
 
@@ -94,14 +94,10 @@ def holm(p: Sequence[float]) -> list[float]:
 def repeats_needed(arms: Sequence[Arm], priors: Sequence[Prior], difference: float, comparisons: int) -> int | None:
     """Return how many repeats on each side find a difference in nine of ten cases; None for more than 1,000.
 
-    Args:
-        arms: moderated; their variances are of single runs.
-        priors: of each arm.
-        difference: to be found, in the unit of the arms.
-        comparisons: among how many it has to stand out (a level of 5 % over their number, Holm's first step).
-
-    Planned with the upper 65 % limit of the variances, because with the variance that a few repeats happen to show
-    half of all plans would be too small (Browne, Statistics in Medicine 14, 1995).
+    It is in the unit of the arms, which are moderated by their priors, and has to stand out among so many comparisons
+    (a level of 5 % over their number, Holm's first step). Planned with the upper 65 % limit of the variances, because
+    with the variance that a few repeats happen to show half of all plans would be too small (Browne, Statistics in
+    Medicine 14, 1995).
     """
     limits = [arm.variance * arm.freedom / float(special.chdtri(arm.freedom, CAUTION)) for arm in arms]
 

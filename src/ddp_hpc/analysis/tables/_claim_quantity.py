@@ -1,22 +1,58 @@
-"""Our number for a claim, with its interval: a value, a ratio, a trend or a prediction."""
+"""Our number for a claim, with its interval: a value, a ratio, a trend or a prediction, from rows of tables.
 
-from collections.abc import Callable, Mapping, Sequence
+What is missing is no number: rows of runs that did not end well or not where they should, and nulls are left out, and
+the claim says so.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
+from math import nan
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
-from ddp_hpc.analysis.columns import show
-from ddp_hpc.analysis.intervals import CONFIDENCE, Array, Interval, of_ratio, over_runs
-from ddp_hpc.analysis.tables._claim_rows import NotTestable, Number, take
-from ddp_hpc.config.claims import DIRECTIONS, Ours, Ratio, Trend
+from ddp_hpc.analysis.columns import DISTURBED, MISPLACED, rows_of, show, split, standing, varying
+from ddp_hpc.analysis.intervals import CONFIDENCE, WITHIN, Array, Interval, of_ratio, over_runs
+from ddp_hpc.analysis.tables._frame import FLOAT
+from ddp_hpc.analysis.tables._steps import NOT_RECORDED, why_null
+from ddp_hpc.config.budget import Budget
+from ddp_hpc.config.claims import DIRECTIONS, Cells, Ours, Ratio, Trend
+from ddp_hpc.config.errors import unknown
+from ddp_hpc.config.matching import is_option, matches, option_value
+from ddp_hpc.config.spec import COMPONENTS, SPEC_COLUMNS
+from ddp_hpc.config.study import listed
+from ddp_hpc.runs.schema import RUN
+from ddp_hpc.runs.statuses import in_words
 from ddp_hpc.runs.study_runs import StudyRuns
 
-Frames = Callable[[str], pd.DataFrame]
+Frames = Callable[[str], pd.DataFrame]  # gives a table by its name
+Row = Mapping[str, Any]
 FEWEST_FITTED = 3  # points of a straight line that leave something to judge it by
+MOST_SHOWN = 4  # values of a column in a reason
+
+
+class NotTestable(Exception):  # noqa: N818  (no error: a verdict)
+    """Why there is no number of ours."""
+
+
+@dataclass(frozen=True)
+class Number:
+    """A cell that holds a number, with what the table says of how sure it is."""
+
+    row: Row
+    seed: int | None  # the repeat; None in a table that combines the repeats
+    interval: Interval
+
+    @property
+    def value(self) -> float:
+        """The number, finite."""
+        return self.interval.middle
 
 
 @dataclass(frozen=True)
@@ -27,7 +63,7 @@ class Found:
     """
 
     interval: Interval
-    rows: list[Mapping[str, Any]]
+    rows: list[Row]
     remarks: list[str]
     nulls: list[str]
 
@@ -35,41 +71,33 @@ class Found:
 def number_of(ours: Ours, frames: Frames, study_runs: StudyRuns) -> Found:
     """Return our number.
 
-    Args:
-        ours: how it is computed.
-        frames: gives a table by its name.
-        study_runs: of the study.
-
     Raises:
         NotTestable: there is no such number; it says why.
     """
     if ours.predicted:
-        return Found(Interval(ours.predicted.number, None, None, "computed, not measured"), [], [], [])
-    taken = [take(cells, frames(cells.table), study_runs) for cells in ours.cells.values()]
-    remarks = list(dict.fromkeys(remark for one in taken for remark in one.remarks))
-    rows = [number.row for one in taken for number in one.numbers]
-    nulls = [null for one in taken for null in one.nulls]
-    numbers = taken[0].numbers
+        return Found(Interval(ours.predicted.number, nan, nan, "computed, not measured"), [], [], [])
+    remarks: list[str] = []
+    nulls: list[str] = []
+    taken = [_take(cells, frames(cells.table), study_runs, remarks, nulls) for cells in ours.cells.values()]
     if ours.ratio:
-        return Found(_ratio(ours.ratio, numbers, taken[1].numbers, remarks), rows, remarks, nulls)
-    if ours.trend:
-        return Found(_trend(ours.trend, numbers, remarks), rows, remarks, nulls)
-    return Found(_combined(numbers), rows, remarks, nulls)
+        interval = _ratio(ours.ratio, taken[0], taken[1], remarks)
+    elif ours.trend:
+        interval = _trend(ours.trend, taken[0], remarks)
+    else:
+        interval = _combined(taken[0])
+    rows = [number.row for numbers in taken for number in numbers]
+    return Found(interval, rows, list(dict.fromkeys(remarks)), nulls)
 
 
 def _combined(numbers: Sequence[Number]) -> Interval:
     """Return the median over the repeats, or the only number, each with its interval."""
-    alone = numbers[0].interval if len(numbers) == 1 else None
-    found = over_runs([number.value for number in numbers], alone)
-    if len(numbers) == 1 and numbers[0].seed is None and alone is None:
-        return Interval(found.middle, None, None, "its table has none")
-    return found
+    return over_runs([number.value for number in numbers], numbers[0].interval if len(numbers) == 1 else None)
 
 
 def _ratio(ratio: Ratio, above: Sequence[Number], below: Sequence[Number], remarks: list[str]) -> Interval:
     if any(number.value == 0 for number in below):
         raise NotTestable(f"{ratio.to.column} is 0 below the line")
-    top, bottom = _by_seed(above), _by_seed(below)
+    top, bottom = ({number.seed: number for number in numbers} for numbers in (above, below))
     seeds = [seed for seed in top if seed in bottom and seed is not None]
     if seeds:
         most = max(len(top), len(bottom))
@@ -81,22 +109,7 @@ def _ratio(ratio: Ratio, above: Sequence[Number], below: Sequence[Number], remar
     one, other = _combined(list(top.values())), _combined(list(bottom.values()))
     if one.middle > 0 and other.middle > 0:
         return of_ratio(one, other)
-    return Interval(one.middle / other.middle, None, None, "of numbers that are not positive")
-
-
-def _of_change(before: Number, after: Number, sign: float) -> Interval | None:
-    """Return the relative change between two numbers whose tables give their intervals."""
-    if before.interval is None or after.interval is None or before.value <= 0 or after.value <= 0:
-        return None
-    ratio = of_ratio(after.interval, before.interval)
-    if ratio.low is None or ratio.high is None:
-        return None
-    ends = sorted((sign * (ratio.low - 1), sign * (ratio.high - 1)))
-    return Interval(sign * (ratio.middle - 1), ends[0], ends[1], ratio.basis)
-
-
-def _by_seed(numbers: Sequence[Number]) -> dict[int | None, Number]:
-    return {number.seed: number for number in numbers}
+    return Interval(one.middle / other.middle, nan, nan, "of numbers that are not positive")
 
 
 def _trend(trend: Trend, numbers: Sequence[Number], remarks: list[str]) -> Interval:
@@ -132,7 +145,7 @@ def _of_fit(x: Array, y: Array) -> Interval:
     fit = stats.linregress(x, y)
     slope, basis = float(fit.slope), f"a line through {len(x)} points"
     if len(x) < FEWEST_FITTED:
-        return Interval(slope, None, None, basis)
+        return Interval(slope, nan, nan, basis)
     half = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(x) - 2)) * float(fit.stderr)
     return Interval(slope, slope - half, slope + half, f"1 fit: {basis}")
 
@@ -149,10 +162,181 @@ def _weakest_step(trend: Trend, repeats: Sequence[Mapping[float, Number]], place
         if any(first.value == 0 for first, _ in pairs):
             raise NotTestable(f"{trend.column} is 0 at {trend.over} {before:g}: no relative change")
         changes = [sign * (second.value - first.value) / abs(first.value) for first, second in pairs]
-        steps.append(over_runs(changes, _of_change(*pairs[0], sign)))
+        ratio = of_ratio(pairs[0][1].interval, pairs[0][0].interval)
+        low, high = sorted((sign * (ratio.low - 1), sign * (ratio.high - 1)))
+        alone = Interval(sign * (ratio.middle - 1), low, high, ratio.basis) if ratio.known else None
+        steps.append(over_runs(changes, alone))
     weakest = min(steps, key=lambda step: step.middle)
-    lows = [step.low for step in steps if step.low is not None]
-    highs = [step.high for step in steps if step.high is not None]
-    if len(lows) < len(steps) or len(highs) < len(steps):
-        return Interval(weakest.middle, None, None, weakest.basis)
-    return Interval(weakest.middle, min(lows), min(highs), weakest.basis)
+    low, high = (float(np.min(ends)) for ends in zip(*((step.low, step.high) for step in steps), strict=True))
+    return Interval(weakest.middle, low, high, weakest.basis)  # nan if that of any change is not known
+
+
+def _take(
+    cells: Cells, frame: pd.DataFrame, study_runs: StudyRuns, remarks: list[str], nulls: list[str]
+) -> list[Number]:
+    """Return the numbers in `cells` of a table, one at least; what a reader has to know is added to the lists.
+
+    Raises:
+        NotTestable: there is none, or rows differ in more than the seed (and the column of a trend).
+    """
+    over = [cells.over] if isinstance(cells, Trend) else []
+    for name in (cells.column, *over):
+        if name not in frame:
+            raise NotTestable(f"table {cells.table}: {unknown('column', name, map(str, frame.columns))}")
+    fit = selected(cells, frame, study_runs)
+    if fit.empty:
+        where = ", ".join(f"{name} {'null' if value is None else value}" for name, value in cells.where.items())
+        raise NotTestable(f"no row of the table {cells.table}{f' has {where}' if where else ''}")
+    _repeats_only(fit, cells, over)
+    ended = rows_of(_ended(fit, cells, remarks))
+    known = [
+        Number(row, row.get("seed"), _interval(row, cells.column)) for row in ended if _is_number(row[cells.column])
+    ]
+    if not known:
+        raise NotTestable(f"{cells.column} is null: {_why_null(ended[0], cells, study_runs)}")
+    if lost := len(ended) - len(known):
+        nulls.append(f"{cells.column} is null in {lost} of {len(ended)} rows")
+        remarks.append(nulls[-1])
+    remarks += _warnings([number.row for number in known])
+    return known
+
+
+def selected(cells: Cells, frame: pd.DataFrame, study_runs: StudyRuns) -> pd.DataFrame:
+    """Return the rows that `where` asks for; a spec field that is the same in all runs need be no column.
+
+    Raises:
+        NotTestable: a column is not there.
+    """
+    first = study_runs.planned[0]
+    shared = {name: value for name, value in first.spec.columns().items() if name not in study_runs.varying[first.run]}
+    known = frame.assign(**{name: value for name, value in shared.items() if name not in frame})
+    needed = list(dict.fromkeys(column for key in cells.where.items() for column in _columns(*key)))
+    if lacking := [column for column in needed if column not in known]:
+        raise NotTestable(f"table {cells.table}: {unknown('column', lacking[0], map(str, frame.columns))}")
+    pattern = dict(cells.where)
+    if "budget" in pattern:
+        pattern["budget"] = [
+            str(Budget.model_validate(one)) if isinstance(one, Mapping) else one for one in listed(pattern["budget"])
+        ]
+    fits = [matches(pattern, partial(_value, row)) for row in rows_of(known[needed])]
+    return frame[pd.Series(fits, index=frame.index, dtype=bool)] if needed else frame
+
+
+def runs_read(cells: Iterable[Cells], study_runs: StudyRuns, judged: Collection[str]) -> pd.DataFrame:
+    """Return the planned runs that fit what `where` of the cells of one claim says of specs.
+
+    In the tables `judged`, `where` on an axis of the search picks a winner, which all points had a part in.
+    """
+    runs = study_runs.runs
+    read = pd.Series(False, index=runs.index)
+    for one in cells:
+        searched = study_runs.study.search if one.table in judged else ()
+        read |= runs.index.isin(selected(of_specs(one, searched), runs, study_runs).index)
+    return runs[read]
+
+
+def of_specs(cells: Cells, without: Collection[str] = ()) -> Cells:
+    """Return cells whose `where` names fields of specs only, but for those in `without`."""
+    kept = {
+        name: value
+        for name, value in cells.where.items()
+        if name.partition(".")[0] in SPEC_COLUMNS and name not in without
+    }
+    return Cells(table=cells.table, column=cells.column, where=kept)
+
+
+def _columns(name: str, wanted: Any) -> tuple[str, ...]:
+    """Return the columns that hold a key of `where`; the options of a component stand in a column of their own."""
+    component = name.partition(".")[0]
+    of_options = is_option(name) or (name in COMPONENTS and any(isinstance(one, Mapping) for one in listed(wanted)))
+    return (component, f"{component}_options") if of_options else (name,)
+
+
+def _value(row: Row, name: str) -> Any:
+    """Return what a row has in a column, or of an option, e.g. `exchange.period`."""
+    if is_option(name):
+        kind, _, option = name.partition(".")
+        options = row[f"{kind}_options"]
+        return option_value(kind, row[kind], {} if pd.isna(options) else json.loads(options), option)
+    value = row[name]
+    return None if pd.isna(value) else bool(value) if isinstance(value, np.bool_) else value
+
+
+def _repeats_only(rows: pd.DataFrame, cells: Cells, over: list[str]) -> None:
+    """Check that rows differ in the seed alone; those of a trend, where they have the same place in it.
+
+    Raises:
+        NotTestable: naming the columns that tell them apart.
+    """
+    for place, those in split(rows, over):
+        apart = [name for name in varying(those) if name != "seed"]
+        repeats = those["seed"].nunique(dropna=False) if "seed" in those else 1
+        if (not apart and repeats == len(those)) or any(map(pd.isna, place.values())):  # no place: it has not ended
+            continue
+        facts = those.drop(columns="seed", errors="ignore").select_dtypes(exclude=FLOAT)
+        apart = apart or [name for name in facts if facts[name].nunique(dropna=False) > 1]
+        listed = "; ".join(f"{name}: {_few(those[name].unique())}" for name in apart[:MOST_SHOWN])
+        at = "".join(f" at {name} {show(value)}" for name, value in place.items())
+        raise NotTestable(
+            f"{len(those)} rows of the table {cells.table} fit{at}, where one is needed, or one per seed; "
+            f"they differ in {listed or 'nothing but what was measured'}"
+        )
+
+
+def _few(values: Collection[Any]) -> str:
+    return ", ".join(map(show, list(values)[:MOST_SHOWN])) + (", ..." if len(values) > MOST_SHOWN else "")
+
+
+def _ended(rows: pd.DataFrame, cells: Cells, remarks: list[str]) -> pd.DataFrame:
+    """Return the rows of runs that ended well, or as `where` asks, where they were asked to; a remark on the others.
+
+    Raises:
+        NotTestable: there is none.
+    """
+    if "status" not in rows:
+        return rows
+    states = standing(rows) if "placement_verified" in rows else rows["status"]
+    fits = states != MISPLACED if "status" in cells.where else states == "ok"
+    others = Counter(in_words(str(state)) for state in states[~fits])
+    counts = ", ".join(f"{count} {state}" for state, count in others.items())
+    if not fits.any():
+        raise NotTestable(f"no run has a result: {counts}")
+    if others:
+        remarks.append(f"{others.total()} of {len(rows)} runs have no result: {counts}")
+    return rows[fits]
+
+
+def _is_number(value: Any) -> bool:
+    return not isinstance(value, bool | np.bool_ | str) and pd.notna(value) and bool(np.isfinite(value))
+
+
+def _interval(row: Row, column: str) -> Interval:
+    """Return a number with its interval: in `ratio_low` beside `ratio`, `step_low_s` beside `step_s`."""
+    middle = float(row[column])
+    stem, _, unit = column.rpartition("_")
+    for low, high in ((f"{column}_low", f"{column}_high"), (f"{stem}_low_{unit}", f"{stem}_high_{unit}")):
+        if low in row and high in row and pd.notna(row[low]) and pd.notna(row[high]):
+            basis = row.get("interval_from", row.get("judged_by", WITHIN if "run" in row else "its table"))
+            return Interval(middle, min(float(row[low]), middle), max(float(row[high]), middle), str(basis))
+    return Interval(middle, nan, nan, "its table has none" if row.get("seed") is None else "1 run")
+
+
+def _why_null(row: Row, cells: Cells, study_runs: StudyRuns) -> str:
+    said = row.get("reason")
+    if said is not None and not pd.isna(said):
+        return str(said)
+    if "run" in row and cells.column in RUN.names and study_runs.store.finished(str(row["run"])):
+        return why_null(study_runs, str(row["run"]), cells.column)
+    return NOT_RECORDED
+
+
+def _warnings(rows: list[Row]) -> list[str]:
+    """Return what makes times of these rows doubtful."""
+    slow = [row["slow_steps_share"] for row in rows if pd.notna(row.get("slow_steps_share"))]
+    counts = {
+        "more threads than cores in {} of {} rows: no time of theirs counts": sum(
+            bool(row.get("oversubscribed")) for row in rows
+        ),
+        "{} of {} rows were disturbed: no time of theirs is to be trusted": sum(share > DISTURBED for share in slow),
+    }
+    return [words.format(count, len(rows)) for words, count in counts.items() if count]

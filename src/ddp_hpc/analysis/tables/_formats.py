@@ -2,7 +2,6 @@
 
 import importlib
 import json
-from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
@@ -18,15 +17,6 @@ MOST_ROWS = 200  # in Markdown and LaTeX, which are for reading
 WIDE = 60  # letters; longer texts are broken into lines in LaTeX
 SENTENCE_WIDTH = r"0.25\linewidth"
 LONG = 50  # rows from which on a LaTeX table may break over pages
-
-
-@dataclass(frozen=True)
-class Text:
-    """What stands around a table that is for reading."""
-
-    caption: str
-    label: str
-    notes: list[str]
 
 
 def make(name: str, study_runs: StudyRuns, folder: Path) -> Path:
@@ -59,9 +49,9 @@ def make(name: str, study_runs: StudyRuns, folder: Path) -> Path:
         notes = [f"Coverage: {coverage}.", *rules, *shown.notes]
         if len(frame) > MOST_ROWS:
             notes.append(f"The first {MOST_ROWS} of {len(frame)} rows; all are in {name}.csv and {name}.parquet.")
-        text = Text(caption, f"tab:{study.name}-{name}".replace("_", "-"), notes)
-        _replace(folder / f"{name}.md", markdown(shown, text))
-        _replace(folder / f"{name}.tex", latex(shown, text))
+        label = f"tab:{study.name}-{name}".replace("_", "-")
+        _replace(folder / f"{name}.md", markdown(shown, caption, notes))
+        _replace(folder / f"{name}.tex", latex(shown, caption, notes, label))
     table = pa.Table.from_pandas(frame, preserve_index=False)
     facts = {
         "study": study.name,
@@ -82,7 +72,7 @@ def lines(name: str, file: Path) -> list[str]:
     return list(module.lines(pd.read_parquet(file))) if hasattr(module, "lines") else []
 
 
-def markdown(shown: Readable, text: Text) -> str:
+def markdown(shown: Readable, caption: str, notes: list[str]) -> str:
     """Return a table of texts as Markdown."""
 
     def line(cells: list[str]) -> str:
@@ -93,7 +83,7 @@ def markdown(shown: Readable, text: Text) -> str:
         line(["---:" if number else "---" for number in shown.numeric]),
         *(line(row) for row in shown.texts.values.tolist()),
     ]
-    return "\n".join([f"**{text.caption}**", "", *rows, "", *(f"{_marked(note)}  " for note in text.notes), ""])
+    return "\n".join([f"**{caption}**", "", *rows, "", *(f"{_marked(note)}  " for note in notes), ""])
 
 
 def _marked(text: str) -> str:
@@ -102,24 +92,24 @@ def _marked(text: str) -> str:
     return plain.replace("\\", "\\\\").replace("|", "\\|")
 
 
-def latex(shown: Readable, text: Text) -> str:
+def latex(shown: Readable, caption: str, notes: list[str], label: str) -> str:
     """Return a table of texts as LaTeX; it needs the packages booktabs and longtable."""
     escaped = shown.texts.map(escape)
     head = " & ".join(escape(name) for name in shown.texts.columns) + r" \\"
     body = [" & ".join(row) + r" \\" for row in escaped.values.tolist()]
     texts = shown.texts.T.values.tolist()  # by column
     columns = "".join("r" if number else _column(cells) for number, cells in zip(shown.numeric, texts, strict=True))
-    notes = r" \\ ".join(escape(note) for note in text.notes)
-    title = rf"\caption{{{escape(text.caption)}}}\label{{{text.label}}}"
+    beneath = r" \\ ".join(map(escape, notes))
+    title = rf"\caption{{{escape(caption)}}}\label{{{label}}}"
     small = r"\begingroup\footnotesize"
     if len(shown.texts) > LONG:
         begin = [small, rf"\begin{{longtable}}{{{columns}}}", rf"{title} \\"]
         head_lines = [r"\toprule", head, r"\midrule", r"\endhead", r"\bottomrule", r"\endfoot"]
-        lines = [*begin, *head_lines, *body, r"\end{longtable}", rf"\noindent {notes}", r"\endgroup"]
+        lines = [*begin, *head_lines, *body, r"\end{longtable}", rf"\noindent {beneath}", r"\endgroup"]
     else:
         begin = [r"\begin{table}", r"\centering\footnotesize", title, rf"\begin{{tabular}}{{{columns}}}"]
         table = [r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}"]
-        lines = [*begin, *table, rf"\par\smallskip\raggedright {notes}", r"\end{table}"]
+        lines = [*begin, *table, rf"\par\smallskip\raggedright {beneath}", r"\end{table}"]
     return "\n".join(["% needs \\usepackage{booktabs, longtable}", *lines, ""])
 
 
@@ -143,13 +133,8 @@ _SPECIAL = {
 
 def escape(text: str) -> str:
     """Return `text` as LaTeX that prints it; what pdflatex does not know becomes `?`, control characters a space."""
-    return "".join(_SPECIAL.get(character) or _plain(character) for character in text)
-
-
-def _plain(character: str) -> str:
-    if not character.isprintable():
-        return " "
-    return character if character <= LAST_KNOWN else "?"
+    printable = (character if character.isprintable() else " " for character in text)
+    return "".join(_SPECIAL.get(character, character if character <= LAST_KNOWN else "?") for character in printable)
 
 
 def _replace(file: Path, text: str) -> None:

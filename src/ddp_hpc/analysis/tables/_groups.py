@@ -7,15 +7,17 @@ from typing import Any
 import pandas as pd
 
 from ddp_hpc.analysis.columns import key_of, rows_of, split
-from ddp_hpc.analysis.intervals import Interval, of_ratio, over_runs
-from ddp_hpc.analysis.tables._frame import largest, median, typed
-from ddp_hpc.analysis.tables._stationarity import of_mean_step
+from ddp_hpc.analysis.intervals import Array, Interval, of_mean, of_ratio, over_runs
+from ddp_hpc.analysis.tables._frame import known, largest, median, typed
+from ddp_hpc.analysis.tables._steps import step_times
 from ddp_hpc.config import catalog
 from ddp_hpc.config.comparability import agreeing
+from ddp_hpc.profiling.phase_names import PHASES
 from ddp_hpc.runs.statuses import in_words
 from ddp_hpc.runs.study_runs import StudyRuns
 
 Row = dict[str, Any]
+_PHASES = (*PHASES, "forward_backward_s")  # a step has either this one or its parts
 
 
 @dataclass(frozen=True)
@@ -42,9 +44,19 @@ class Group:
         """Return the median of a column; None if no run has it."""
         return median(row[name] for row in self.ended)
 
-    def over_runs(self, values: Sequence[float], within: Callable[[StudyRuns, str], Interval]) -> Interval:
+    def share(self, *parts: str) -> float | None:
+        """Return the median share that phases have in the sum of all; None if no run has them."""
+        sums = [(known(row[name] for name in parts), sum(known(row[name] for name in _PHASES))) for row in self.ended]
+        return median(sum(found) / whole for found, whole in sums if whole > 0 and len(found) == len(parts))
+
+    def over_runs(
+        self,
+        values: Sequence[float],
+        within: Callable[[Array], Interval],
+        of_steps: Callable[[StudyRuns, str], Array] = step_times,
+    ) -> Interval:
         """Return the median of a value per run and its interval, that within the first run if it is the only one."""
-        return over_runs(values, within(self.study_runs, self.run) if len(values) == 1 else None)
+        return over_runs(values, within(of_steps(self.study_runs, self.run)) if len(values) == 1 else None)
 
 
 def by_group(
@@ -53,18 +65,11 @@ def by_group(
     axes: list[str],
     names: Iterable[str],
     measured: Callable[[Group], Row],
-    why_none: Callable[[list[Row]], str] | None = None,
 ) -> pd.DataFrame:
-    """Return a table with a row for each group of runs with the same values of `axes`.
+    """Return a table with a row for each group of runs with the same values of `axes`, the first columns.
 
-    Args:
-        study_runs: of the study.
-        runs: with their standing as status.
-        axes: the first columns.
-        names: the columns beside these; of those that it has, `runs`, `slow_steps_share` (the largest of the runs),
-            `oversubscribed` (any) and the `reason` of a group of which no run has ended well are filled in here.
-        measured: returns the other columns of a group.
-        why_none: returns the reason of a group of which no run has ended well; by default `not_complete`.
+    Of the other columns, `names`, `measured` returns those of a group of which some run has ended well, but for `runs`,
+    `slow_steps_share` (the largest of the runs) and `oversubscribed` (any); other groups have a `reason` only.
     """
 
     def rows() -> Iterator[Row]:
@@ -74,24 +79,19 @@ def by_group(
             if ended:
                 yield key | {"runs": len(ended)} | doubt(ended) | measured(Group(study_runs, planned, ended))
             else:
-                yield key | {"runs": 0, "reason": (why_none or not_complete)(planned)}
+                yield key | {"runs": 0, "reason": not_complete(planned)}
 
     return typed(rows(), [*axes, *names])
 
 
 def not_complete(rows: Iterable[Row]) -> str:
     """Return how runs have ended, or that they have not, as a reason."""
-    return not_complete_in_order(sorted(rows, key=lambda row: in_words(str(row["status"]))))
-
-
-def not_complete_in_order(rows: Iterable[Row]) -> str:
-    """Return `not_complete` in the order of the runs."""
     return f"not complete: {statuses(rows)}"
 
 
 def statuses(rows: Iterable[Row]) -> str:
-    """Return the statuses of runs as people read them, each once."""
-    return ", ".join(dict.fromkeys(in_words(str(row["status"])) for row in rows))
+    """Return the statuses of runs as people read them, each once, in alphabetical order."""
+    return ", ".join(sorted({in_words(str(row["status"])) for row in rows}))
 
 
 def doubt(rows: Iterable[Row]) -> Row:
@@ -109,25 +109,20 @@ def one_rank(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 class Counterparts:
-    """Runs, found by what others have in common with them.
+    """Runs, found by what others have in common with them; of several one that has ended well, the last of these.
 
-    Args:
-        runs: of several that have the same in common, one that has ended well counts, the last of these.
-        may_differ: the columns of a spec in which runs may differ from their counterparts (`config.comparability`).
-        also: columns beside the spec's in which they may not.
+    Runs may differ from their counterparts in the columns `may_differ` (`config.comparability`), not in others of the
+    spec, nor in those in `also`.
     """
 
     def __init__(self, runs: pd.DataFrame, may_differ: Collection[str], also: Sequence[str] = ()) -> None:
         self._columns = [*agreeing(may_differ), *also]
-        rows = sorted(rows_of(runs), key=lambda row: bool(row["status"] == "ok"))
-        self._found = {self._key(row): row for row in rows}
-
-    def _key(self, row: Mapping[str, Any]) -> tuple[Any, ...]:
-        return key_of(row, self._columns)
+        ended_last = sorted(rows_of(runs), key=lambda row: bool(row["status"] == "ok"))
+        self._found = {key_of(row, self._columns): row for row in ended_last}
 
     def of(self, row: Mapping[str, Any]) -> Row | None:
         """Return the counterpart of a run, whatever became of it; None if there is none."""
-        return self._found.get(self._key(row))
+        return self._found.get(key_of(row, self._columns))
 
     def pairs(self, rows: Iterable[Row]) -> list[tuple[Row, Row]]:
         """Return those runs whose counterpart has ended well, each with it."""
@@ -142,14 +137,8 @@ def spread(name: str, unit: str, interval: Interval, values: Sequence[float] = (
 
 
 def over_pairs(study_runs: StudyRuns, ratios: Sequence[float], pairs: Sequence[tuple[Row, Row]]) -> Interval:
-    """Return the median ratio and its interval, within the two runs if there is one pair.
-
-    Args:
-        study_runs: of the study.
-        ratios: of each pair.
-        pairs: the runs whose mean steps stand above and below the line.
-    """
+    """Return the median ratio and its interval; of one pair, from the mean steps of both runs, the first's on top."""
     alone = None
     if len(pairs) == 1 and pairs[0][0]["run"] != pairs[0][1]["run"]:
-        alone = of_ratio(*(of_mean_step(study_runs, row["run"]) for row in pairs[0]))
+        alone = of_ratio(*(of_mean(step_times(study_runs, row["run"])) for row in pairs[0]))
     return over_runs(ratios, alone)

@@ -1,19 +1,24 @@
-"""What the records of a run say of its steps: its loss over time, who arrived when, how long an epoch is."""
+"""What the records of a run say of its steps: its loss over time, who arrived when, and whether it was steady."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
+from scipy import stats
 
-from ddp_hpc.analysis.intervals import Array
+from ddp_hpc.analysis.intervals import FEWEST_STEPS, Array, block_length, of_median
 from ddp_hpc.runs import records
 from ddp_hpc.runs.study_runs import StudyRuns
 
 NOT_RECORDED = "it was not recorded"
 UNKNOWN_EPOCH = "the records do not say how many samples an epoch has"
+MOST_BLOCKS, FEWEST_BLOCKS = 20, 8
+DRIFT_STEPS = 2 * FEWEST_STEPS  # below, what neighbouring steps have in common passes for a trend
+CHANCE = 0.001  # of calling a steady run drifting
+DRIFTS = 0.05  # of the first step, over the run: less is no matter
+SLOWER = 0.1  # of the other ranks' work: so much longer is that of a slow rank, at least
 
 
 @dataclass(frozen=True)
@@ -26,15 +31,16 @@ class Curve:
 
 
 def whole_curve(study_runs: StudyRuns, run: str) -> Curve:
-    """Return the loss curve of a finished run, without warmup; what is not finite stays as it is.
-
-    Raises:
-        RecordError: naming the run's steps, if they cannot be read.
-    """
+    """Return the loss curve of a finished run, without warmup; what is not finite stays as it is."""
     steps = study_runs.steps(run)
     # loss and t_s are of all ranks together, so one rank's rows hold them
     mine = steps[(steps["rank"] == 0) & ~steps["warm_up"].astype(bool)].sort_values("step")
     return Curve(mine["step"].to_numpy(np.int64), mine["t_s"].to_numpy(np.float64), mine["loss"].to_numpy(np.float64))
+
+
+def step_times(study_runs: StudyRuns, run: str) -> Array:
+    """Return the times between the ends of the counted steps of a run in seconds, slowest rank."""
+    return np.asarray(np.diff(whole_curve(study_runs, run).t_s, prepend=0.0))
 
 
 def thinned(loss: Array, most: int) -> NDArray[np.int64]:
@@ -54,15 +60,10 @@ def rank_steps(study_runs: StudyRuns, run: str, names: tuple[str, ...]) -> dict[
     """
     steps = study_runs.steps(run)
     counted = steps[~steps["warm_up"].astype(bool)]
-    if counted["sampled"].astype("boolean").fillna(False).any():
-        counted = counted[counted["sampled"].astype(bool)]
-    counted = counted.sort_values(["step", "rank"], kind="stable")
-    ranks = int(counted["rank"].nunique()) or 1
-    return {name: _matrix(counted[name], ranks) for name in {*names, "step_s"}}
-
-
-def _matrix(values: "pd.Series[Any]", ranks: int) -> Array:
-    return np.asarray(values.to_numpy(np.float64, na_value=np.nan)).reshape(-1, ranks)
+    sampled = counted["sampled"].astype("boolean").fillna(False)
+    counted = (counted[sampled] if sampled.any() else counted).sort_values(["step", "rank"], kind="stable")
+    shape = (-1, int(counted["rank"].nunique()) or 1)
+    return {name: counted[name].to_numpy(np.float64, na_value=np.nan).reshape(shape) for name in {*names, "step_s"}}
 
 
 def provenance(study_runs: StudyRuns, run: str) -> dict[str, Any]:
@@ -80,3 +81,71 @@ def train_samples(study_runs: StudyRuns, runs: Sequence[Mapping[str, Any]]) -> i
     found = {provenance(study_runs, str(run["run"])).get("train_samples") for run in runs}
     samples = found.pop() if len(found) == 1 else None
     return int(samples) if samples else None
+
+
+def drift(step_s: Array) -> tuple[float, bool] | None:
+    """Return the trend of step times, in percent of the first, and whether it is no chance, and at least 5 %.
+
+    None where the steps are too few to tell a trend from their correlation.
+    Medians of blocks of neighbouring steps, longer than what these have in common (`block_length`, without the trend),
+    are compared with their order by Kendall's tau; the slope of their logarithms is Theil's and Sen's (Sen, Journal of
+    the American Statistical Association 63, 1968). Single slow steps do no harm.
+    """
+    n = len(step_s)
+    if n < DRIFT_STEPS or not np.isfinite(step_s).all():
+        return None
+    blocks = min(MOST_BLOCKS, n // 5)
+    per_step = float(stats.theilslopes(_medians(step_s, blocks)).slope) * blocks / n
+    level = step_s - per_step * np.arange(n)
+    blocks = min(blocks, n // block_length(np.sign(level - np.median(level))))
+    medians = _medians(step_s, blocks)
+    if blocks < FEWEST_BLOCKS or medians.min() <= 0:
+        return None
+    share = float(np.expm1(stats.theilslopes(np.log(medians)).slope * blocks))
+    chance = float(stats.kendalltau(np.arange(blocks), medians).pvalue)
+    return 100 * share, chance < CHANCE and abs(share) >= DRIFTS
+
+
+def _medians(x: Array, blocks: int) -> Array:
+    return np.array([np.median(part) for part in np.array_split(x, blocks)])
+
+
+def slow_ranks(work_s: Array) -> list[tuple[int, float]]:
+    """Return the ranks whose work takes longer than that of the others, and by which share of theirs.
+
+    Step by step, a rank's own work is compared with the median of the other ranks' in the same step; the median of
+    these ratios, with all of its 95 % interval, must be above 1.1. `work_s` is of each step and rank, without the
+    exchange, shape (steps, ranks).
+    """
+    found = []
+    for rank in range(work_s.shape[1]) if work_s.shape[1] > 1 else ():
+        others = np.median(np.delete(work_s, rank, axis=1), axis=1)
+        ratio = of_median(work_s[:, rank] / np.where(others > 0, others, np.nan))
+        if ratio.low > 1 + SLOWER:
+            found.append((rank, ratio.middle - 1))
+    return found
+
+
+def steadiness(study_runs: StudyRuns, run: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the table of runs says of a run's steadiness; nothing of one that has not ended well."""
+    if run["status"] != "ok":
+        return {}
+    times = step_times(study_runs, run["run"])
+    step, (percent, certain) = of_median(times), drift(times) or (None, None)
+    return {
+        "step_low_s": step.low,
+        "step_high_s": step.high,
+        "drift_percent": percent,
+        "drifting": certain,
+        "slow_ranks": _slow_ranks_in_words(study_runs, run["run"]) if run["world_size"] > 1 else None,
+    }
+
+
+def _slow_ranks_in_words(study_runs: StudyRuns, run: str) -> str | None:
+    steps = rank_steps(study_runs, run, ("exchange_exposed_s",))
+    hosts = {one["rank"]: one.get("host") for one in provenance(study_runs, run).get("ranks", [])}
+    words = [
+        f"rank {rank}{f' on {hosts[rank]}' if hosts.get(rank) else ''} (+{100 * more:.0f} %)"
+        for rank, more in slow_ranks(steps["step_s"] - steps["exchange_exposed_s"])
+    ]
+    return ", ".join(words) or None

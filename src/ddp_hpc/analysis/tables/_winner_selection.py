@@ -2,9 +2,13 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import sqrt
 from typing import Any
 
+import numpy as np
 import pandas as pd
+from scipy import special
 
 from ddp_hpc.analysis.columns import (
     group_columns,
@@ -17,8 +21,8 @@ from ddp_hpc.analysis.columns import (
     standing,
     varying,
 )
+from ddp_hpc.analysis.intervals import CONFIDENCE, Arm, Array, contrast, curve_error
 from ddp_hpc.analysis.tables._frame import FLOAT, INT, columns, known, median, type_of, typed
-from ddp_hpc.analysis.tables._significance import Area, compare, curve_error, least_mean
 from ddp_hpc.analysis.tables._steps import whole_curve
 from ddp_hpc.config.spec import COMPONENTS
 from ddp_hpc.runs.statuses import FINISHED, in_words
@@ -28,11 +32,51 @@ NO_WINNER = "no winner"
 CurveError = Callable[[str], float | None]
 
 
-def with_exclusions(study_runs: StudyRuns) -> pd.DataFrame:
-    """Return the planned runs with `min_loss` over the study's window, `excluded` and `slow_steps_share`.
+@dataclass(frozen=True)
+class Area:
+    """The loss area of one point of the search."""
 
-    `excluded` says why a run may not win, `slow_steps_share` is as `slow_steps_share` gives it.
+    values: tuple[float, ...]  # one area per repeat, in loss x seconds
+    # Of a single run, from its curve, in loss x seconds; None where there is no curve.
+    standard_error: float | None = None
+
+    @property
+    def repeated(self) -> bool:
+        """Whether there are repeats to take the spread from."""
+        return len(self.values) > 1
+
+    @property
+    def error(self) -> float | None:
+        """The standard error of the mean: from the repeats, else from the curve, else unknown."""
+        if self.repeated:
+            return float(np.std(self.values, ddof=1)) / sqrt(len(self.values))
+        return self.standard_error
+
+
+def compare(least: Area, other: Area, noise: float) -> tuple[bool, str]:
+    """Return whether `other` is larger than `least` beyond doubt, at 95 %, and how that was found.
+
+    Repeats on both sides: Welch's interval of the difference of the means (Welch, Biometrika 34, 1947). Otherwise
+    the standard errors that there are, a curve's from `curve_error`, and the difference must also exceed `noise`,
+    relative, e.g. 0.01: one curve knows how the loss and the steps scatter within a run, not how runs differ. With
+    neither: `noise` alone.
     """
+    difference = float(np.mean(other.values) - np.mean(least.values))
+    if least.repeated and other.repeated:
+        found = contrast([Arm.of(np.array(area.values)) for area in (least, other)])
+        counts = sorted({len(least.values), len(other.values)})
+        return found.difference > found.half_width, f"{' or '.join(map(str, counts))} repeats"
+    beyond_noise = difference > noise * float(np.mean(least.values))
+    if least.error is None or other.error is None:
+        return beyond_noise, f"assumed {100 * noise:g} % noise"
+    half_width = float(special.ndtri((1 + CONFIDENCE) / 2)) * sqrt(least.error**2 + other.error**2)
+    against = " against repeats" if least.repeated or other.repeated else ""
+    limit = f", at least {100 * noise:g} %" if noise else ""
+    return beyond_noise and difference > half_width, f"block bootstrap of one curve{against}{limit}"
+
+
+def with_exclusions(study_runs: StudyRuns) -> pd.DataFrame:
+    """Return the planned runs with `min_loss` over the study's window, `slow_steps_share` and `excluded`."""
     runs = study_runs.runs.copy()
     runs["slow_steps_share"] = slow_steps_share(runs)
     window = study_runs.study.rules.loss_window
@@ -45,16 +89,17 @@ def with_exclusions(study_runs: StudyRuns) -> pd.DataFrame:
     return runs
 
 
+def least_mean(loss: Array, window: int) -> float:
+    """Return the least mean loss of any `window` consecutive steps; nan if there are fewer steps."""
+    means = np.lib.stride_tricks.sliding_window_view(loss, window).mean(axis=1) if len(loss) >= window else loss[:0]
+    return float(np.nanmin(means)) if np.isfinite(means).any() else float("nan")
+
+
 def exclusions(runs: pd.DataFrame, loss_threshold: float | None) -> "pd.Series[str]":
-    """Return for each run why it may not win, an empty text if it may.
+    """Return for each run the first reason why it may not win, an empty text if it may.
 
-    A run competes if it ended well, saw all samples it was asked for, has an area, reached the threshold, and had
-    a core for every thread. By area alone a short run wins, however poor its final loss.
-
-    Args:
-        runs: one row per run, with `status`, `samples_seen`, `samples_asked`, `min_loss`, `loss_area_loss_s`,
-            `oversubscribed`.
-        loss_threshold: the largest `min_loss` that may win, inclusive; None: any.
+    A run competes if it ended well, saw all samples it was asked for, has an area, reached the threshold (inclusive;
+    None: any does), and had a core for every thread. By area alone a short run wins, however poor its final loss.
 
     Source: Biswas, SHM-Learn-Dist (2017), section 5.
     """
@@ -62,7 +107,6 @@ def exclusions(runs: pd.DataFrame, loss_threshold: float | None) -> "pd.Series[s
 
 
 def _exclusion(row: Mapping[str, Any], loss_threshold: float | None) -> str:
-    """Return the first reason that applies."""
     if row["status"] != "ok":
         return in_words(str(row["status"])).replace("_", " ")
     if pd.notna(row["samples_asked"]) and row["samples_seen"] != row["samples_asked"]:
@@ -77,18 +121,12 @@ def _exclusion(row: Mapping[str, Any], loss_threshold: float | None) -> str:
 
 
 def points(runs: pd.DataFrame, groups: list[str], search: list[str], error_of: CurveError) -> pd.DataFrame:
-    """Combine the repeats of each point of the search.
+    """Return one row per point of the search, its repeats combined.
 
-    Args:
-        runs: one row per run, with the columns of `exclusions`, `run` and `excluded`.
-        groups: the columns that say what competes with what.
-        search: the columns in which the points of a group differ.
-        error_of: gives the standard error of a run's loss area, or None where there is no curve.
-
-    Returns:
-        One row per point: its `groups` and `search`, `point` (in short, never a bare number), `repeats`, the medians of
-        `loss_area_loss_s` and `min_loss` over the repeats that have them, `oversubscribed` (any), `excluded` (empty
-        if all repeats may win), `runs` (a list) and `area` (an `Area`, None if excluded).
+    It has the columns `groups` (what competes with what) and `search` (in which the points of a group differ), `point`
+    (in short, never a bare number), `repeats`, the medians of `loss_area_loss_s` and `min_loss` over the repeats that
+    have them, `oversubscribed` (any), `excluded` (empty if all repeats may win), `runs` (a list) and `area` (an `Area`,
+    None if excluded). `error_of` gives the standard error of a run's loss area, or None where there is no curve.
     """
     shown = ordered(set(varying(runs)) & set(search)) or search
     alone = shown[0].replace("_", " ") if len(shown) == 1 and shown[0] not in COMPONENTS else ""
@@ -127,18 +165,11 @@ def _excluded(reasons: list[str]) -> str:
 
 
 def pick_winners(candidates: pd.DataFrame, groups: list[str], search: list[str], area_noise: float) -> pd.DataFrame:
-    """Return, for each group, the point with the least loss area, and those that cannot be told from it.
+    """Return, for each group of `points`, the one with the least loss area, and those that cannot be told from it.
 
-    Args:
-        candidates: as `points` returns them.
-        groups: the columns that say what competes with what.
-        search: the columns in which the points of a group differ.
-        area_noise: relative difference of areas taken for noise where a point is not repeated.
-
-    Returns:
-        One row per group, in the order of `groups`; nulls and `no winner` where no point may win. `<axis>_low` and
-        `<axis>_high` are the least and the largest value of the winner and what cannot be told from it. Of equal areas
-        the point wins that is first in the order of `search`; the others cannot be told from it.
+    One row per group, in the order of `groups`; nulls and `no winner` where no point may win. `<axis>_low` and
+    `<axis>_high` are the least and the largest value of the winner and what cannot be told from it. Of equal areas the
+    point wins that is first in the order of `search`; the others cannot be told from it. `area_noise`: see `compare`.
     """
     rows = []
     for key, group in split(candidates, groups):
@@ -165,30 +196,30 @@ def _winner(fit: pd.DataFrame, search: list[str], area_noise: float) -> dict[str
         return {"winner": NO_WINNER}
     samples = sorted(fit["samples_asked"].dropna().unique())
     if len(samples) > 1:  # the shorter of two curves has the smaller area, however poor its end
-        seen = f"{samples[0]} to {samples[-1]} samples"
-        return {
-            "winner": NO_WINNER,
-            "judged_by": f"not comparable: the points see {seen}; give the budget in samples_seen",
-        }
+        why = f"the points see {samples[0]} to {samples[-1]} samples; give the budget in samples_seen"
+        return {"winner": NO_WINNER, "judged_by": f"not comparable: {why}"}
     rows = rows_of(fit)
     best, others = rows[0], rows[1:]
-    verdicts = [(row, compare(best["area"], row["area"], area_noise)) for row in others]
-    alike = [row for row, verdict in verdicts if not verdict.larger]
-    ranges = {name: [row[name] for row in (best, *alike) if pd.notna(row[name])] for name in numbers(search)}
-    lows = {f"{name}_low": min(values, default=None) for name, values in ranges.items()}
-    highs = {f"{name}_high": max(values, default=None) for name, values in ranges.items()}
-    return {name: best[name] for name in (*search, "loss_area_loss_s", "min_loss", "repeats")} | {
-        "winner": best["point"],
-        "standard_error_loss_s": best["area"].error,
-        "margin_percent": 100 * (others[0]["loss_area_loss_s"] / best["loss_area_loss_s"] - 1) if others else None,
-        "second": others[0]["point"] if others else None,
-        **lows,
-        **highs,
-        "cannot_be_told_from": "; ".join(row["point"] for row in alike),
-        "cannot_be_told_from_count": len(alike),
-        "judged_by": "; ".join(dict.fromkeys(verdict.method for _, verdict in verdicts)) or "no other point",
-        "winner_runs": " ".join(best["runs"]),
-    }
+    verdicts = [compare(best["area"], row["area"], area_noise) for row in others]
+    alike = [row for row, (larger, _) in zip(others, verdicts, strict=True) if not larger]
+    ranges = {}
+    for name in numbers(search):
+        values = [row[name] for row in (best, *alike) if pd.notna(row[name])]
+        ranges |= {f"{name}_low": min(values, default=None), f"{name}_high": max(values, default=None)}
+    return (
+        ranges
+        | {name: best[name] for name in (*search, "loss_area_loss_s", "min_loss", "repeats")}
+        | {
+            "winner": best["point"],
+            "standard_error_loss_s": best["area"].error,
+            "margin_percent": 100 * (others[0]["loss_area_loss_s"] / best["loss_area_loss_s"] - 1) if others else None,
+            "second": others[0]["point"] if others else None,
+            "cannot_be_told_from": "; ".join(row["point"] for row in alike),
+            "cannot_be_told_from_count": len(alike),
+            "judged_by": "; ".join(dict.fromkeys(method for _, method in verdicts)) or "no other point",
+            "winner_runs": " ".join(best["runs"]),
+        }
+    )
 
 
 def _counts(group: pd.DataFrame) -> dict[str, Any]:

@@ -18,8 +18,7 @@ import pandas as pd
 from ddp_hpc.analysis.claim_verdict import NOT_TESTABLE, SIGNS, summary, verdict
 from ddp_hpc.analysis.columns import CROWDED, DISTURBED, crowded, rows_of, slow_steps_share, standing
 from ddp_hpc.analysis.formatting import cell
-from ddp_hpc.analysis.tables._claim_quantity import Found, Frames, number_of
-from ddp_hpc.analysis.tables._claim_rows import NotTestable, runs_read
+from ddp_hpc.analysis.tables._claim_quantity import Found, Frames, NotTestable, number_of, runs_read
 from ddp_hpc.analysis.tables._frame import columns, typed
 from ddp_hpc.config.claims import AtLeast, Claim
 from ddp_hpc.runs.statuses import FINISHED, in_words
@@ -83,14 +82,7 @@ def _row(claim: Claim, frames: Frames, study_runs: StudyRuns) -> dict[str, Any]:
 
 
 def _lacking(claim: Claim, found: Found | None, frames: Frames, study_runs: StudyRuns) -> Iterator[str]:
-    """Yield what `applies_when` asks for and is not there.
-
-    Args:
-        claim: to be judged.
-        found: our number; None where there is none.
-        frames: gives a table by its name.
-        study_runs: of the study.
-    """
+    """Yield what `applies_when` asks for and is not there; `found` is None where there is no number of ours."""
     rows = found.rows if found else []
     cells = list(claim.ours.cells.values())
     ranked = [one.table for one in cells if "winner" in frames(one.table)]

@@ -3,10 +3,9 @@
 import pandas as pd
 
 from ddp_hpc.analysis.columns import key_of, rows_of, step_columns, with_standing
-from ddp_hpc.analysis.intervals import Interval, of_ratio
+from ddp_hpc.analysis.intervals import Interval, of_mean, of_ratio
 from ddp_hpc.analysis.tables._frame import columns
 from ddp_hpc.analysis.tables._groups import Group, Row, by_group, spread
-from ddp_hpc.analysis.tables._stationarity import of_mean_step
 from ddp_hpc.analysis.tables._steps import UNKNOWN_EPOCH, train_samples
 from ddp_hpc.runs.study_runs import StudyRuns
 
@@ -42,7 +41,7 @@ def _measured(group: Group) -> Row:
     samples = train_samples(group.study_runs, group.ended)
     if samples is None:
         return {"reason": UNKNOWN_EPOCH}
-    epoch = group.over_runs([samples / float(row["samples_per_s"]) for row in group.ended], of_mean_step)
+    epoch = group.over_runs([samples / float(row["samples_per_s"]) for row in group.ended], of_mean)
     steps = samples / (group.ended[0]["world_size"] * group.ended[0]["batch_size"])
     return {"steps_per_epoch": steps, **spread("epoch", "_s", epoch), "interval_from": epoch.basis}
 
@@ -53,10 +52,7 @@ def _gain(first: Row, row: Row) -> Row:
         return {}
     if first["batch_size"] == row["batch_size"]:
         return {"gain": 1.0}
-    return spread("gain", "", of_ratio(_epoch(first), _epoch(row)))
-
-
-def _epoch(row: Row) -> Interval:
-    low, high = row["epoch_low_s"], row["epoch_high_s"]
-    known = bool(pd.notna(low) and pd.notna(high))
-    return Interval(row["epoch_s"], low if known else None, high if known else None, row["interval_from"])
+    epochs = (
+        Interval(one["epoch_s"], one["epoch_low_s"], one["epoch_high_s"], one["interval_from"]) for one in (first, row)
+    )
+    return spread("gain", "", of_ratio(*epochs))

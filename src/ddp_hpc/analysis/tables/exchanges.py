@@ -12,20 +12,9 @@ from collections.abc import Sequence
 import pandas as pd
 
 from ddp_hpc.analysis.columns import ordered, varying, with_standing
-from ddp_hpc.analysis.intervals import Interval
+from ddp_hpc.analysis.intervals import Interval, of_mean
 from ddp_hpc.analysis.tables._frame import columns, largest
-from ddp_hpc.analysis.tables._groups import (
-    Counterparts,
-    Group,
-    Row,
-    by_group,
-    not_complete_in_order,
-    one_rank,
-    over_pairs,
-    spread,
-    statuses,
-)
-from ddp_hpc.analysis.tables._stationarity import of_mean_step
+from ddp_hpc.analysis.tables._groups import Counterparts, Group, Row, by_group, one_rank, over_pairs, spread, statuses
 from ddp_hpc.config.comparability import EFFICIENCY_BASELINE, EXCHANGE, FASTER_EXCHANGE, SAME_WORK
 from ddp_hpc.runs.study_runs import StudyRuns
 
@@ -60,11 +49,7 @@ def build(study_runs: StudyRuns) -> pd.DataFrame:
     references = Counterparts(_reference(runs, name), FASTER_EXCHANGE)
     alone = Counterparts(one_rank(runs), EFFICIENCY_BASELINE)
     axes = ordered({*varying(runs), "model", "batch_size", "world_size", *EXCHANGE} - SAME_WORK)
-
-    def measured(group: Group) -> Row:
-        return _measured(group, name, references, alone)
-
-    frame = by_group(study_runs, runs, axes, _COLUMNS, measured, not_complete_in_order)
+    frame = by_group(study_runs, runs, axes, _COLUMNS, lambda group: _measured(group, name, references, alone))
     frame["pairs"] = frame["pairs"].fillna(0)
     return frame
 
@@ -81,7 +66,7 @@ def _measured(group: Group, name: str, references: Counterparts, alone: Counterp
     ratios, efficiencies = (
         [other["mean_step_us"] / row["mean_step_us"] for row, other in pairs] for pairs in (against, one_by_one)
     )
-    step = group.over_runs(steps, of_mean_step)
+    step = group.over_runs(steps, of_mean)
     return {
         **spread("step", "_us", step, steps),
         "samples_per_s": group.median("samples_per_s"),

@@ -49,13 +49,11 @@ def _measured(group: Group, alone: Counterparts) -> Row:
         "marks": group.median("exchange_exposed_s"),
         "trace": median(seconds for trace in traces for seconds in trace),
     }
-    reasons: Row = {}
-    if not pairs:
-        reasons["difference"] = "exchange none at world_size 1 with the same batch has not run"
-    if found["marks"] is None:
-        reasons["marks"] = why_null(group.study_runs, group.run, "exchange_exposed_s")
-    if found["trace"] is None:
-        reasons["trace"] = "no exchange was recognised in the traces" if traces else "no run was traced"
+    why = {
+        "difference": "exchange none at world_size 1 with the same batch has not run",
+        "marks": why_null(group.study_runs, group.run, "exchange_exposed_s"),
+        "trace": "no exchange was recognised in the traces" if traces else "no run was traced",
+    }
     seconds = known(found.values())
     apart_s = max(seconds) - min(seconds) if len(seconds) > 1 else None
     return {
@@ -65,7 +63,7 @@ def _measured(group: Group, alone: Counterparts) -> Row:
         "disagreement_s": apart_s,
         "disagreement_share": apart_s / step_s if apart_s is not None and step_s else None,
         "traced_steps": sum(map(len, traces)),
-        "reason": "; ".join(f"by {way}: {reason}" for way, reason in reasons.items()) or None,
+        "reason": "; ".join(f"by {way}: {why[way]}" for way, value in found.items() if value is None) or None,
     }
 
 

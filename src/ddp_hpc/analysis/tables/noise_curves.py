@@ -8,7 +8,7 @@ import pandas as pd
 
 from ddp_hpc.analysis.columns import rows_of, run_columns
 from ddp_hpc.analysis.tables._frame import columns, typed
-from ddp_hpc.analysis.tables._loss_noise import Losses, running_mean
+from ddp_hpc.analysis.tables.noise import Losses, running_mean
 from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Loss over steps: range and running mean of each run, and the difference to the reference, in 250 pieces."
@@ -21,8 +21,8 @@ def build(study_runs: StudyRuns) -> pd.DataFrame:
     """Return up to 250 pieces of equally many steps of each run that has ended well.
 
     `step` is the last of a piece, `loss_least` and `loss_largest` are of its steps, `loss_mean` is over the last
-    fiftieth of the run's steps (`_noise.running_mean`), `difference` the largest to the reference's loss
-    (`_noise.Losses`) in the piece.
+    fiftieth of the run's steps (`noise.running_mean`), `difference` the largest to the reference's loss
+    (`noise.Losses`) in the piece.
     """
     runs = study_runs.runs
     own = ["run", *run_columns(runs, study_runs.study)]
@@ -33,7 +33,7 @@ def build(study_runs: StudyRuns) -> pd.DataFrame:
 def _pieces(study_runs: StudyRuns, runs: pd.DataFrame, own: list[str]) -> Iterator[dict[str, Any]]:
     losses = Losses(study_runs)
     for row in rows_of(runs):
-        loss, difference = losses.of(str(row["run"])), losses.difference(row)
+        loss, difference = losses.of(row["run"]), losses.difference(row)
         ends = np.unique(np.linspace(0, len(loss), PIECES + 1).round().astype(np.int64))
         starts, mean = ends[:-1], running_mean(loss)
         parts = {

@@ -8,7 +8,7 @@ import pandas as pd
 
 from ddp_hpc.analysis.columns import ordered, rows_of, split, varying, with_standing
 from ddp_hpc.analysis.tables._frame import columns, typed
-from ddp_hpc.analysis.tables._groups import Row, doubt, not_complete_in_order, over_pairs, spread
+from ddp_hpc.analysis.tables._groups import Row, doubt, not_complete, over_pairs, spread
 from ddp_hpc.config import pairs as pairing
 from ddp_hpc.config.spec import COMPONENTS
 from ddp_hpc.runs.records import hosts_of
@@ -59,18 +59,15 @@ def build(study_runs: StudyRuns) -> pd.DataFrame:
 def _row(study_runs: StudyRuns, planned: list[tuple[Row, Row]]) -> Row:
     ended = [pair for pair in planned if all(run["status"] == "ok" for run in pair)]
     if not ended:
-        return {"rounds": 0, "reason": not_complete_in_order(run for pair in planned for run in pair)}
+        return {"rounds": 0, "reason": not_complete(run for pair in planned for run in pair)}
     ratios = [float(second["samples_per_s"] / first["samples_per_s"]) for first, second in ended]
     found = over_pairs(study_runs, ratios, ended)
-    apart = None
-    if len(ended) > 1 and found.low is not None and found.high is not None:
-        apart = not found.low <= 1 <= found.high
     hosts = [[hosts_of(study_runs.store.file(run["run"])) for run in pair] for pair in ended]
     return {
         "rounds": len(ended),
         **spread("ratio", "", found),
         "ratios": " ".join(f"{ratio:.3f}" for ratio in ratios),
-        "told_apart": apart,
+        "told_apart": not found.low <= 1 <= found.high if len(ended) > 1 and found.known else None,
         "interval_from": found.basis.replace("runs", "rounds"),
         **doubt(run for pair in ended for run in pair),
         # not known where a record does not say the hosts

@@ -3,10 +3,9 @@
 import pandas as pd
 
 from ddp_hpc.analysis.columns import step_columns, with_standing
-from ddp_hpc.analysis.intervals import over_runs
+from ddp_hpc.analysis.intervals import of_median, over_runs
 from ddp_hpc.analysis.tables._frame import columns, known, median
 from ddp_hpc.analysis.tables._groups import Group, Row, by_group, spread
-from ddp_hpc.analysis.tables._stationarity import of_median_step
 from ddp_hpc.profiling.phase_names import PHASES
 from ddp_hpc.runs.study_runs import StudyRuns
 
@@ -42,7 +41,7 @@ def _measured(group: Group) -> Row:
     whole = sum(known(medians[name] for name in (*PHASES, "forward_backward_s")))
     exposed = medians["exchange_exposed_s"]
     steps = known(row["step_s"] for row in group.ended)
-    step = group.over_runs(steps, of_median_step)
+    step = group.over_runs(steps, of_median)
     return {
         **spread("exchange_exposed", "_s", over_runs(known(row["exchange_exposed_s"] for row in group.ended))),
         **medians,

@@ -3,8 +3,8 @@
 import pandas as pd
 
 from ddp_hpc.analysis.columns import rows_of, varying
-from ddp_hpc.analysis.tables._frame import typed
-from ddp_hpc.analysis.tables._stationarity import columns
+from ddp_hpc.analysis.tables._frame import columns, typed
+from ddp_hpc.analysis.tables._steps import steadiness
 from ddp_hpc.analysis.tables._winner_selection import with_exclusions
 from ddp_hpc.config.spec import SPEC_COLUMNS
 from ddp_hpc.config.study import Study
@@ -13,17 +13,7 @@ from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Runs: every planned run, whatever became of it."
 RANKED = True
-READ = (
-    "steps",
-    "train_s",
-    "samples_per_s",
-    "min_loss",
-    "final_loss",
-    "loss_area_loss_s",
-    "test_metric",
-    "status",
-    "reason",
-)
+READ = columns("steps train_s samples_per_s min_loss final_loss loss_area_loss_s test_metric status reason")
 
 _STEADY = ("step_low_s", "step_high_s", "drift_percent", "drifting", "slow_ranks")
 _FOR_PROGRAMS = ("attempts", "step_low_s", "step_high_s", "drift_percent")
@@ -38,7 +28,7 @@ def build(study_runs: StudyRuns) -> pd.DataFrame:
     `slow_ranks` names ranks whose own work takes longer than that of the others; null where it is not known.
     """
     runs = with_exclusions(study_runs)
-    steady = typed((columns(study_runs, row) for row in rows_of(runs)), _STEADY)
+    steady = typed((steadiness(study_runs, row) for row in rows_of(runs)), _STEADY)
     runs = pd.concat([runs, steady.set_axis(runs.index)], axis="columns")
     runs["excluded"] = runs["excluded"].replace("", pd.NA)
     front = [*(varying(runs) or ["world_size"]), "status", "reason", "excluded"]

@@ -98,12 +98,10 @@ def in_ranges(numbers: list[int]) -> str:
 
 
 def _cause(steps: Mapping[str, Array], rank: int) -> dict[str, Any]:
-    longer = {}
-    for phase in _BEFORE:
-        mean_s = steps[phase].mean(axis=0)
-        if np.isfinite(mean_s).all():
-            longer[phase] = float(mean_s[rank] - np.median(np.delete(mean_s, rank)))
+    means_s = {phase: steps[phase].mean(axis=0) for phase in _BEFORE}
+    known = {phase: mean_s for phase, mean_s in means_s.items() if np.isfinite(mean_s).all()}
+    longer = {phase: float(mean_s[rank] - np.median(np.delete(mean_s, rank))) for phase, mean_s in known.items()}
     if not longer:
         return {}
-    phase = max(longer, key=lambda name: longer[name])
+    phase = max(longer, key=longer.__getitem__)
     return {"slow_phase": phase.removesuffix("_s"), "slower_s": longer[phase]}

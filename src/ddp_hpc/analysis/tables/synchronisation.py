@@ -4,19 +4,15 @@ A step synchronises once, so an epoch does as often as it has batches: more rank
 need fewer of them (P. Orlob, Parallelization of GPUs based on Horovod, TU Dresden, 2022).
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 import numpy as np
 import pandas as pd
 
 from ddp_hpc.analysis.columns import step_columns, with_standing
-from ddp_hpc.analysis.intervals import Interval, of_median
-from ddp_hpc.analysis.tables._frame import columns, known, median
+from ddp_hpc.analysis.intervals import Array, of_median
+from ddp_hpc.analysis.tables._frame import columns, known
 from ddp_hpc.analysis.tables._groups import Counterparts, Group, Row, by_group, one_rank, over_pairs, spread
 from ddp_hpc.analysis.tables._steps import UNKNOWN_EPOCH, rank_steps, train_samples, why_null
 from ddp_hpc.config.comparability import SYNCHRONISATION_BASELINE
-from ddp_hpc.profiling.phase_names import PHASES
 from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Synchronisation of the gradients: exposed exchange per step and per epoch; medians over the complete runs."
@@ -51,7 +47,7 @@ def _measured(group: Group, alone: Counterparts) -> Row:
     first, synced = group.ended[0], known(row["exchange_exposed_s"] for row in group.ended)
     samples = train_samples(group.study_runs, group.ended)
     steps = samples / (first["world_size"] * first["batch_size"]) if samples else None
-    sync = group.over_runs(synced, _within)
+    sync = group.over_runs(synced, of_median, _exposed_s)
     reasons = [] if steps else [UNKNOWN_EPOCH]
     if not synced:
         reasons.append(why_null(group.study_runs, group.run, "exchange_exposed_s"))
@@ -62,26 +58,17 @@ def _measured(group: Group, alone: Counterparts) -> Row:
         **{name: group.median(name) for name in ("wait_s", "move_s", "exchange_busy_s")},
         "steps_per_epoch": steps,
         **(spread("sync_per_epoch", "_s", sync.each(lambda seconds: steps * seconds)) if steps else {}),
-        "sync_share": median(_share(row, ["exchange_exposed_s"]) for row in group.ended),
-        "data_share": median(_share(row, ["data_s", "h2d_s"]) for row in group.ended),
+        "sync_share": group.share("exchange_exposed_s"),
+        "data_share": group.share("data_s", "h2d_s"),
         **spread("over_none", "", over_pairs(group.study_runs, ratios, pairs)),
         "interval_from": sync.basis if synced else None,
         "reason": "; ".join(reasons) or None,
     }
 
 
-def _within(study_runs: StudyRuns, run: str) -> Interval:
-    """Return the median exposed exchange of a step and its interval within a run."""
-    return of_median(
-        np.asarray(rank_steps(study_runs, run, ("exchange_exposed_s",))["exchange_exposed_s"].mean(axis=1))
-    )
+def _exposed_s(study_runs: StudyRuns, run: str) -> Array:
+    return np.asarray(rank_steps(study_runs, run, ("exchange_exposed_s",))["exchange_exposed_s"].mean(axis=1))
 
 
-def _share(row: Mapping[str, Any], parts: Sequence[str]) -> float | None:
-    whole = sum(known(row[name] for name in (*PHASES, "forward_backward_s")))
-    found = known(row[name] for name in parts)
-    return sum(found) / whole if whole > 0 and len(found) == len(parts) else None
-
-
-def _mean_step_s(row: Mapping[str, Any]) -> float:
+def _mean_step_s(row: Row) -> float:
     return float(row["train_s"]) / float(row["steps"])

@@ -5,6 +5,7 @@ the ranks while nothing is faster; beside power, MFU and the exposed exchange it
 """
 
 from collections.abc import Mapping
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,7 @@ import pandas as pd
 from ddp_hpc.analysis.columns import step_columns
 from ddp_hpc.analysis.tables._frame import columns, known, largest, median
 from ddp_hpc.analysis.tables._groups import Group, Row, by_group
-from ddp_hpc.analysis.tables._steps import provenance, whole_curve
-from ddp_hpc.profiling.phase_names import PHASES
+from ddp_hpc.analysis.tables._steps import whole_curve, why_null
 from ddp_hpc.runs import records
 from ddp_hpc.runs.study_runs import StudyRuns
 
@@ -42,9 +42,7 @@ def build(study_runs: StudyRuns) -> pd.DataFrame:
     the loss, over the study's `loss_window`, first was at most its `loss_threshold`: the least of the row's runs that
     got there; null without a threshold. `reason` says why usage, energy and MFU are null.
     """
-    return by_group(
-        study_runs, study_runs.runs, step_columns(study_runs.runs), _COLUMNS, _measured, lambda _: "no complete run"
-    )
+    return by_group(study_runs, study_runs.runs, step_columns(study_runs.runs), _COLUMNS, _measured)
 
 
 def _measured(group: Group) -> Row:
@@ -53,18 +51,12 @@ def _measured(group: Group) -> Row:
     return {name: group.median(name) for name in MEDIANS} | {
         "gpus": None if gpus is None else int(gpus),
         "samples_per_s_per_rank": median(row["samples_per_s"] / row["world_size"] for row in ended),
-        "exchange_share": _exposed_share(pd.DataFrame(ended)),
+        "exchange_share": group.share("exchange_exposed_s"),
         "cpu_energy_per_sample_j": median(row["cpu_energy_j"] / row["samples_seen"] for row in ended),
         "energy_to_target_j": min(known(energy_to_target_j(group.study_runs, row) for row in ended), default=None),
         "energy_method": ", ".join(sorted({row["energy_method"] for row in ended if row["energy_method"]})) or None,
         "reason": _why(group.study_runs, ended),
     }
-
-
-def _exposed_share(runs: pd.DataFrame) -> float | None:
-    """Return the median over runs of exchange_exposed_s over the sum of the phases; None where that is not known."""
-    whole = runs[[*PHASES, "forward_backward_s"]].astype("float64").sum(axis=1)
-    return median(runs["exchange_exposed_s"].astype("float64") / whole.where(whole > 0))
 
 
 def energy_to_target_j(study_runs: StudyRuns, run: Mapping[str, Any]) -> float | None:
@@ -92,9 +84,7 @@ def energy_to_target_j(study_runs: StudyRuns, run: Mapping[str, Any]) -> float |
 def _why(study_runs: StudyRuns, ended: list[Row]) -> str | None:
     """Return why columns are null, each reason once, in words of the first run that has it."""
     found: dict[str, dict[str, None]] = {}
-    for run in ended:
-        if lacking := [name for name in _EXPLAINED if pd.isna(run[name])]:
-            reasons = provenance(study_runs, str(run["run"])).get("null_columns", {})
-            for name in lacking:
-                found.setdefault(reasons.get(name, "not recorded"), {})[name] = None
+    for run, name in product(ended, _EXPLAINED):
+        if pd.isna(run[name]):
+            found.setdefault(why_null(study_runs, run["run"], name), {})[name] = None
     return "; ".join(f"{', '.join(names)}: {why}" for why, names in found.items()) or None

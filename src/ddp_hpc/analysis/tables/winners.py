@@ -1,7 +1,7 @@
 """The winner of each group: complete, below the threshold, not oversubscribed, least loss area; and how sure that is.
 
 Repeats of a point are combined: the median of their areas counts, and all must be able to win. `cannot_be_told_from`
-lists the points whose area is not larger beyond doubt (see `_doubt.compare`).
+lists the points whose area is not larger beyond doubt (see `_winner_selection.compare`).
 """
 
 import pandas as pd
