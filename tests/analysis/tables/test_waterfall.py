@@ -7,7 +7,7 @@ from drawn import draw, words
 from factory import Result, made_up
 
 from ddp_hpc.analysis.tables import scaling, waterfall
-from ddp_hpc.analysis.tables.waterfall import BARS, Split, bars_of
+from ddp_hpc.analysis.tables.waterfall import MEANINGS, Split, bars_of
 from ddp_hpc.profiling.phase_names import PHASES
 
 STEPS = 20
@@ -68,7 +68,7 @@ def bars(frame, from_exchange, from_ranks, ranks, kind="weak"):
         & (frame["from_world_size"] == from_ranks)
         & (frame["world_size"] == ranks)
     ]
-    assert rows["bar"].tolist() == list(BARS)
+    assert rows["bar"].tolist() == list(MEANINGS)
     return dict(zip(rows["bar"], 1e3 * rows["lost_s"], strict=True)), rows
 
 
@@ -197,7 +197,7 @@ def test_every_bar_has_a_sentence_and_gains_are_called_gains(tmp_path):
     assert rows.loc["waiting", "sentence"] == "waiting: 30 % of a step (6 ms): until the slowest rank has arrived."
     rows = bars(waterfall.build(made(tmp_path / "b", faster)), "none", 1, 2)[1].set_index("bar")
     assert "less than at the smaller world size" in rows.loc["computation", "sentence"]
-    assert rows["sentence"].str.startswith(tuple(f"{bar}: " for bar in BARS)).all()
+    assert rows["sentence"].str.startswith(tuple(f"{bar}: " for bar in MEANINGS)).all()
 
 
 def test_ranks_that_take_their_steps_by_themselves_have_no_waterfall(tmp_path):

@@ -106,7 +106,8 @@ def repeats_needed(arms: Sequence[Arm], priors: Sequence[Prior], difference: flo
         error = sqrt(sum(parts))
         if error == 0:
             return True
-        worth = [_freedom(one, n) for one in priors]
+        # of a variance from n repeats of each point and what the points share
+        worth = [min(one.freedom + n - 1, max(1, one.points) * (n - 1)) for one in priors]
         freedom = sum(parts) ** 2 / sum(part**2 / one for part, one in zip(parts, worth, strict=True))
         threshold = float(special.stdtrit(freedom, 1 - ALPHA / comparisons / 2))
         missed = float(special.nctdtr(freedom, abs(difference) / error, threshold))
@@ -117,8 +118,3 @@ def repeats_needed(arms: Sequence[Arm], priors: Sequence[Prior], difference: flo
     numbers = range(2, MOST_REPEATS + 1)
     place = bisect_left(numbers, True, key=found)
     return numbers[place] if place < len(numbers) else None
-
-
-def _freedom(known: Prior, n: int) -> float:
-    """Return the degrees of freedom of a variance from `n` repeats of each point and what the points share."""
-    return min(known.freedom + n - 1, max(1, known.points) * (n - 1))

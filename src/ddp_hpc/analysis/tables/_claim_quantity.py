@@ -174,11 +174,7 @@ def _weakest_step(trend: Trend, repeats: Sequence[Mapping[float, Number]], place
 def _take(
     cells: Cells, frame: pd.DataFrame, study_runs: StudyRuns, remarks: list[str], nulls: list[str]
 ) -> list[Number]:
-    """Return the numbers in `cells` of a table, one at least; what a reader has to know is added to the lists.
-
-    Raises:
-        NotTestable: there is none, or rows differ in more than the seed (and the column of a trend).
-    """
+    """Return the numbers in `cells` of a table, one at least; what a reader has to know is added to the lists."""
     over = [cells.over] if isinstance(cells, Trend) else []
     for name in (cells.column, *over):
         if name not in frame:
@@ -202,11 +198,7 @@ def _take(
 
 
 def selected(cells: Cells, frame: pd.DataFrame, study_runs: StudyRuns) -> pd.DataFrame:
-    """Return the rows that `where` asks for; a spec field that is the same in all runs need be no column.
-
-    Raises:
-        NotTestable: a column is not there.
-    """
+    """Return the rows that `where` asks for; a spec field that is the same in all runs need be no column."""
     first = study_runs.planned[0]
     shared = {name: value for name, value in first.spec.columns().items() if name not in study_runs.varying[first.run]}
     known = frame.assign(**{name: value for name, value in shared.items() if name not in frame})
@@ -263,11 +255,7 @@ def _value(row: Row, name: str) -> Any:
 
 
 def _repeats_only(rows: pd.DataFrame, cells: Cells, over: list[str]) -> None:
-    """Check that rows differ in the seed alone; those of a trend, where they have the same place in it.
-
-    Raises:
-        NotTestable: naming the columns that tell them apart.
-    """
+    """Check that rows differ in the seed alone; those of a trend, where they have the same place in it."""
     for place, those in split(rows, over):
         apart = [name for name in varying(those) if name != "seed"]
         repeats = those["seed"].nunique(dropna=False) if "seed" in those else 1
@@ -288,11 +276,7 @@ def _few(values: Collection[Any]) -> str:
 
 
 def _ended(rows: pd.DataFrame, cells: Cells, remarks: list[str]) -> pd.DataFrame:
-    """Return the rows of runs that ended well, or as `where` asks, where they were asked to; a remark on the others.
-
-    Raises:
-        NotTestable: there is none.
-    """
+    """Return the rows of runs that ended well, or as `where` asks, where they were asked to; remark on others."""
     if "status" not in rows:
         return rows
     states = standing(rows) if "placement_verified" in rows else rows["status"]
@@ -322,8 +306,7 @@ def _interval(row: Row, column: str) -> Interval:
 
 
 def _why_null(row: Row, cells: Cells, study_runs: StudyRuns) -> str:
-    said = row.get("reason")
-    if said is not None and not pd.isna(said):
+    if pd.notna(said := row.get("reason")):
         return str(said)
     if "run" in row and cells.column in RUN.names and study_runs.store.finished(str(row["run"])):
         return why_null(study_runs, str(row["run"]), cells.column)

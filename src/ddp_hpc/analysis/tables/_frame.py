@@ -52,15 +52,10 @@ def typed(rows: Iterable[Mapping[str, Any]], names: Iterable[str]) -> pd.DataFra
     listed = list(rows)
     return pd.DataFrame(
         {
-            name: pd.Series([_plain(row.get(name), kind) for row in listed], dtype=kind, name=name)
-            for name, kind in ((name, type_of(name)) for name in names)
+            name: pd.Series([None if row.get(name) is pd.NA else row.get(name) for row in listed], dtype=type_of(name))
+            for name in names
         }
     )
-
-
-def _plain(value: Any, kind: str) -> Any:
-    missing = value is None or value is pd.NA
-    return float("nan") if missing and kind == FLOAT else pd.NA if missing else value
 
 
 def known(values: Iterable[Any]) -> list[float]:

@@ -43,8 +43,7 @@ def build(study_runs: StudyRuns) -> pd.DataFrame:
         if first is not None and second is not None
     ]
     axis = {pairs.axis, *([f"{pairs.axis}_options"] if pairs.axis in COMPONENTS else [])}
-    axes = ordered({*varying(runs), "world_size", "batch_size"} - axis - {"seed"})
-    axes = [name for name in axes if name not in axis]
+    axes = [name for name in ordered({*varying(runs), "world_size", "batch_size"} - {"seed"}) if name not in axis]
     first, second = map(str, pairing.values(pairs))
     firsts = pd.DataFrame([first | {"pair": number} for number, (first, _) in enumerate(both)])
     rows = (

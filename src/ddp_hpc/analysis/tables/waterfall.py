@@ -5,9 +5,10 @@ A step should be as long as at the smaller world size if the batch per rank is t
 of the ranks if the global batch is (strong). What it is longer than that, over its length, is the efficiency lost.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from math import isnan, nan
 
 import numpy as np
 import pandas as pd
@@ -39,7 +40,6 @@ MEANINGS = {  # of the bars, in their order
     "update": "the optimiser's step",
     "rest": "what no phase covers, and what the slowest rank's clock adds",
 }
-BARS = tuple(MEANINGS)
 
 
 @dataclass(frozen=True)
@@ -50,15 +50,10 @@ class Split:
     data_s: float
     compute_s: float
     exposed_s: float
-    wait_s: float | None
+    wait_s: float  # of the exposed exchange; nan where it is not known
     update_s: float
-    clock_mhz: float | None
+    clock_mhz: float  # nan where it is not known
     why_no_wait: str = ""
-
-    @property
-    def move_s(self) -> float:
-        """Exposed exchange without waiting, as far as that is known."""
-        return self.exposed_s - (self.wait_s or 0.0)
 
 
 @dataclass(frozen=True)
@@ -71,7 +66,7 @@ class Pair:
 
 
 def build(study_runs: StudyRuns) -> pd.DataFrame:
-    """Return one row per bar of each pair of world sizes, in the order of `BARS`.
+    """Return one row per bar of each pair of world sizes, in the order of `MEANINGS`.
 
     `lost_s` is by how much the bar makes a step longer, `lost_efficiency` that over the step: they sum to
     1 - `efficiency`. Negative bars are gains. A bar that is not known is null, and its part lies in `rest`, waiting in
@@ -82,14 +77,15 @@ def build(study_runs: StudyRuns) -> pd.DataFrame:
     runs = with_standing(study_runs.runs)
     runs["global_batch_size"] = runs["world_size"] * runs["batch_size"]
     axes = step_columns(runs)
-    splits: dict[str, Split | None] = {}
+    planned = {row["run"]: row for row in rows_of(runs)}
+    split_by_run = cache(lambda run: split_of(study_runs, planned[run]))
     rows: list[Row] = []
     for key, group in split(runs[runs["world_size"] > 1], axes):
         found = [
             {"kind": kind, **about} | bar
             for kind in ("weak", "strong")
             for about, pairs in _comparisons(runs, rows_of(group), kind)
-            for bar in _rows(study_runs, pairs, kind, splits)
+            for bar in _rows(pairs, kind, split_by_run)
         ]
         rows += [key | row for row in found or [{"kind": "weak"} | _why_none(runs, rows_of(group))]]
     return typed(rows, [*axes, *_COLUMNS])
@@ -121,28 +117,24 @@ def _counterparts(runs: pd.DataFrame, kind: str) -> Counterparts:
     return Counterparts(runs, EXPOSED_BASELINE)
 
 
-def _rows(study_runs: StudyRuns, pairs: list[Pair], kind: str, splits: dict[str, Split | None]) -> list[Row]:
-    def of(run: Row) -> Split | None:
-        if run["run"] not in splits:
-            splits[run["run"]] = split_of(study_runs, run)
-        return splits[run["run"]]
-
+def _rows(pairs: list[Pair], kind: str, split_by_run: Callable[[str], Split | None]) -> list[Row]:
     exchange = pairs[0].last["exchange"]
     if not catalog.constants("exchange", exchange)["SYNCHRONOUS"]:
         return [{"pairs": 0, "reason": f"with {exchange} each rank takes its steps by itself: no step has phases"}]
     shown, lost = [], []
     for pair in pairs:
-        first, last = of(pair.first), of(pair.last)
+        first, last = split_by_run(pair.first["run"]), split_by_run(pair.last["run"])
         if first and last:
             share = pair.first["world_size"] / pair.last["world_size"] if kind == "strong" else 1.0
-            alone = of(pair.alone) if pair.alone else None
+            alone = split_by_run(pair.alone["run"]) if pair.alone else None
             shown.append((share * first.step_s, last))
             lost.append(bars_of(first, alone, last, share))
     if not lost:
         return [{"pairs": 0, "reason": "no step has phases that were told apart"}]
     should_s = float(np.mean([seconds for seconds, _ in shown]))
     step_s = float(np.mean([last.step_s for _, last in shown]))
-    bars = _means(lost, step_s - should_s)
+    bars = pd.DataFrame(lost).mean(skipna=False)  # what is not known in some pair goes to the rest
+    bars["rest"] = step_s - should_s - bars.drop("rest").sum()
     reasons = _reasons(pairs, shown[-1][1])
     common = {
         "pairs": len(lost),
@@ -156,15 +148,15 @@ def _rows(study_runs: StudyRuns, pairs: list[Pair], kind: str, splits: dict[str,
         | {
             "bar": bar,
             "lost_s": seconds,
-            "lost_efficiency": None if seconds is None else seconds / step_s,
+            "lost_efficiency": seconds / step_s,
             "sentence": sentence(bar, seconds, step_s, reasons.get(bar, "")),
-            "reason": reasons.get(bar) if seconds is None else None,
+            "reason": reasons.get(bar) if isnan(seconds) else None,
         }
         for bar, seconds in bars.items()
     ]
 
 
-def split_of(study_runs: StudyRuns, run: Mapping[str, Any]) -> Split | None:
+def split_of(study_runs: StudyRuns, run: Row) -> Split | None:
     """Return the mean step of a run, as the rank sees it that waits most; None if no step has phases.
 
     What that rank does before it waits is nobody else's fault, so that all that a straggler costs is waiting. Where
@@ -181,50 +173,43 @@ def split_of(study_runs: StudyRuns, run: Mapping[str, Any]) -> Split | None:
     def mean(*names: str) -> float:
         return float(sum(np.nanmean(steps[name][:, view]) for name in names if np.isfinite(steps[name]).any()))
 
-    clock = run.get("sm_clock_mean_mhz")
     return Split(
         step_s=run["train_s"] / run["steps"],
         data_s=mean("data_s", "h2d_s"),
         compute_s=mean("forward_s", "backward_s", "forward_backward_s"),
         exposed_s=mean("exchange_exposed_s"),
-        wait_s=mean("wait_s") if waits else None,
+        wait_s=mean("wait_s") if waits else nan,
         update_s=mean("update_s"),
-        clock_mhz=None if clock is None or pd.isna(clock) else float(clock),
+        clock_mhz=run["sm_clock_mean_mhz"] or nan,
         why_no_wait="" if waits else why_null(study_runs, run["run"], "wait_s"),
     )
 
 
-def bars_of(first: Split, alone: Split | None, last: Split, share: float) -> dict[str, float | None]:
-    """Return by how much each bar makes a step longer than it should be, in seconds; they sum to all of it.
+def bars_of(first: Split, alone: Split | None, last: Split, share: float) -> dict[str, float]:
+    """Return by how much each bar makes a step longer than it should be, in seconds, nan where that is not known.
 
-    Args:
-        first: a step at the smaller world size.
-        alone: of one rank with the exchange of `last`, where `first` has none.
-        last: a step at the larger world size.
-        share: what of the work of `first` a rank of `last` has: 1, or less where the global batch is fixed.
+    What is known sums to all of it. From `first`, a step at the smaller world size, or where that has no exchange
+    `alone`, one of one rank with the exchange of `last`, to this, at the larger. `share` is what of the work of `first`
+    a rank of `last` has: 1, or less where the global batch is fixed.
     """
     before = alone or first
-    waits = last.wait_s is not None and before.wait_s is not None
-    longer_s = last.compute_s - share * before.compute_s
-    drop_s = None
-    if last.clock_mhz and before.clock_mhz:
-        drop_s = last.compute_s * (1 - last.clock_mhz / before.clock_mhz)
-    bars: dict[str, float | None] = {
-        "wrapper": share * (alone.step_s - first.step_s) if alone else None,
+    drop_s = last.compute_s * (1 - last.clock_mhz / before.clock_mhz)
+    waiting_s = last.wait_s - share * before.wait_s
+    bars = {
+        "wrapper": share * (alone.step_s - first.step_s) if alone else nan,
         "data": last.data_s - share * before.data_s,
-        "computation": longer_s - (drop_s or 0.0),
+        "computation": last.compute_s - share * before.compute_s - np.nan_to_num(drop_s),
         "clock drop": drop_s,
-        "moving": last.move_s - share * before.move_s if waits else last.exposed_s - share * before.exposed_s,
-        "waiting": (last.wait_s or 0.0) - share * (before.wait_s or 0.0) if waits else None,
+        "moving": last.exposed_s - share * before.exposed_s - np.nan_to_num(waiting_s),
+        "waiting": waiting_s,
         "update": last.update_s - share * before.update_s,
     }
-    known = sum(seconds for seconds in bars.values() if seconds is not None)
-    return bars | {"rest": last.step_s - share * first.step_s - known}
+    return bars | {"rest": last.step_s - share * first.step_s - float(np.nansum(list(bars.values())))}
 
 
-def sentence(bar: str, seconds: float | None, step_s: float, reason: str) -> str:
+def sentence(bar: str, seconds: float, step_s: float, reason: str) -> str:
     """Return what a bar says: `waiting: 18 % of a step (0.21 ms): until the slowest rank has arrived.`"""
-    if seconds is None:
+    if isnan(seconds):
         return f"{bar}: not known: {reason}."
     percent = 100 * seconds / step_s
     if abs(percent) < 0.1:
@@ -239,15 +224,6 @@ def _time(seconds: float) -> str:
         if seconds * factor >= 1:
             return f"{seconds * factor:.3g} {unit}"
     return f"{seconds * 1e6:.3g} us"
-
-
-def _means(lost: list[dict[str, float | None]], all_s: float) -> dict[str, float | None]:
-    """Return the mean of each bar over the pairs; one that is not known in all of them goes to the rest."""
-    means: dict[str, float | None] = {}
-    for bar in BARS[:-1]:
-        known = [seconds for one in lost if (seconds := one[bar]) is not None]
-        means[bar] = float(np.mean(known)) if len(known) == len(lost) else None
-    return means | {"rest": all_s - sum(seconds for seconds in means.values() if seconds is not None)}
 
 
 def _reasons(pairs: list[Pair], last: Split) -> dict[str, str]:
