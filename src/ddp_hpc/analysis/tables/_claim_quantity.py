@@ -315,11 +315,10 @@ def _why_null(row: Row, cells: Cells, study_runs: StudyRuns) -> str:
 
 def _warnings(rows: list[Row]) -> list[str]:
     """Return what makes times of these rows doubtful."""
-    slow = [row["slow_steps_share"] for row in rows if pd.notna(row.get("slow_steps_share"))]
+    crowded = sum(bool(row.get("oversubscribed")) for row in rows)
+    disturbed = sum((row.get("slow_steps_share") or 0.0) > DISTURBED for row in rows)
     counts = {
-        "more threads than cores in {} of {} rows: no time of theirs counts": sum(
-            bool(row.get("oversubscribed")) for row in rows
-        ),
-        "{} of {} rows were disturbed: no time of theirs is to be trusted": sum(share > DISTURBED for share in slow),
+        "more threads than cores in {} of {} rows: no time of theirs counts": crowded,
+        "{} of {} rows were disturbed: no time of theirs is to be trusted": disturbed,
     }
     return [words.format(count, len(rows)) for words, count in counts.items() if count]

@@ -1,6 +1,6 @@
 """What most tables do: take runs of one kind together, find what each is compared with, and say what is not known."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,17 +71,15 @@ def by_group(
     Of the other columns, `names`, `measured` returns those of a group of which some run has ended well, but for `runs`,
     `slow_steps_share` (the largest of the runs) and `oversubscribed` (any); other groups have a `reason` only.
     """
-
-    def rows() -> Iterator[Row]:
-        for key, part in split(runs, axes):
-            planned = rows_of(part)
-            ended = [row for row in planned if row["status"] == "ok"]
-            if ended:
-                yield key | {"runs": len(ended)} | doubt(ended) | measured(Group(study_runs, planned, ended))
-            else:
-                yield key | {"runs": 0, "reason": not_complete(planned)}
-
-    return typed(rows(), [*axes, *names])
+    rows = []
+    for key, part in split(runs, axes):
+        planned = rows_of(part)
+        ended = [row for row in planned if row["status"] == "ok"]
+        found = (
+            doubt(ended) | measured(Group(study_runs, planned, ended)) if ended else {"reason": not_complete(planned)}
+        )
+        rows.append(key | {"runs": len(ended)} | found)
+    return typed(rows, [*axes, *names])
 
 
 def not_complete(rows: Iterable[Row]) -> str:

@@ -86,10 +86,10 @@ def train_samples(study_runs: StudyRuns, runs: Sequence[Mapping[str, Any]]) -> i
 def drift(step_s: Array) -> tuple[float, bool] | None:
     """Return the trend of step times, in percent of the first, and whether it is no chance, and at least 5 %.
 
-    None where the steps are too few to tell a trend from their correlation.
-    Medians of blocks of neighbouring steps, longer than what these have in common (`block_length`, without the trend),
-    are compared with their order by Kendall's tau; the slope of their logarithms is Theil's and Sen's (Sen, Journal of
-    the American Statistical Association 63, 1968). Single slow steps do no harm.
+    None where the steps are too few to tell a trend from their correlation. Medians of blocks of neighbouring steps,
+    longer than what these have in common (`block_length`, without the trend), are compared with their order by
+    Kendall's tau; the slope of their logarithms is Theil's and Sen's (Sen, Journal of the American Statistical
+    Association 63, 1968). Single slow steps do no harm.
     """
     n = len(step_s)
     if n < DRIFT_STEPS or not np.isfinite(step_s).all():

@@ -59,14 +59,8 @@ def lines(frame: pd.DataFrame) -> Iterator[str]:
 
 
 def _row(claim: Claim, frames: Frames, study_runs: StudyRuns) -> dict[str, Any]:
-    said = {
-        "id": claim.id,
-        "statement": claim.statement,
-        "source": claim.source,
-        "published": claim.published,
-        "unit": claim.unit or None,
-        "expected": claim.in_words,
-    }
+    said = claim.model_dump(include={"id", "statement", "source", "published"})
+    said |= {"unit": claim.unit or None, "expected": claim.in_words}
     try:
         found = number_of(claim.ours, frames, study_runs)
     except NotTestable as none:
