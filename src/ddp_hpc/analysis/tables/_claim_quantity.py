@@ -19,7 +19,6 @@ from scipy import stats
 
 from ddp_hpc.analysis.columns import DISTURBED, MISPLACED, rows_of, show, split, standing, varying
 from ddp_hpc.analysis.intervals import CONFIDENCE, WITHIN, Array, Interval, of_ratio, over_runs
-from ddp_hpc.analysis.tables._frame import FLOAT
 from ddp_hpc.analysis.tables._steps import NOT_RECORDED, why_null
 from ddp_hpc.config.budget import Budget
 from ddp_hpc.config.claims import DIRECTIONS, Cells, Ours, Ratio, Trend
@@ -261,7 +260,7 @@ def _repeats_only(rows: pd.DataFrame, cells: Cells, over: list[str]) -> None:
         repeats = those["seed"].nunique(dropna=False) if "seed" in those else 1
         if (not apart and repeats == len(those)) or any(map(pd.isna, place.values())):  # no place: it has not ended
             continue
-        facts = those.drop(columns="seed", errors="ignore").select_dtypes(exclude=FLOAT)
+        facts = those.drop(columns="seed", errors="ignore").select_dtypes(exclude="float64")
         apart = apart or [name for name in facts if facts[name].nunique(dropna=False) > 1]
         listed = "; ".join(f"{name}: {_few(those[name].unique())}" for name in apart[:MOST_SHOWN])
         at = "".join(f" at {name} {show(value)}" for name, value in place.items())

@@ -152,7 +152,7 @@ def _rows(pairs: list[Pair], kind: str, split_by_run: Callable[[str], Split | No
             "sentence": sentence(bar, seconds, step_s, reasons.get(bar, "")),
             "reason": reasons.get(bar) if isnan(seconds) else None,
         }
-        for bar, seconds in bars.items()
+        for bar, seconds in zip(MEANINGS, bars, strict=True)
     ]
 
 
