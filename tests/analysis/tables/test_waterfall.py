@@ -158,6 +158,23 @@ def test_what_is_not_known_is_null_with_its_reason_and_lies_in_its_neighbour(tmp
     assert rows["lost_efficiency"].sum() == pytest.approx(1 - rows["efficiency"].iloc[0], abs=1e-12)
 
 
+def test_several_ranks_are_compared_with_those_that_are_placed_alike(tmp_path):
+    """All steps of ranks that are spread take twice as long: neither kind of placement loses by that from 2 to 4."""
+
+    def placed(spec):
+        result = train(spec)
+        factor = 2 if spec.placement == "spread" else 1
+        return Result(t_s=tuple(factor * np.array(result.t_s)), loss=result.loss, of_rank=result.of_rank)
+
+    grid = [GRID[0], {"exchange": "ring", "world_size": [2, 4], "placement": ["packed", "spread"]}]
+    frame = waterfall.build(made(tmp_path, placed, grid=grid))
+
+    rows = frame[(frame["from_world_size"] == 2) & (frame["kind"] == "weak")]
+    steps_s = rows.groupby("placement")["from_step_s"].first()
+    assert steps_s["spread"] == pytest.approx(2 * steps_s["packed"])
+    assert set(frame[frame["from_world_size"] == 1]["placement"]) == {"packed", "spread"}
+
+
 def test_the_bars_add_up_over_repeats_that_differ(tmp_path):
     def scattered(spec):
         factor = 1 + 0.3 * spec.seed

@@ -261,7 +261,7 @@ def _repeats_only(rows: pd.DataFrame, cells: Cells, over: list[str]) -> None:
         if (not apart and repeats == len(those)) or any(map(pd.isna, place.values())):  # no place: it has not ended
             continue
         facts = those.drop(columns="seed", errors="ignore").select_dtypes(exclude="float64")
-        apart = apart or [name for name in facts if facts[name].nunique(dropna=False) > 1]
+        apart = apart or [str(name) for name in facts if facts[name].nunique(dropna=False) > 1]
         listed = "; ".join(f"{name}: {_few(those[name].unique())}" for name in apart[:MOST_SHOWN])
         at = "".join(f" at {name} {show(value)}" for name, value in place.items())
         raise NotTestable(

@@ -202,7 +202,7 @@ def _winner(fit: pd.DataFrame, search: list[str], area_noise: float) -> dict[str
     best, others = rows[0], rows[1:]
     verdicts = [compare(best["area"], row["area"], area_noise) for row in others]
     alike = [row for row, (larger, _) in zip(others, verdicts, strict=True) if not larger]
-    ranges = {}
+    ranges: dict[str, Any] = {}
     for name in numbers(search):
         values = [row[name] for row in (best, *alike) if pd.notna(row[name])]
         ranges |= {f"{name}_low": min(values, default=None), f"{name}_high": max(values, default=None)}

@@ -5,7 +5,7 @@ A step should be as long as at the smaller world size if the batch per rank is t
 of the ranks if the global batch is (strong). What it is longer than that, over its length, is the efficiency lost.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import cache
 from math import isnan, nan
@@ -102,19 +102,21 @@ def _comparisons(runs: pd.DataFrame, lasts: list[Row], kind: str) -> Iterator[tu
     if len(smaller):
         firsts.append((last["exchange"], smaller.max(), same[same["world_size"] == smaller.max()]))
     for name, n, those in firsts:
+        same_place = ("placement", "ranks_per_node") if n > 1 else ()  # one rank is placed as it is placed
         pairs = [
             Pair(first, alone.of(last) if name == "none" else None, last)
-            for last, first in _counterparts(those, kind).pairs(ended)
+            for last, first in _counterparts(those, kind, same_place).pairs(ended)
         ]
         if pairs:
             yield {"from_exchange": name, "from_world_size": n}, pairs
 
 
-def _counterparts(runs: pd.DataFrame, kind: str) -> Counterparts:
+def _counterparts(runs: pd.DataFrame, kind: str, same: Collection[str] = ()) -> Counterparts:
     """Return runs by what those have in common with them that can be compared: of weak scaling the batch per rank."""
+    may_differ = EXPOSED_BASELINE.difference(same)
     if kind == "strong":
-        return Counterparts(runs, EXPOSED_BASELINE | {"batch_size"}, ["global_batch_size"])
-    return Counterparts(runs, EXPOSED_BASELINE)
+        return Counterparts(runs, may_differ | {"batch_size"}, ["global_batch_size"])
+    return Counterparts(runs, may_differ)
 
 
 def _rows(pairs: list[Pair], kind: str, split_by_run: Callable[[str], Split | None]) -> list[Row]:
