@@ -12,7 +12,7 @@ from torch import nn
 from ddp_hpc.cli.main import BAIDU_FLOATS
 from ddp_hpc.exchange import ring
 from ddp_hpc.models._replica import Replica
-from ddp_hpc.profiling.timers import NoTimers
+from ddp_hpc.profiling.timers import Timers
 from ddp_hpc.training import optimizers
 from ddp_hpc.training.components import broadcast
 
@@ -35,7 +35,7 @@ def make(name, replica, comm, **options):
     """The exchange of that name with plain gradient descent, learning rate 1."""
     module = import_module(f"ddp_hpc.exchange.{name}")
     rule = optimizers.Maker("sgd", lambda step: 1.0)
-    return module.make(replica, comm, NoTimers(), rule, **options)
+    return module.make(replica, comm, Timers(), rule, **options)
 
 
 def step(replica, exchange, *gradients):

@@ -12,7 +12,7 @@ from torch import nn
 from ddp_hpc.config import spec
 from ddp_hpc.exchange import _server, parameter_server, sharded_server
 from ddp_hpc.models import mlp
-from ddp_hpc.profiling.timers import NoTimers
+from ddp_hpc.profiling.timers import Timers
 from ddp_hpc.training import components, optimizers
 from ddp_hpc.training.step import training_step
 
@@ -27,7 +27,7 @@ DIGITS = {
 }
 
 
-class Marks(NoTimers):
+class Marks(Timers):
     """Stateful what an exchange tells the clock."""
 
     def __init__(self):
@@ -99,7 +99,7 @@ def test_only_servers_keep_optimiser_state_and_only_of_their_part(comm):
     length = 1000
     for servers in range(1, comm.size + 1):
         rule = optimizers.Maker("adam", lambda step: 0.1)
-        sharded_server.make(replica_of(length), comm, NoTimers(), rule, servers=servers)
+        sharded_server.make(replica_of(length), comm, Timers(), rule, servers=servers)
         numbers = sum(len(state) for optimizer in rule.made for state in optimizer.state() if state.dim())
         assert comm.allreduce(bool(numbers)) == servers
         assert comm.allreduce(numbers) == 2 * length

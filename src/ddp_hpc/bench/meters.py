@@ -56,7 +56,7 @@ def main(folder: Path) -> None:
     from ddp_hpc.bench.sweep import slowest_s
     from ddp_hpc.config import spec as specs
     from ddp_hpc.profiling.telemetry import NodeTelemetry
-    from ddp_hpc.profiling.timers import NoTimers
+    from ddp_hpc.profiling.timers import Timers
     from ddp_hpc.training import placement
     from ddp_hpc.training.components import assemble
     from ddp_hpc.training.step import training_step
@@ -78,7 +78,7 @@ def main(folder: Path) -> None:
 
     def block_s(metered: bool) -> float:
         """Return the seconds of a block, with all clocks or without any."""
-        components.timers.target = components.clock if metered else NoTimers()
+        components.timers.target = components.clock if metered else Timers()
         components.clock.start()
         return slowest_s(lambda: block(metered), comm)
 

@@ -37,7 +37,7 @@ from ddp_hpc.exchange._protocol import Wrap
 from ddp_hpc.exchange._shared_window import NoRoomError
 from ddp_hpc.models._replica import Replica
 from ddp_hpc.profiling import provenance
-from ddp_hpc.profiling.timers import NoTimers
+from ddp_hpc.profiling.timers import Timers
 from ddp_hpc.system.files import read_json, write_json
 from ddp_hpc.system.terminal import counted
 from ddp_hpc.training import placement
@@ -150,7 +150,7 @@ def time_exchange(spec: RunSpec, size: int, comm: MPI.Intracomm, least_s: float)
             alone = replica_of(size)
             backward_s, _ = sample(lambda: backward_pass(alone), comm, least_s)
         replica = replica_of(size)
-        with closing(module.make(replica, comm, NoTimers(), Idle(), **spec.exchange.options)) as exchange:
+        with closing(module.make(replica, comm, Timers(), Idle(), **spec.exchange.options)) as exchange:
 
             def with_backward_pass() -> None:
                 backward_pass(replica)

@@ -18,14 +18,10 @@ LONG_GAP_S = 2.0  # between two samples of power: what was between them is not k
 
 @dataclass(frozen=True, kw_only=True)
 class Joules:
-    """The energy of some windows.
+    """The energy of some windows."""
 
-    `total_j` is None where it is not known, for the `reason`; `rise_j` is the energy within the windows up to each
-    sample, nan where that is not known.
-    """
-
-    total_j: float | None
-    rise_j: Floats
+    total_j: float | None  # None: not known, for the `reason`
+    rise_j: Floats  # within the windows up to each sample, nan where that is not known
     reason: str = ""
 
 
@@ -46,32 +42,21 @@ def elapsed(t_s: Floats, windows: Sequence[Window]) -> Floats:
 
 
 def by_counter(t_s: Floats, counter_j: Floats, windows: Sequence[Window]) -> Joules:
-    """Return the energy by which a counter rises within the windows; between two samples it rises evenly.
+    """Return the energy by which a counter, nan where it was not read, rises within the windows.
 
-    Where it goes back (a driver was loaded anew) what was used between the two samples is not known.
-
-    Args:
-        t_s: of the samples, rising.
-        counter_j: the counter then; nan where it was not read.
-        windows: that count.
+    Between two samples it rises evenly; where it goes back (a driver was loaded anew) what was used is not known.
     """
     known = np.isfinite(counter_j)
     steps_j = np.diff(counter_j[known])
     back = bool((steps_j < 0).any())
     joules = _within(t_s, known, np.where(steps_j < 0, np.nan, steps_j), windows, "the counter went back" * back)
     if joules.total_j == 0.0:  # it moves a few times a second only
-        return Joules(total_j=None, rise_j=np.full(len(t_s), np.nan), reason="the counter did not move")
+        return _unknown(t_s, "the counter did not move")
     return joules
 
 
 def by_power(t_s: Floats, power_w: Floats, windows: Sequence[Window]) -> Joules:
-    """Return power integrated over the windows, by the trapezoid rule.
-
-    Args:
-        t_s: of the samples, rising.
-        power_w: the power then; nan where it was not read.
-        windows: that count.
-    """
+    """Return power, nan where it was not read, integrated over the windows by the trapezoid rule."""
     known = np.isfinite(power_w)
     times, power = t_s[known], power_w[known]
     steps_j = (power[1:] + power[:-1]) / 2 * np.diff(times)
@@ -84,23 +69,23 @@ def _within(
     t_s: Floats, known: NDArray[np.bool_], steps_j: Floats, windows: Sequence[Window], more: str = ""
 ) -> Joules:
     """Return the joules within the windows, of energies between known samples, nan where they are not known."""
-    times, nothing = t_s[known], np.full(len(t_s), np.nan)
+    times = t_s[known]
     whole_s = sum(end - begin for begin, end in windows)
     if not whole_s:
-        return Joules(total_j=None, rise_j=nothing, reason="not the whole training was metered: the run was resumed")
+        return _unknown(t_s, "not the whole training was metered: the run was resumed")
     if len(times) < 2:
-        return Joules(total_j=None, rise_j=nothing, reason="fewer than two samples")
-    steps_s = np.diff(elapsed(times, windows))
-    shares = steps_s / np.diff(times)
-    sure = np.isfinite(steps_j)
-    counted_j = np.where(sure, steps_j * shares, 0.0)
+        return _unknown(t_s, "fewer than two samples")
+    steps_s, sure = np.diff(elapsed(times, windows)), np.isfinite(steps_j)
+    counted_j = np.where(sure, steps_j * (steps_s / np.diff(times)), 0.0)
     covered_s = float(steps_s[sure].sum())
     if covered_s < LEAST_COVERED * whole_s:
-        reason = f"{more}; " * bool(more) + f"sampled in {covered_s:.2f} of {whole_s:.2f} s of training"
-        return Joules(total_j=None, rise_j=nothing, reason=reason)
-    scale = whole_s / covered_s
-    rise_j = np.concatenate([[0.0], np.cumsum(counted_j)]) * scale
+        return _unknown(t_s, f"{more}; " * bool(more) + f"sampled in {covered_s:.2f} of {whole_s:.2f} s of training")
+    rise_j = np.concatenate([[0.0], np.cumsum(counted_j)]) * (whole_s / covered_s)
     return Joules(total_j=float(rise_j[-1]), rise_j=np.interp(t_s, times, rise_j))
+
+
+def _unknown(t_s: Floats, reason: str) -> Joules:
+    return Joules(total_j=None, rise_j=np.full(len(t_s), np.nan), reason=reason)
 
 
 def at_rest_w(power_w: Floats, utilisation: Floats) -> float | None:

@@ -37,15 +37,8 @@ def per_sample(forward: Callable[[Tensor], Tensor], parameters: Sequence[nn.Para
     """Return the operations of forward and backward pass for one sample: a product and a sum are two.
 
     Matrix products, convolutions and, on GPUs, attention are counted, nothing else; they are proportional to the
-    samples. Weights and gradients stay as they are; running means of the model may change.
-
-    Args:
-        forward: the model.
-        parameters: those that are trained.
-        inputs: `FEW` samples or more.
-
-    Raises:
-        RuntimeError: the model does not take these inputs.
+    samples, of which `inputs` has `FEW` or more. Weights and gradients stay as they are; running means of the model may
+    change. A model that does not take these inputs raises RuntimeError.
     """
     with torch.enable_grad(), _Counter() as counter:
         # not backward(): exchanges that overlap would be called

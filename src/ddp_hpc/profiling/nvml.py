@@ -5,6 +5,7 @@ Source: https://docs.nvidia.com/deploy/nvml-api, through the module pynvml of nv
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 KIB, KB = 1024, 1000
@@ -22,12 +23,7 @@ class Device:
     """A GPU, found by its UUID: the number that NVML gives a GPU is not CUDA's."""
 
     def __init__(self, nvml: Any, uuid: str) -> None:
-        """Look for the device.
-
-        Args:
-            nvml: the module pynvml, initialised.
-            uuid: as torch gives it, without prefix, or as NVML does, with `GPU-` or `MIG-`.
-        """
+        """Look by the module pynvml for a UUID as torch gives it, or as NVML does, with `GPU-` or `MIG-`."""
         self.nvml = nvml
         self.uuid, self.asked, self.name = uuid, uuid, ""
         self.lost = ""  # why the device answers no more; empty: it does
@@ -43,17 +39,13 @@ class Device:
             except nvml.NVMLError as error:
                 problem = problem or as_text(str(error))
             else:
-                if form.startswith("MIG-") or self._is_sliced():
-                    for name in OF_A_WHOLE_GPU:
-                        self._give_up(name, MIG)
+                sliced = form.startswith("MIG-")
+                with suppress(nvml.NVMLError):
+                    sliced = sliced or bool(self.ask("MigMode")[0])
+                for name in OF_A_WHOLE_GPU if sliced else ():
+                    self._give_up(name, MIG)
                 return
         self._lose(f"NVML finds no device of UUID {uuid}: {problem}")
-
-    def _is_sliced(self) -> bool:
-        try:
-            return bool(self.ask("MigMode")[0])
-        except self.nvml.NVMLError:
-            return False
 
     def _lose(self, why: str) -> None:
         self.lost = why
@@ -87,10 +79,6 @@ class Device:
             if value is not None:
                 found[name] = float(value)
         return found
-
-    def unread(self, read: set[str]) -> dict[str, str]:
-        """Return why the counters that are not in `read` never were."""
-        return {name: self.reasons.get(name, "it never moved") for name in COUNTERS if name not in read}
 
     def _codes(self, names: tuple[str, ...]) -> list[int]:
         return [getattr(self.nvml, f"NVML_ERROR_{name}") for name in names]

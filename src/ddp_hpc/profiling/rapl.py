@@ -25,7 +25,7 @@ class CpuPackages:
         if not self._files:
             self.reason = self.reason or "RAPL: this node shows no processor package"
         self._last = [0.0] * len(self._files)
-        self._joules = [0.0] * len(self._files)  # since the first reading
+        self._joules = 0.0  # of all packages, since some moment
 
     def read(self) -> float | None:
         """Return the joules of all packages since some moment; None if they cannot be read now."""
@@ -33,8 +33,7 @@ class CpuPackages:
             now = [int(file.read_text()) / 1e6 for file, _ in self._files]
         except (OSError, ValueError):
             return None
-        for place, (_, range_j) in enumerate(self._files):
-            rise = now[place] - self._last[place]
-            self._joules[place] += rise if rise >= 0 else rise + range_j
+        for joules, before, (_, range_j) in zip(now, self._last, self._files, strict=True):
+            self._joules += joules - before + (range_j if joules < before else 0.0)
         self._last = now
-        return sum(self._joules) if self._files else None
+        return self._joules if self._files else None

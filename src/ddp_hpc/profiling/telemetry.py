@@ -12,25 +12,21 @@ from ddp_hpc.profiling.rapl import CpuPackages
 from ddp_hpc.system.process import boot_id
 
 NO_GPU = "no GPU is used"
+INTERVAL_S = 0.1  # between samples, at first
 END_S = 3.0  # how long the end of a training may wait for the sampler, at most
 
 
 @dataclass(frozen=True, kw_only=True)
 class GpuSamples:
-    """The samples of a GPU.
-
-    `t_ns` is on the monotonic clock that all processes of the host share; `values` has every counter of
-    `nvml.COUNTERS`, nan where there was no answer; `reasons` says why a counter never was read; `ended`, why the
-    samples end early, if they do.
-    """
+    """The samples of a GPU."""
 
     uuid: str
     asked: str  # the UUID that was asked for: as torch gives it
     name: str
-    ended: str
-    reasons: dict[str, str]
-    t_ns: "array[int]"
-    values: dict[str, "array[float]"]
+    ended: str  # why the samples end early, if they do
+    reasons: dict[str, str]  # why a counter never was read
+    t_ns: "array[int]"  # on the monotonic clock that all processes of the host share
+    values: dict[str, "array[float]"]  # of every counter of `nvml.COUNTERS`; nan where there was no answer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,29 +44,24 @@ class NodeSamples:
 class NodeTelemetry:
     """Samples the GPUs and processors of this node in a process of its own, until `stop`; never fails.
 
-    Nothing is started where there is nothing to read.
-
-    Args:
-        uuids: of the GPUs, as torch gives them; one that several ranks use may stand there several times.
-        interval_s: between samples; None: as the sampler has it.
-        command: starts the sampler.
+    GPUs are named by their UUIDs, as torch gives them; one that several ranks use may be named several times. Nothing
+    is started where there is nothing to read.
     """
 
     def __init__(
         self,
         uuids: Sequence[str],
-        interval_s: float | None = None,
+        interval_s: float = INTERVAL_S,
         command: Sequence[str] = (sys.executable, "-m", "ddp_hpc.profiling.telemetry_process"),
     ) -> None:
         self._nothing = NodeSamples(boot=boot_id(), reason="" if uuids else NO_GPU, cpu_reason=CpuPackages().reason)
         self._process: subprocess.Popen[bytes] | None = None
         if self._nothing.reason and self._nothing.cpu_reason:
             return
-        asked = {"uuids": list(dict.fromkeys(uuids))} | ({} if interval_s is None else {"interval_s": interval_s})
+        asked = {"uuids": list(dict.fromkeys(uuids)), "interval_s": interval_s}
+        pipe = subprocess.PIPE
         try:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-            )
+            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
             assert self._process.stdin is not None, "it is a pipe"
             self._process.stdin.write(f"{json.dumps(asked)}\n".encode())
             self._process.stdin.flush()

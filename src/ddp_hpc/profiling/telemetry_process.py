@@ -18,10 +18,9 @@ from typing import Any, NoReturn
 
 from ddp_hpc.profiling.nvml import COUNTERS, Device, as_text
 from ddp_hpc.profiling.rapl import CpuPackages
-from ddp_hpc.profiling.telemetry import NO_GPU, GpuSamples, NodeSamples
+from ddp_hpc.profiling.telemetry import INTERVAL_S, NO_GPU, GpuSamples, NodeSamples
 from ddp_hpc.system.process import boot_id, die_with_parent
 
-INTERVAL_S = 0.1
 MOST = 8192  # samples per device: beyond, every second is dropped and the interval doubled
 BUSY = 0.1  # the most of the time that may go into reading
 LAST_S = 0.5  # how long the last reading may take
@@ -29,47 +28,37 @@ LAST_S = 0.5  # how long the last reading may take
 Row = tuple[int, dict[str, float]]  # when, and what was read by counter
 
 
-class TelemetrySampler:
-    """Samples until told to stop.
-
-    Args:
-        uuids: of the devices.
-        interval_s: between samples, at first.
-        most: samples that are kept.
-    """
+class TelemetrySampler(threading.Thread):
+    """Samples every `interval_s`, until told to stop; of more samples than `most` every second is dropped."""
 
     def __init__(self, uuids: list[str], interval_s: float = INTERVAL_S, most: int = MOST) -> None:
+        super().__init__(daemon=True)
         self._uuids, self._interval_s, self._most = uuids, interval_s, most
         self._devices: list[tuple[Device, list[Row]]] = []
         self._cpu_rows: list[tuple[int, float]] = []
         self._packages = CpuPackages()
         self._reason = "" if uuids else NO_GPU  # why NVML is not asked at all
         self._asked_ns = time.perf_counter_ns()  # when the reading began that is under way; 0: none is
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._ending = threading.Event()
 
-    def start(self) -> None:
-        """Begin."""
-        self._thread.start()
-
-    def stop(self) -> NodeSamples:
+    def end(self) -> NodeSamples:
         """Take a last sample, if that does not take long, and return all."""
-        self._stop.set()
-        self._thread.join(LAST_S)
+        self._ending.set()
+        self.join(LAST_S)
         return self._result()
 
-    def _run(self) -> None:
+    def run(self) -> None:
         if self._uuids:
             self._open()
         while True:
             began = self._asked_ns = time.perf_counter_ns()
-            last = self._stop.is_set()
+            last = self._ending.is_set()
             self._sample()
             self._asked_ns = 0
             took_s = (time.perf_counter_ns() - began) / 1e9
             if last:
                 return
-            self._stop.wait(max(self._interval_s - took_s, took_s / BUSY))
+            self._ending.wait(max(self._interval_s - took_s, took_s / BUSY))
 
     def _open(self) -> None:
         try:
@@ -95,7 +84,7 @@ class TelemetrySampler:
 
     def _result(self) -> NodeSamples:
         waits_s = (time.perf_counter_ns() - self._asked_ns) / 1e9 if self._asked_ns else 0.0
-        hangs = f"NVML has not answered for {waits_s:.1f} s" if waits_s > LAST_S and self._thread.is_alive() else ""
+        hangs = f"NVML has not answered for {waits_s:.1f} s" if waits_s > LAST_S and self.is_alive() else ""
         return NodeSamples(
             boot=boot_id(),
             reason=self._reason or (hangs if not self._devices else ""),
@@ -110,13 +99,13 @@ def samples_of(device: Device, rows: list[Row], hangs: str) -> GpuSamples:
     """Return a device's samples by counter, nan where there is none, and why counters were never read."""
     nan = float("nan")
     read = {name for _, values in rows for name in values}
-    unread = device.unread(read)
+    unread = {name: device.reasons.get(name, "it never moved") for name in COUNTERS if name not in read}
     return GpuSamples(
         uuid=device.uuid,
         asked=device.asked,
         name=device.name,
         ended=device.lost or hangs,
-        reasons={name: hangs or why for name, why in unread.items()} if not read else unread,
+        reasons=unread if read or not hangs else dict.fromkeys(unread, hangs),
         t_ns=array("q", [t_ns for t_ns, _ in rows]),
         values={name: array("d", [values.get(name, nan) for _, values in rows]) for name in COUNTERS},
     )
@@ -132,7 +121,7 @@ def main() -> NoReturn:
     sampler = TelemetrySampler(**asked)
     sampler.start()
     if sys.stdin.readline().strip() == "stop":
-        sys.stdout.buffer.write(pickle.dumps(sampler.stop()))
+        sys.stdout.buffer.write(pickle.dumps(sampler.end()))
         sys.stdout.flush()
     os._exit(0)  # whatever hangs
 

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter_ns
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -19,7 +18,7 @@ from ddp_hpc.profiling.phase_names import PARTS, PHASES
 
 _COLUMN = {phase: column for column, phase in enumerate(PHASES)}
 _PART = {part: len(PHASES) + column for column, part in enumerate(PARTS)}
-_WIDTH = len(PHASES) + len(PARTS) + 1  # the last: what overlapped
+_WIDTH = len(PHASES) + len(PARTS)
 _REST = _COLUMN["rest_s"]
 
 
@@ -42,23 +41,8 @@ class Timings:
     starts: NDArray[np.int64]
 
 
-def _timings(
-    durations_s: NDArray[np.float64], arrived_ns: "array[int]", fused: "array[int]", starts: list[tuple[int, int]]
-) -> Timings:
-    """Return rows of phases, parts and what overlapped, arrivals and what was fused, as Timings."""
-    rows, phases = durations_s.reshape(-1, _WIDTH), len(PHASES)
-    return Timings(
-        rows[:, :phases],
-        rows[:, phases:-1],
-        rows[:, -1],
-        np.array(arrived_ns, dtype=np.int64),
-        np.array(fused, dtype=np.bool_),
-        np.array(starts, dtype=np.int64).reshape(-1, 2),
-    )
-
-
-class Timers(Protocol):
-    """What data, model and exchange tell the clock."""
+class Timers:
+    """What data, model and exchange tell the clock. These do not listen: nothing is noted."""
 
     def mark(self, phase: str, part: str | None = None) -> None:
         """What this rank did since the last mark was `phase` (of `phases.PHASES`), and of that the `part` (`PARTS`)."""
@@ -71,20 +55,7 @@ class Timers(Protocol):
         """An exchange was in flight beside the backward pass of this step, for so long."""
 
 
-class NoTimers:
-    """A clock that does not run: nothing is noted."""
-
-    def mark(self, phase: str, part: str | None = None) -> None:
-        pass
-
-    def arrived(self) -> None:
-        pass
-
-    def overlapped(self, seconds: float) -> None:
-        pass
-
-
-class TimerProxy:
+class TimerProxy(Timers):
     """Timers that pass on what they are told: to the clock, or to others while a step is traced, captured or compiled.
 
     Whoever was built with it need not know: data, model and exchange keep it for the whole training.
@@ -112,86 +83,23 @@ class TimerProxy:
             self.target = before
 
 
-class HostClock:
-    """Phases by the host's monotonic clock. What is not described: as of `Timers`."""
+class Clock(Timers):
+    """What is noted of each step. Subclasses add the times of its phases to `_row`, and a full row to `_durations`."""
 
-    def __init__(self) -> None:
-        self._durations_ns, self._arrivals_ns, self._fused_steps = array("q"), array("q"), array("b")
-        self._row = [0] * _WIDTH
+    def __init__(self, per_second: float) -> None:
+        """Count durations in a unit of which there are so many in a second."""
+        self._per_second, self._durations, self._row = per_second, array("d"), [0.0] * _WIDTH
+        self._arrivals_ns, self._overlaps_s, self._fused_steps = array("q"), array("d"), array("b")
         self._starts: list[tuple[int, int]] = []
-        self._arrived_ns, self._fused, self._last_ns = -1, False, perf_counter_ns()
+        self._begin_step()
+
+    def _begin_step(self) -> None:
+        self._arrived_ns, self._overlapped_s, self._fused = -1, 0.0, False
 
     def start(self) -> None:
         """Begin a step here; what went before belongs to none. Called at time zero and after every pause."""
-        self._arrived_ns, self._fused, self._last_ns = -1, False, perf_counter_ns()
-        self._starts.append((len(self._arrivals_ns), self._last_ns))
-
-    def mark(self, phase: str, part: str | None = None) -> None:
-        now = perf_counter_ns()
-        self._row[_COLUMN[phase]] += now - self._last_ns
-        if part:
-            self._row[_PART[part]] += now - self._last_ns
-        self._last_ns = now
-
-    def arrived(self) -> None:
-        self._arrived_ns = perf_counter_ns()
-
-    def overlapped(self, seconds: float) -> None:
-        self._row[-1] += round(1e9 * seconds)
-
-    def fused(self) -> None:
-        """The phases of this step cannot be told apart."""
-        self._fused = True
-
-    def end_step(self) -> None:
-        """End the step, and begin the next: what was done since the last mark is its rest."""
-        self.mark("rest_s")
-        self._durations_ns.extend(self._row)
-        self._arrivals_ns.append(self._arrived_ns)
-        self._fused_steps.append(self._fused)
-        self._row = [0] * _WIDTH
-        self._arrived_ns, self._fused = -1, False
-
-    def resolve(self) -> None:
-        """Read events that have passed; may wait for the device. Call it every few steps. Here nothing waits."""
-
-    def timings(self) -> Timings:
-        """Return all steps that have been resolved."""
-        durations_s = np.array(self._durations_ns, dtype=np.int64) / 1e9
-        return _timings(durations_s, self._arrivals_ns, self._fused_steps, self._starts)
-
-
-class CudaClock:
-    """Phases by CUDA events: the time at which the device got there, not the host.
-
-    Recording an event does not wait; `resolve` reads those recorded so far and uses them again. Methods: as of
-    `HostClock`.
-    """
-
-    def __init__(self) -> None:
-        self._durations_s, self._arrivals_ns, self._fused_steps = array("d"), array("q"), array("b")
-        self._free: list[torch.cuda.Event] = []
-        self._base = self._event()
-        self._pending: list[tuple[tuple[int, ...], torch.cuda.Event]] = []  # no column: not a phase, but a new start
-        self._row = [0.0] * _WIDTH
-        # their arrival, what overlapped, whether they are fused, in order
-        self._steps_pending: list[tuple[int, float, bool]] = []
-        self._starts: list[tuple[int, int]] = []
-        self._arrived_ns, self._overlapped_s, self._fused = -1, 0.0, False
-
-    def _event(self) -> torch.cuda.Event:
-        event = self._free.pop() if self._free else torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record()
-        return event
-
-    def start(self) -> None:
-        self._arrived_ns, self._overlapped_s, self._fused = -1, 0.0, False
-        self._pending.append(((), self._event()))
-        self._starts.append((len(self._arrivals_ns) + len(self._steps_pending), perf_counter_ns()))
-
-    def mark(self, phase: str, part: str | None = None) -> None:
-        columns = (_COLUMN[phase], _PART[part]) if part else (_COLUMN[phase],)
-        self._pending.append((columns, self._event()))
+        self._begin_step()
+        self._starts.append((len(self._arrivals_ns), perf_counter_ns()))
 
     def arrived(self) -> None:
         self._arrived_ns = perf_counter_ns()
@@ -200,12 +108,85 @@ class CudaClock:
         self._overlapped_s += seconds
 
     def fused(self) -> None:
+        """The phases of this step cannot be told apart."""
         self._fused = True
 
     def end_step(self) -> None:
+        """End the step, and begin the next: what was done since the last mark is its rest."""
         self.mark("rest_s")
-        self._steps_pending.append((self._arrived_ns, self._overlapped_s, self._fused))
-        self._arrived_ns, self._overlapped_s, self._fused = -1, 0.0, False
+        self._arrivals_ns.append(self._arrived_ns)
+        self._overlaps_s.append(self._overlapped_s)
+        self._fused_steps.append(self._fused)
+        self._begin_step()
+
+    def _keep_row(self) -> None:
+        self._durations.extend(self._row)
+        self._row = [0.0] * _WIDTH
+
+    def resolve(self) -> None:
+        """Read events that have passed; may wait for the device. Call it every few steps."""
+
+    def timings(self) -> Timings:
+        """Return all steps that have been resolved."""
+        rows = np.array(self._durations).reshape(-1, _WIDTH) / self._per_second
+        steps = len(rows)
+        return Timings(
+            rows[:, : len(PHASES)],
+            rows[:, len(PHASES) :],
+            np.array(self._overlaps_s)[:steps],
+            np.array(self._arrivals_ns)[:steps],
+            np.array(self._fused_steps, dtype=np.bool_)[:steps],
+            np.array(self._starts, dtype=np.int64).reshape(-1, 2),
+        )
+
+
+class HostClock(Clock):
+    """Phases by the host's monotonic clock; there is nothing to resolve."""
+
+    def __init__(self) -> None:
+        super().__init__(per_second=1e9)
+        self._last_ns = perf_counter_ns()
+
+    def start(self) -> None:
+        super().start()
+        self._last_ns = self._starts[-1][1]
+
+    def mark(self, phase: str, part: str | None = None) -> None:
+        now = perf_counter_ns()
+        self._row[_COLUMN[phase]] += now - self._last_ns
+        if part:
+            self._row[_PART[part]] += now - self._last_ns
+        self._last_ns = now
+
+    def end_step(self) -> None:
+        super().end_step()
+        self._keep_row()
+
+
+class CudaClock(Clock):
+    """Phases by CUDA events: the time at which the device got there, not the host.
+
+    Recording an event does not wait; `resolve` reads those recorded so far and uses them again.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(per_second=1e3)
+        self._free: list[torch.cuda.Event] = []
+        self._base = self._event()
+        self._pending: list[tuple[tuple[int, ...], torch.cuda.Event]] = []  # no column: not a phase, but a new start
+
+    def _event(self) -> torch.cuda.Event:
+        event = self._free.pop() if self._free else torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        return event
+
+    def start(self) -> None:
+        super().start()
+        self._pending.append(((), self._event()))
+
+    def mark(self, phase: str, part: str | None = None) -> None:
+        columns = (_COLUMN[phase], _PART[part]) if part else (_COLUMN[phase],)
+        self._pending.append((columns, self._event()))
 
     def resolve(self) -> None:
         """Wait for the last event, and read all of them."""
@@ -214,23 +195,12 @@ class CudaClock:
         self._pending[-1][1].synchronize()
         for columns, event in self._pending:
             for column in columns:
-                self._row[column] += self._base.elapsed_time(event) / 1e3
+                self._row[column] += self._base.elapsed_time(event)
             if columns == (_REST,):
-                arrived_ns, self._row[-1], fused = self._steps_pending.pop(0)
-                self._durations_s.extend(self._row)
-                self._arrivals_ns.append(arrived_ns)
-                self._fused_steps.append(fused)
-                self._row = [0.0] * _WIDTH
+                self._keep_row()
             self._free.append(self._base)
             self._base = event
         self._pending.clear()
-
-    def timings(self) -> Timings:
-        durations_s = np.array(self._durations_s, dtype=np.float64)
-        return _timings(durations_s, self._arrivals_ns, self._fused_steps, self._starts)
-
-
-Clock = HostClock | CudaClock
 
 
 def make(device: torch.device) -> Clock:

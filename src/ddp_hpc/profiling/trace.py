@@ -18,6 +18,8 @@ import torch
 from numpy.typing import NDArray
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from ddp_hpc.profiling.timers import Timers
+
 # what our events are called; those with more to say carry it in their names
 ANCHOR, MARK, STEP, ARRIVED, FLEW = (f"ddp-hpc {word} " for word in ("clock", "mark", "step", "arrived", "flew"))
 
@@ -31,7 +33,7 @@ _HOLDERS = ("autograd::", "torch::autograd::", "Optimizer.")
 _KERNELS = ("kernel", "gpu_memcpy", "gpu_memset")
 
 
-class Marks:
+class Marks(Timers):
     """Timers that tell torch's profiler what a step tells its clock."""
 
     def mark(self, phase: str, part: str | None = None) -> None:
@@ -54,15 +56,9 @@ def record(
 ) -> list[Event]:
     """Take the steps `first` to `last`, counted from 1, under the profiler, and return its events.
 
-    Whoever calls sees to it that the steps tell `Marks`. The first step is taken once more before, because under the
-    profiler the first of everything is slow; its events are there too, before those of the first step that is named.
-
-    Args:
-        take_step: of its number, counted from 0.
-        first: is named and traced, as all up to `last`.
-        last: included.
-        device: whose kernels are traced too, if it is a GPU.
-        begin: called between the two, puts the state of the training back as it was before.
+    Whoever calls sees to it that the steps tell `Marks`; `take_step` counts them from 0. The first is taken once more
+    before, because under the profiler the first of everything is slow; its events are there too, before those of the
+    first step that is named. Between the two `begin` puts the state of the training back as it was before.
     """
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
     with profile(activities=activities) as profiler:
@@ -86,16 +82,8 @@ def record(
 def on_one_axis(events: Iterable[Event], rank: int, host: str, offset_ns: float, zero_ns: float) -> list[Event]:
     """Return the events of a rank as those of the process `rank`, in us of rank 0's clock since `zero_ns`.
 
-    Our marks become slices, named after steps and phases, in a thread of their own.
-
-    Args:
-        events: as the profiler exports them.
-        rank: which, of the host `host`.
-        offset_ns: by how much this rank's clock is ahead of rank 0's.
-        zero_ns: where the axis begins, on rank 0's clock.
-
-    Raises:
-        ValueError: there is no anchor: it is no trace of ours.
+    This rank's clock is ahead of rank 0's by `offset_ns`. Our marks become slices, named after steps and phases, in a
+    thread of their own. Without an anchor it is no trace of ours: a ValueError.
     """
     kept = [event for event in events if event.get("ph") == "X" and isinstance(event.get("tid"), int)]
     begin = min((event["ts"] for event in kept if event["name"].startswith(STEP)), default=0.0)

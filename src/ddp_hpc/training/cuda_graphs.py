@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ddp_hpc.config import catalog
 from ddp_hpc.config.spec import RunSpec
-from ddp_hpc.profiling.timers import NoTimers, Timers
+from ddp_hpc.profiling.timers import Timers
 from ddp_hpc.training.components import Components
 
 SAMPLE_EVERY_STEPS = 50
@@ -76,7 +76,7 @@ class CudaGraphs:
         return None if any("graph is empty" in str(warning.message).lower() for warning in said) else self._graph.replay
 
 
-class _PhaseRecorder(NoTimers):
+class _PhaseRecorder(Timers):
     """Timers that are told of a step while it is recorded: at each mark a graph ends, and the next begins."""
 
     def __init__(self, recorder: CudaGraphs) -> None:
@@ -115,7 +115,7 @@ class Captured:
             if whole:
                 for optimizer in components.optimizers:
                     optimizer.rate.to_device()
-                self._whole, self._whole_loss = self._record(recorder, work, NoTimers())  # nothing happens now
+                self._whole, self._whole_loss = self._record(recorder, work, Timers())  # nothing happens now
                 recorder.separate()
             phases = _PhaseRecorder(recorder)
             rest, self._loss = self._record(recorder, work, phases)

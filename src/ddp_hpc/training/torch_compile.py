@@ -34,7 +34,7 @@ from ddp_hpc.config import catalog
 from ddp_hpc.config.errors import LaunchError
 from ddp_hpc.config.spec import RunSpec
 from ddp_hpc.config.types import canonical_json
-from ddp_hpc.profiling.timers import NoTimers
+from ddp_hpc.profiling.timers import Timers
 from ddp_hpc.runs import identity
 from ddp_hpc.system.files import text_of
 from ddp_hpc.training.components import Components, Compute
@@ -74,7 +74,7 @@ def compile_step(spec: RunSpec, components: Components, comm: MPI.Intracomm, ste
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
     origin: Compiled = "from the cache"
     try:
-        with components.timers.redirected(NoTimers()):
+        with components.timers.redirected(Timers()):
             components.batches.load(step)
             folder = _root() / _digest(spec, components)
             if node.rank == 0 and not folder.exists():

@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.transforms import offset_copy
 from numpy.typing import NDArray
 
 from ddp_hpc.analysis.columns import rows_of, split, varying
+from ddp_hpc.analysis.figures._layout import say
 from ddp_hpc.analysis.figures._marks import face, ring
 from ddp_hpc.analysis.figures._panels import title
 from ddp_hpc.analysis.figures._style import COLOURS, HEADROOM, LINES, MARKERS, plain_numbers
@@ -31,10 +31,8 @@ def look(number: int, **more: Any) -> dict[str, Any]:
 def numbered(frame: pd.DataFrame, columns: Iterable[str], *named: str) -> tuple[pd.DataFrame, list[str]]:
     """Return a table with the number of each row's curve, `line`, and what sets the curves apart, in words.
 
-    Args:
-        frame: with an index without duplicates.
-        columns: a curve is the rows that have these in common, of which not all need to be there.
-        named: columns that are named also where all curves have the same value.
+    A curve is the rows that have `columns` in common, of which not all need to be there; those `named` are named also
+    where all curves have the same value. The index has no duplicates.
     """
     differ, names, numbers = {*varying(frame), *named}, [], pd.Series(0, index=frame.index)
     for number, (key, rows) in enumerate(split(frame, [name for name in columns if name in frame])):
@@ -49,24 +47,16 @@ def by_line(rows: pd.DataFrame) -> Iterator[tuple[int, pd.DataFrame]]:
         yield int(part["line"].iloc[0]), part
 
 
-def handles(names: Iterable[str], **more: Any) -> list[Artist]:
+def handles(names: Iterable[str]) -> list[Line2D]:
     """Return the curves of `look` for a legend; one that nothing sets apart is what was measured."""
-    return [
-        Line2D([], [], label="measured" if name == "all" else name, **look(number, **more))
-        for number, name in enumerate(names)
-    ]
+    return [Line2D([], [], label=name or "measured", **look(number)) for number, name in enumerate(names)]
 
 
 def curves(axes: Axes, rows: pd.DataFrame, x: str, y: str, factor: float = 1.0, apart: int = 0) -> None:
     """Draw the `numbered` curves of a panel: a line, its points with their marks, and intervals where there are any.
 
-    Args:
-        axes: the panel.
-        rows: with the columns `line`, x and y.
-        x: the column along.
-        y: the column drawn; the ends of its interval, if any, are named as it is: of `sync_s`, `sync_low_s`.
-        factor: of all that is drawn.
-        apart: how many curves stand a little beside one another, so that none hides another.
+    The ends of the intervals are named as the column y is: of `sync_s`, `sync_low_s`. `factor` is of all that is drawn;
+    so many curves as `apart` says stand a little beside one another, so that none hides another.
     """
     for number, part in by_line(rows.sort_values(x, kind="stable")):
         aside = APART_PT * (number - (apart - 1) / 2) if apart else 0.0
@@ -92,9 +82,21 @@ def _values(rows: pd.DataFrame, y: str) -> tuple[NDArray[np.float64], ...]:
 def top_of(rows: pd.DataFrame, y: str, factor: float = 1.0) -> float:
     """Return where an axis from 0 ends: above all values, and above intervals that do not reach far beyond them."""
     middle, _, high = _values(rows, y)
-    largest = float(np.nanmax(middle))
-    ends = [largest, min(float(np.nanmax([largest, *high])), MOST_INTERVAL * largest)]
-    return HEADROOM * factor * max(ends) if largest > 0 else 1.0
+    largest = float(np.nanmax([0.0, *middle]))
+    return HEADROOM * factor * min(float(np.nanmax([largest, *high])), MOST_INTERVAL * largest) if largest > 0 else 1.0
+
+
+def over_ranks(
+    axes: Axes, rows: pd.DataFrame, y: str, why: str, factor: float = 1.0, *, apart: int = 0, top: float | None = None
+) -> None:
+    """Draw the curves of a panel over the ranks, from 0 to their `top`; where y is never known, say `why`."""
+    shown = rows[rows[y].notna()]
+    if shown.empty:
+        say(axes, why)
+        return
+    curves(axes, shown, "world_size", y, factor, apart)
+    world_size_axis(axes, rows["world_size"])
+    axes.set_ylim(0, top or top_of(shown, y, factor))
 
 
 def interval_note(rows: pd.DataFrame, words: str = "Bars: 95 % intervals, cut at the axes") -> str:

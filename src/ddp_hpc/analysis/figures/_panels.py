@@ -1,7 +1,7 @@
 """The panels of a figure: one for each group of runs that compete with one another."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,8 +46,7 @@ def panels(frame: pd.DataFrame, groups: list[str], *named: str) -> list[Panel]:
 
 def title(key: Mapping[str, Any], differ: set[str]) -> str:
     """Return what sets a group apart, in words: `ring, 4 ranks`; the ranks always, the rest if it differs."""
-    parts = [part for name in key if (part := _part(name, key, differ))]
-    return ", ".join(parts) or "all"
+    return ", ".join(filter(None, (_part(name, key, differ) for name in key)))
 
 
 def _part(name: str, key: Mapping[str, Any], differ: set[str]) -> str:
@@ -86,14 +85,16 @@ def spelled_out(frame: pd.DataFrame) -> pd.DataFrame:
             continue
         rows = [(str(name), json.loads(options)) for name, options in zip(told[choice], told[column], strict=True)]
         named = {(name, option) for name, options in rows for option in options}
-        told[column] = [canonical_json(dict(_defaults(choice, name, named)) | options) for name, options in rows]
+        defaults = {
+            name: {
+                option.name: option.plain_default
+                for option in catalog.options(choice, name).values()
+                if (name, option.name) in named and not isinstance(option.default, bool)
+            }
+            for name, _ in rows
+        }
+        told[column] = [canonical_json(defaults[name] | options) for name, options in rows]
     return told
-
-
-def _defaults(choice: str, name: str, named: set[tuple[str, str]]) -> Iterator[tuple[str, Any]]:
-    for option in catalog.options(choice, name).values():
-        if (name, option.name) in named and not isinstance(option.default, bool):
-            yield option.name, option.plain_default
 
 
 def matching(frame: pd.DataFrame, key: Mapping[str, Any]) -> pd.DataFrame:

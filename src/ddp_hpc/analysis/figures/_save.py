@@ -26,14 +26,9 @@ _METADATA: dict[str, dict[str, Any]] = {
 
 
 def make(name: str, study: Study, tables_folder: Path, folder: Path) -> Path:
-    """Draw a figure as `<name>.png`, `.pdf` and `.svg` into `folder`, the SVG last.
+    """Draw a figure as `<name>.png`, `.pdf` and `.svg` into `folder`; return the SVG file.
 
-    Returns:
-        The SVG file.
-
-    Raises:
-        CatalogError: no such figure.
-        FileNotFoundError: naming a table that the figure reads and that is not there.
+    No such figure is a CatalogError; a table that the figure reads and that is not there, a FileNotFoundError.
     """
     constants = catalog.constants("figure", name)
     tables, coverage = {}, ""
@@ -52,26 +47,18 @@ def make(name: str, study: Study, tables_folder: Path, folder: Path) -> Path:
 
 
 def save(figure: "Figure", folder: Path, name: str, title: str) -> Path:
-    """Write a figure as `<name>.png`, `.pdf` and `.svg` into `folder`, the SVG last; return the SVG file.
+    """Write a figure as `<name>.png`, `.pdf` and `.svg`, the SVG last, into `folder`, made if need be; return the SVG.
 
-    Args:
-        figure: drawn within `style()`, which still holds.
-        folder: is made if need be.
-        name: of the files.
-        title: in their metadata.
+    The figure was drawn within `style()`, which still holds; its title stands in the files' metadata.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    _settle(figure)
-    for form, metadata in _METADATA.items():
-        with replaced(folder / f"{name}.{form}") as temporary:
-            figure.savefig(temporary, format=form, metadata=metadata | {"Title": title})
-    return folder / f"{name}.svg"
-
-
-def _settle(figure: "Figure") -> None:
-    """Lay a figure out once, for all forms, in round numbers: the solver's last digits differ from time to time."""
+    # laid out once, for all forms, in round numbers: the solver's last digits differ from time to time
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
     for axes in figure.axes:
         place = axes.get_position(original=True).bounds
         axes.set_position(tuple(round(part, PLACES) for part in place), which="original")
+    for form, metadata in _METADATA.items():
+        with replaced(folder / f"{name}.{form}") as temporary:
+            figure.savefig(temporary, format=form, metadata=metadata | {"Title": title})
+    return folder / f"{name}.svg"

@@ -1,20 +1,18 @@
 """Accuracy (or error) and loss on the test set, over epochs and over training time, a line per setting."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.artist import Artist
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ddp_hpc.analysis.columns import key_of, split, varying
 from ddp_hpc.analysis.figures._layout import finished, nothing
 from ddp_hpc.analysis.figures._marks import OVERSUBSCRIBED
-from ddp_hpc.analysis.figures._panels import columns_but, group_columns, matching, title
+from ddp_hpc.analysis.figures._panels import columns_but, group_columns, title
 from ddp_hpc.analysis.figures._style import COLOURS, LINES, PAGE_IN, plain_numbers, rule
 from ddp_hpc.config.study import Study
 
@@ -44,13 +42,8 @@ class Setting:
     oversubscribed: bool
     scaling: str | None  # of the learning rate
 
-    @property
-    def end_s(self) -> float:
-        """Training time of its last evaluation."""
-        return float(self.points["t_s"].max())
 
-
-def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Figure:
+def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure:
     """Return four panels: metric and loss over epochs and over seconds; again for more than eight settings.
 
     Of more settings than lines fit only the winners are drawn.
@@ -63,35 +56,38 @@ def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Fig
     if watched.empty:
         return nothing(coverage, "none was evaluated on its way: `evaluate_every_steps` in the study")
     of_a_setting, chosen = columns_but(watched, "seed"), watched
-    if len(list(split(watched, of_a_setting))) > MOST_LINES:
-        chosen = _winners(watched, tables["winners"], group_columns(watched, study))
+    if watched.groupby(of_a_setting, dropna=False).ngroups > MOST_LINES:
+        best = watched["run"].isin(tables["winners"]["winner_runs"].dropna().str.split().explode())
+        of_a_group = [watched[name] for name in group_columns(watched, study)]
+        chosen = watched[best | ~best.groupby(of_a_group, dropna=False).transform("any")]  # without a winner all runs
     settings = _settings(chosen, of_a_setting)
     chunks = _chunks(settings)
     figure = Figure((PAGE_IN, 2 * PANEL_IN * len(chunks)), layout="constrained")
     axes = figure.subplots(2 * len(chunks), 2, squeeze=False, sharex="col", sharey="row")
     progress, along = ("epoch", "epochs") if chosen["epoch"].notna().all() else ("samples_seen", "samples seen")
     metric = ", ".join(sorted(chosen["test_metric_name"].dropna().unique()))
-    legend: list[Artist] = []
+    legend: list[Line2D] = []
     for number, part in enumerate(chunks):
         rows = axes[2 * number : 2 * number + 2]
         legend += _chunk(rows, part, progress, number)
         rows[0, 0].set_ylabel(f"test {metric}")
         rows[1, 0].set_ylabel("test loss")
-    _scale(axes, settings)
+    ends_s = [float(setting.points["t_s"].max()) for setting in settings]
+    last_s = min(max(ends_s), BEYOND * float(np.median(ends_s)))
+    _scale(axes, settings, last_s)
     for one, words in zip(axes[-1], (along, "training time (s)"), strict=True):
         one.set_xlabel(words)
     most = int(chosen.groupby(of_a_setting, dropna=False)["run"].nunique().max())
-    return finished(figure, coverage, _notes(settings, most, len(chosen) < len(watched)), legend)
-
-
-def _winners(watched: pd.DataFrame, winners: pd.DataFrame, groups: list[str]) -> pd.DataFrame:
-    """Return the runs that won their group; of a group without a winner all runs."""
-    kept = []
-    for key, rows in split(watched, groups):
-        won = matching(winners, key)["winner_runs"].dropna().str.split().explode()
-        best = rows[rows["run"].isin(won)]
-        kept.append(best if len(best) else rows)
-    return pd.concat(kept)
+    notes = ["Training time is without evaluations."]
+    if most > 1:
+        notes.append(f"Lines: medians over up to {most} runs; bands: from the least to the largest.")
+    if len(chosen) < len(watched):
+        notes.append("Of each group the winner only, if it has one: there are too many settings for lines.")
+    if max(ends_s) > last_s:
+        notes.append(f"The time axis ends at {BEYOND} x the median of the lines: some go on beyond.")
+    if any(setting.oversubscribed for setting in settings):
+        notes.append(f"Hollow: {OVERSUBSCRIBED}.")
+    return finished(figure, coverage, notes, legend)
 
 
 def _settings(evaluations: pd.DataFrame, of_a_setting: list[str]) -> list[Setting]:
@@ -129,14 +125,17 @@ def _points(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(columns).astype("float64")
 
 
-def _chunk(axes: Any, settings: Sequence[Setting], progress: str, before: int) -> list[Artist]:
+def _chunk(axes: Any, settings: Sequence[Setting], progress: str, before: int) -> list[Line2D]:
     """Draw up to eight settings into two rows of two panels; return them for the legend."""
-    legend: list[Artist] = []
+    legend = []
     for number, setting in enumerate(settings):
         looks: dict[str, Any] = {"color": COLOURS[number], "linestyle": LINES[(number + before) % len(LINES)]}
         for row, name in zip(axes, ("test_metric", "test_loss"), strict=True):
             for one, x in zip(row, (progress, "t_s"), strict=True):
-                _curve(one, setting.points, x, name, looks)
+                points = setting.points
+                band = points[f"{name}_least"], points[f"{name}_largest"]
+                one.fill_between(points[x], *band, color=looks["color"], alpha=0.15, linewidth=0)
+                one.plot(points[x], points[name], linewidth=1.1, **looks)
             if setting.oversubscribed:
                 last = setting.points.iloc[-1:]
                 row[1].plot(last["t_s"], last[name], "o", color=looks["color"], **HOLLOW)
@@ -145,13 +144,7 @@ def _chunk(axes: Any, settings: Sequence[Setting], progress: str, before: int) -
     return legend
 
 
-def _curve(axes: Axes, points: pd.DataFrame, x: str, y: str, looks: Mapping[str, Any]) -> None:
-    band = {"color": looks["color"], "alpha": 0.15, "linewidth": 0}
-    axes.fill_between(points[x], points[f"{y}_least"], points[f"{y}_largest"], **band)
-    axes.plot(points[x], points[y], linewidth=1.1, **looks)
-
-
-def _scale(axes: Any, settings: Sequence[Setting]) -> None:
+def _scale(axes: Any, settings: Sequence[Setting], last_s: float) -> None:
     """Begin the axes at 0, that of a metric which is a share at 1 too; losses of many sizes on a logarithmic one."""
     points = pd.concat([setting.points for setting in settings])
     losses = points["test_loss"][np.isfinite(points["test_loss"])]
@@ -159,29 +152,10 @@ def _scale(axes: Any, settings: Sequence[Setting]) -> None:
         for one in row:
             one.set_xlim(left=0)
             rule(one)
-        row[1].set_xlim(0, 1.02 * _last_s(settings))
+        row[1].set_xlim(0, 1.02 * last_s)
         values = losses if number % 2 else points["test_metric"]
         if number % 2 and values.min() > 0 and values.max() > WIDE * values.min():
             row[0].set_yscale("log")
             plain_numbers(row[0].yaxis, FEW)
         elif values.min() >= 0:
             row[0].set_ylim(0, 1.04 * max(values.max(), 1e-9))
-
-
-def _last_s(settings: Sequence[Setting]) -> float:
-    """Return the seconds to show: up to the end of the longest line, unless it takes several times the median."""
-    ends_s = [setting.end_s for setting in settings]
-    return min(max(ends_s), BEYOND * float(np.median(ends_s)))
-
-
-def _notes(settings: Sequence[Setting], most_runs: int, winners_only: bool) -> list[str]:
-    notes = ["Training time is without evaluations."]
-    if most_runs > 1:
-        notes.append(f"Lines: medians over up to {most_runs} runs; bands: from the least to the largest.")
-    if winners_only:
-        notes.append("Of each group the winner only, if it has one: there are too many settings for lines.")
-    if any(setting.end_s > _last_s(settings) for setting in settings):
-        notes.append(f"The time axis ends at {BEYOND} x the median of the lines: some go on beyond.")
-    if any(setting.oversubscribed for setting in settings):
-        notes.append(f"Hollow: {OVERSUBSCRIBED}.")
-    return notes

@@ -1,16 +1,13 @@
 """Time of an epoch over the batch size, and how many times as fast it is as with the smallest batch."""
 
-from collections.abc import Mapping
-
 import pandas as pd
 from matplotlib.figure import Figure
 
 from ddp_hpc.analysis.columns import split
 from ddp_hpc.analysis.figures._curves import curves, handles, interval_note, named_ticks, numbered
-from ddp_hpc.analysis.figures._layout import finished, nothing
-from ddp_hpc.analysis.figures._marks import mark_notes
+from ddp_hpc.analysis.figures._layout import finished, grid, nothing
 from ddp_hpc.analysis.figures._panels import axis_label, columns_but
-from ddp_hpc.analysis.figures._style import IDEAL, PAGE_IN, plain_numbers, rule
+from ddp_hpc.analysis.figures._style import IDEAL, plain_numbers, rule
 from ddp_hpc.config.study import Study
 
 INPUTS = ("epoch_time",)
@@ -24,7 +21,7 @@ PANELS = {"epoch_s": "time of an epoch (s)", "gain": "times as fast as the small
 FEW = 200  # ratio of the ends of an axis from which on only decades are named
 
 
-def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Figure:
+def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure:
     """Return two panels, both axes logarithmic; a line for each setting that has several batch sizes."""
     table = tables["epoch_time"]
     known = table[table["epoch_s"].notna()]
@@ -34,19 +31,15 @@ def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Fig
     longest = max(map(len, lines))
     shown = pd.concat([rows for rows in lines if len(rows) >= min(longest, 3)])
     shown, names = numbered(shown, columns_but(known, "batch_size"))
-    figure = Figure((PAGE_IN, 2.5), layout="constrained")
-    axes = figure.subplots(1, 2).tolist()
+    figure, axes = grid(len(PANELS), 2.5)
     for one, (name, words) in zip(axes, PANELS.items(), strict=True):
         curves(one, shown, "batch_size", name)
-        one.set_xscale("log")
-        one.set_yscale("log")
+        one.set(xscale="log", yscale="log", xlabel=axis_label("batch_size"), ylabel=words)
         named_ticks(one, sorted(shown["batch_size"].unique()))
         rule(one)
         plain_numbers(one.yaxis, FEW)
-        one.set_xlabel(axis_label("batch_size"))
-        one.set_ylabel(words)
     axes[1].axhline(1, **IDEAL, zorder=0)
     notes = [interval_note(shown, "Bars: 95 % intervals")] if shown["epoch_low_s"].notna().any() else []
     if len(shown) < len(known):
         notes.append("Settings with fewer batch sizes are in the table only.")
-    return finished(figure, coverage, notes + mark_notes(shown), handles(names) if len(names) > 1 else [])
+    return finished(figure, coverage, notes, handles(names) if len(names) > 1 else [], shown)

@@ -1,17 +1,15 @@
 """How fast each exchange is: the time of a step with its range, and its ratio to the reference beside it."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ddp_hpc.analysis.columns import rows_of
-from ddp_hpc.analysis.figures._layout import finished, head, label_outer, nothing, wrapped
-from ddp_hpc.analysis.figures._marks import face, mark_notes, ring
+from ddp_hpc.analysis.figures._layout import finished, grid, head, label_outer, nothing, wrapped
+from ddp_hpc.analysis.figures._marks import face, ring
 from ddp_hpc.analysis.figures._panels import columns_but, exchange_words, panels
 from ddp_hpc.analysis.figures._style import COLOURS, GREY, PAGE_IN, SMALL, name_bars, plain_numbers
 from ddp_hpc.config.study import Study
@@ -31,25 +29,30 @@ ROOM = 1.42  # of the axis over the longest bar, for what is written beside
 BAR: dict[str, Any] = {"height": 0.62, "linewidth": 0.7}
 RANGE: dict[str, Any] = {"color": "#000000", "linewidth": 0.8, "marker": "|"}
 REFERENCE: dict[str, Any] = {"color": GREY, "linewidth": 0.8, "linestyle": "--"}
+RATIOS = ["times_as_fast_least", "times_as_fast", "times_as_fast_largest"]
 PAPER = {"boxstyle": "square,pad=0.1", "facecolor": "#ffffff", "edgecolor": "none"}
 
 
-def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Figure:
+def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure:
     """Return bars of milliseconds or microseconds per step, the fastest exchange on top."""
     exchanges, reference = tables["exchanges"], study.rules.reference_exchange
     known = exchanges[exchanges["runs"] > 0]
     if known.empty:
         return nothing(coverage, "none has ended well", exchanges)
+    # another row may be the same exchange with other options: the ratios of all others differ from 1
+    is_reference = (known["exchange"] == reference) & (known[RATIOS].astype("float64") == 1).all(axis=1)
+    known = known.assign(is_reference=is_reference)
     shown = panels(known, columns_but(known, "exchange", "exchange_options"))
-    figure, axes, room = _grid([len(panel.rows) for panel in shown])
+    places = [max(len(panel.rows) for panel in shown[at - at % 2 :][:2]) for at in range(len(shown))]
+    figure, axes = grid(len(shown), [AROUND_IN + ROW_IN * most for most in places], 2, PAGE_IN)
     unit, us = ("us", 1.0) if known["step_us"].median() < 1e3 else ("ms", 1e3)
     cut = []
-    for one, panel, places in zip(axes, shown, room, strict=True):
+    for one, panel, most in zip(axes, shown, places, strict=True):
         head(one, panel.title.replace("batch size ", "batch size\u00a0"))
-        cut.append(_bars(one, rows_of(panel.rows.sort_values("step_us")), us, reference))
-        one.set_ylim(places - 0.4, -0.6)
+        cut.append(_bars(one, rows_of(panel.rows.sort_values("step_us")), us))
+        one.set_ylim(most - 0.4, -0.6)
     label_outer(axes, f"training time per step ({unit})", "")
-    legend: list[Artist] = [Line2D([], [], label="least and largest of the rounds", **RANGE)]
+    legend = [Line2D([], [], label="least and largest of the rounds", **RANGE)]
     notes = ["Bars: medians over the rounds."]
     if known["times_as_fast"].notna().any():
         legend.insert(0, Line2D([], [], label=f"{reference}, the reference", **REFERENCE | {"linewidth": 1.0}))
@@ -59,22 +62,10 @@ def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Fig
         )
     if any(cut):
         notes.append("An arrow: the largest lies beyond the axis, and in the table.")
-    return finished(figure, coverage, notes + mark_notes(known), legend)
+    return finished(figure, coverage, notes, legend, known)
 
 
-def _grid(bars: list[int]) -> tuple[Figure, list[Axes], list[int]]:
-    """Return panels, two beside one another, and for how many bars each has room: as many as the fuller of the two."""
-    columns = min(2, len(bars))
-    rows = [max(bars[first : first + columns]) for first in range(0, len(bars), columns)]
-    heights = [AROUND_IN + ROW_IN * most for most in rows]
-    figure = Figure((PAGE_IN, sum(heights)), layout="constrained")
-    axes = figure.subplots(len(rows), columns, squeeze=False, height_ratios=heights).ravel().tolist()
-    for unused in axes[len(bars) :]:
-        unused.remove()
-    return figure, axes[: len(bars)], [rows[number // columns] for number in range(len(bars))]
-
-
-def _bars(axes: Axes, rows: list[dict[str, Any]], us: float, reference: str) -> bool:
+def _bars(axes: Axes, rows: list[dict[str, Any]], us: float) -> bool:
     """Draw the bars of a panel; return whether a range is cut: one slow round must not squeeze all bars together."""
     cut = WHISKER * max(row["step_us"] for row in rows) / us
     longest = min(cut, max(row["step_largest_us"] for row in rows) / us)
@@ -85,15 +76,16 @@ def _bars(axes: Axes, rows: list[dict[str, Any]], us: float, reference: str) -> 
     left = shortest / 2 if wide else 0.0
     for place, row in enumerate(rows):
         step, least, largest = (row[name] / us for name in ("step_us", "step_least_us", "step_largest_us"))
-        colour, end = _colour(row, reference), min(largest, longest)
+        colour = GREY if row["is_reference"] else "#c8c8c8" if row["exchange"] == "none" else COLOURS[3]
+        end = min(largest, longest)
         axes.barh(place, step - left, left=left, color=face(row, colour), edgecolor=colour, **BAR)
         axes.plot([least, end], [place, place], markersize=4, **RANGE)
         if largest > cut:
             axes.plot(end, place, color="#000000", marker=">", markersize=4)
         ring(axes, step, place, row, clip_on=False, zorder=4)
-        beside: dict[str, Any] = {"xytext": (5, 0), "textcoords": "offset points", "va": "center", "size": SMALL}
-        axes.annotate(_beside(row, us, reference), (end, place), bbox=PAPER, **beside)
-        if _is_reference(row, reference):
+        beside = _beside(row, us)
+        axes.annotate(beside, (end, place), (5, 0), None, "offset points", va="center", size=SMALL, bbox=PAPER)
+        if row["is_reference"]:
             axes.axvline(step, zorder=0, **REFERENCE)
     axes.set_xlim(left, left * (longest / left) ** ROOM if wide else ROOM * longest)
     names = [_in_lines(exchange_words(row["exchange"], row["exchange_options"])) for row in rows]
@@ -110,22 +102,12 @@ def _in_lines(name: str) -> str:
     return "\n".join([first, *(wrapped(f"({options}", LETTERS) if bracket else [])])
 
 
-def _colour(row: Mapping[str, Any], reference: str) -> str:
-    return GREY if _is_reference(row, reference) else "#c8c8c8" if row["exchange"] == "none" else COLOURS[3]
-
-
-def _is_reference(row: Mapping[str, Any], reference: str) -> bool:
-    """Return whether the ratios are to this row: another one may be the same exchange with other options."""
-    ratios = [row[name] for name in ("times_as_fast_least", "times_as_fast", "times_as_fast_largest")]
-    return bool(row["exchange"] == reference and ratios == [1, 1, 1])
-
-
-def _beside(row: Mapping[str, Any], us: float, reference: str) -> str:
+def _beside(row: dict[str, Any], us: float) -> str:
     """Return the time and, where there is a reference, the ratio with its range."""
     time = f"{row['step_us'] / us:.3g}"
     if pd.isna(row["times_as_fast"]):
         return time
-    if _is_reference(row, reference):
+    if row["is_reference"]:
         return f"{time}   the reference"
     spread = f" ({row['times_as_fast_least']:.2f}\u2013{row['times_as_fast_largest']:.2f})" if row["pairs"] > 1 else ""
     return f"{time}   {row['times_as_fast']:.2f}\u00d7{spread}"

@@ -1,7 +1,5 @@
 """Loss area over batch size and learning rate, a panel per group; what cannot win is a mark, never a zero."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -15,8 +13,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.patheffects import withStroke
 
-from ddp_hpc.analysis.columns import DISTURBED, key_of, label, rows_of, search_columns, varying
-from ddp_hpc.analysis.figures._layout import columns_of, finished, grid, head, label_outer, nothing, width_in
+from ddp_hpc.analysis.columns import DISTURBED, key_of, label, rows_of, search_columns, split, varying
+from ddp_hpc.analysis.figures._layout import columns_of, finished, grid, head, label_outer, nothing, width_of
 from ddp_hpc.analysis.figures._marks import is_oversubscribed, mark_notes
 from ddp_hpc.analysis.figures._panels import axis_label, group_columns, panels
 from ddp_hpc.analysis.figures._style import GREY, plain_numbers
@@ -54,21 +52,7 @@ MARKS: dict[str, tuple[str, str] | None] = {
 FAILED = ("+", "failed")  # every other reason
 
 
-@dataclass(frozen=True)
-class Lattice:
-    """The cells of all panels: the values along both axes, and the columns that hold them."""
-
-    across: list[tuple[Any, ...]]
-    up: list[tuple[Any, ...]]
-    x: list[str]
-    y: list[str]
-
-    def place(self, row: Mapping[str, Any]) -> tuple[int, int]:
-        """Return where a point lies: its cell along x and along y."""
-        return self.across.index(key_of(row, self.x)), self.up.index(key_of(row, self.y))
-
-
-def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Figure:
+def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure:
     """Return a heat map of `loss_area_loss_s` for each group, all on one scale of colours."""
     if tables["areas"].empty:
         return nothing(coverage, "none is planned")
@@ -76,29 +60,24 @@ def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Fig
     areas["coloured"] = coloured(areas)
     x, y, beside = axes_of(areas, study)
     groups, searched = group_columns(areas, study), [*x, *y, *beside]
-    areas["wins"] = _wins(areas, tables["winners"], [*groups, *searched])
+    in_both = [name for name in (*groups, *searched) if name in tables["winners"]]
+    won = {key_of(row, in_both) for row in rows_of(tables["winners"]) if pd.notna(row["loss_area_loss_s"])}
+    areas["wins"] = [key_of(row, in_both) in won for row in rows_of(areas)]
+    across, up = _number_places(areas, x, "across"), _number_places(areas, y, "up")
     shown = panels(areas, [name for name in SPEC_COLUMNS if name in groups or name in beside])
-    lattice = Lattice(_levels(areas, x), _levels(areas, y), x, y)
-    cells_in = max(ROW_IN * len(lattice.up), min(MOST_IN, BEST_ROW_IN * len(lattice.up)))
-    figure, axes = grid(len(shown), 0.75 + cells_in, most_columns=2 if len(lattice.across) > 6 else 4)
+    cells_in = max(ROW_IN * len(up), min(MOST_IN, BEST_ROW_IN * len(up)))
+    figure, axes = grid(len(shown), 0.75 + cells_in, most_columns=2 if len(across) > 6 else 4)
     norm = _norm(areas)
     for one, panel in zip(axes, shown, strict=True):
         head(one, panel.title, "" if panel.rows["wins"].any() else "no winner")
-        _panel(one, rows_of(panel.rows), lattice, norm)
+        _panel(one, rows_of(panel.rows), across, up, norm)
     label_outer(axes, *(axis_label(columns[0]) if columns else "" for columns in (x, y)))
     if norm is not None:
-        looks: dict[str, Any] = {"pad": 0.01, "aspect": 14 * -(-len(axes) // columns_of(axes))}
+        looks: dict[str, Any] = {"pad": 0.01, "aspect": 14 * -(-len(axes) // columns_of(axes[0]))}
         bar = figure.colorbar(ScalarMappable(norm, COLOURS), ax=axes, label="loss area (loss x s)", **looks)
         bar.outline.set_visible(False)
         plain_numbers(bar.ax.yaxis)
     return finished(figure, coverage, _notes(areas, norm), _legend(areas))
-
-
-def _wins(areas: pd.DataFrame, winners: pd.DataFrame, columns: list[str]) -> list[bool]:
-    """Return for each point whether it has won its group."""
-    columns = [name for name in columns if name in winners]
-    won = {key_of(row, columns) for row in rows_of(winners) if pd.notna(row["loss_area_loss_s"])}
-    return [key_of(row, columns) in won for row in rows_of(areas)]
 
 
 def _legend(areas: pd.DataFrame) -> list[Artist]:
@@ -110,10 +89,8 @@ def _legend(areas: pd.DataFrame) -> list[Artist]:
 
 
 def _notes(areas: pd.DataFrame, norm: Normalize | None) -> list[str]:
-    notes = []
-    grey = areas["loss_area_loss_s"].notna() & ~areas["coloured"]
-    if norm is not None and grey.any():
-        notes.append("Grey: an area that may not win, or beyond the scale.")
+    grey = (areas["loss_area_loss_s"].notna() & ~areas["coloured"]).any()
+    notes = ["Grey: an area that may not win, or beyond the scale."] if norm is not None and grey else []
     slow = int((areas["slow_steps_share"] > DISTURBED).sum())
     return notes + mark_notes(areas, "Hatched:", f"In {slow} of {len(areas)} points")
 
@@ -126,11 +103,13 @@ def axes_of(areas: pd.DataFrame, study: Study) -> tuple[list[str], list[str], li
     return order[:1], order[1:2], order[2:]
 
 
-def _levels(areas: pd.DataFrame, columns: list[str]) -> list[tuple[Any, ...]]:
-    if not columns:
-        return [()]
-    ordered = areas[columns].drop_duplicates().sort_values(columns, na_position="last")
-    return [key_of(row, columns) for row in rows_of(ordered)]
+def _number_places(areas: pd.DataFrame, columns: list[str], axis: str) -> list[str]:
+    """Add a column `axis` with the place of each point along it, and return the names of the places."""
+    names = []
+    for place, (key, rows) in enumerate(split(areas, columns)):
+        areas.loc[rows.index, axis] = place
+        names.append(label(key, columns))
+    return names
 
 
 def coloured(areas: pd.DataFrame) -> "pd.Series[bool]":
@@ -162,28 +141,30 @@ def _pen(marker: str, size: float = 4.0) -> dict[str, Any]:
     return {"marker": marker, "color": "#000000", "markersize": size, "mew": 0.28 * size, "path_effects": stroke}
 
 
-def _panel(axes: Axes, rows: list[dict[str, Any]], lattice: Lattice, norm: Normalize | None) -> None:
-    columns, lines = len(lattice.across), len(lattice.up)
+def _panel(axes: Axes, rows: list[dict[str, Any]], across: list[str], up: list[str], norm: Normalize | None) -> None:
+    columns, lines = len(across), len(up)
     axes.hlines([y - 0.5 for y in range(lines + 1)], -0.5, columns - 0.5, **FRAME)
     axes.vlines([x - 0.5 for x in range(columns + 1)], -0.5, lines - 0.5, **FRAME)
-    cell_in = 0.7 * width_in(axes) / columns
+    cell_in = 0.7 * width_of(axes) / columns
     for row in rows:
-        (x, y), found = lattice.place(row), mark(row["excluded"])
+        x, y, found = row["across"], row["up"], mark(row["excluded"])
         ink = _cell(axes, row, (x, y), norm)
         written = cell_in >= NUMBER_IN and pd.notna(row["loss_area_loss_s"])
         if written:
             _number(axes, row["loss_area_loss_s"], (x, y - 0.14 * (found is not None)), ink, cell_in)
         if found:
             axes.plot(x, y + 0.24 * written, zorder=5, **_pen(found[0], min(4.0, 14 * cell_in)))
-    axes.set_xlim(-0.5, columns - 0.5)
-    axes.set_ylim(-0.5, lines - 0.5)
+    axes.set(xlim=(-0.5, columns - 0.5), ylim=(-0.5, lines - 0.5))
     axes.tick_params(length=0)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
-    _ticks(axes, lattice)
+    axes.spines[:].set_visible(False)
+    for axis, names in ((axes.xaxis, across), (axes.yaxis, up)):
+        step = -(-len(names) // MOST_TICKS)
+        axis.set_ticks(range(0, len(names), step), names[::step])
+    if max((len(tick.get_text()) for tick in axes.get_xticklabels()), default=0) * len(axes.get_xticks()) > 40:
+        axes.tick_params(axis="x", labelrotation=90)
 
 
-def _cell(axes: Axes, row: Mapping[str, Any], place: tuple[int, int], norm: Normalize | None) -> str:
+def _cell(axes: Axes, row: dict[str, Any], place: tuple[float, float], norm: Normalize | None) -> str:
     """Draw a point's cell; return the colour of ink that can be read on it."""
     corner, colour = (place[0] - 0.5, place[1] - 0.5), WHITE
     if norm is not None and pd.notna(row["loss_area_loss_s"]):
@@ -202,12 +183,3 @@ def _number(axes: Axes, area: float, place: tuple[float, float], ink: str, cell_
     paper = withStroke(linewidth=1.2, foreground="#000000" if ink == "#ffffff" else "#ffffff")
     size = min(6.0, MOST_LETTERS * cell_in / len(text))
     axes.text(*place, text, size=size, color=ink, ha="center", va="center", path_effects=[paper])
-
-
-def _ticks(axes: Axes, lattice: Lattice) -> None:
-    for axis, levels, columns in ((axes.xaxis, lattice.across, lattice.x), (axes.yaxis, lattice.up, lattice.y)):
-        texts = [label(dict(zip(columns, level, strict=True)), columns) for level in levels]
-        step = -(-len(levels) // MOST_TICKS)
-        axis.set_ticks(range(0, len(levels), step), texts[::step])
-    if max((len(tick.get_text()) for tick in axes.get_xticklabels()), default=0) * len(axes.get_xticks()) > 40:
-        axes.tick_params(axis="x", labelrotation=90)

@@ -1,6 +1,5 @@
 """Bars of loss area, sorted by minimum loss, a panel per group: as in SHM-Learn-Dist (2017), figures 5.1 to 5.4."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -11,7 +10,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from ddp_hpc.analysis.columns import rows_of
-from ddp_hpc.analysis.figures._layout import finished, grid, head, label_outer, nothing, say, width_in, wrapped
+from ddp_hpc.analysis.figures._layout import finished, grid, head, label_outer, letters_in, nothing, say, wrapped
 from ddp_hpc.analysis.figures._marks import RING, mark_notes, ring
 from ddp_hpc.analysis.figures._panels import group_columns, matching, panels, searched_names
 from ddp_hpc.analysis.figures._style import EDGE, SMALL, name_bars
@@ -34,7 +33,7 @@ LOOKS = {
 }
 
 
-def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Figure:
+def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure:
     """Return bars of `loss_area_loss_s` for each group, from the lowest minimum loss to the highest."""
     areas = tables["areas"]
     if areas.empty:
@@ -65,7 +64,7 @@ def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Fig
     return finished(figure, coverage, notes + marks, legend)
 
 
-def _bars(areas: pd.DataFrame, winner: Mapping[str, Any]) -> pd.DataFrame:
+def _bars(areas: pd.DataFrame, winner: dict[str, Any]) -> pd.DataFrame:
     """Return the points that have a bar, in the order of their minimum loss, and as what each is drawn (`look`)."""
     bars = areas[areas["excluded"].isna() | (areas["excluded"] == "oversubscribed")]
     bars = bars.sort_values("min_loss", kind="stable").copy()
@@ -84,10 +83,10 @@ def _left_out(axes: Axes, areas: pd.DataFrame) -> list[str]:
         return []
     reasons = ", ".join(f"{count} {reason}" for reason, count in gone.value_counts().items())
     words = f"{len(areas) - len(gone)} of {len(areas)} points; left out: {reasons}"
-    return wrapped(words, int(0.85 * width_in(axes) / LETTER_IN))
+    return wrapped(words, letters_in(axes, LETTER_IN))
 
 
-def _panel(axes: Axes, bars: pd.DataFrame, winner: Mapping[str, Any], names: list[str]) -> None:
+def _panel(axes: Axes, bars: pd.DataFrame, winner: dict[str, Any], names: list[str]) -> None:
     if bars.empty:
         say(axes, f"no eligible runs: {winner['excluded_because']}")
         return
@@ -103,7 +102,7 @@ def _panel(axes: Axes, bars: pd.DataFrame, winner: Mapping[str, Any], names: lis
     axes.set_xlim(-margin, len(bars) - 1 + margin)
     # one searched value is named by the axis
     points = [point.removeprefix(f"{names[0]} ") if len(names) == 1 else point for point in bars["point"]]
-    named = [len(points) <= MOST_LABELS or look == "winner" for look in bars["look"]]
-    shown = [point if is_named else "" for point, is_named in zip(points, named, strict=True)]
-    flat = sum(named) < 10 and all(len(text) < 5 for text in shown)
+    all_named = len(points) <= MOST_LABELS
+    shown = [point if all_named or look == "winner" else "" for point, look in zip(points, bars["look"], strict=True)]
+    flat = sum(map(bool, shown)) < 10 and all(len(text) < 5 for text in shown)
     name_bars(axes.xaxis, shown, rotation=0 if flat else 90, size=SMALL)

@@ -1,6 +1,5 @@
 """Loss over time: the winners of all groups, up to 8 in a panel, then all curves of each group."""
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,7 +29,7 @@ BEYOND = 2  # times the winner's time that a panel shows; of several winners its
 LOWEST = 0.01  # quantile of the losses: single lucky steps do not stretch the axis
 
 
-def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Figure:
+def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure:
     """Return loss against seconds since time zero."""
     curves, winners = tables["curves"], tables["winners"]
     if curves.empty:
@@ -56,8 +55,7 @@ def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Fig
         one.set_yscale("log" if limits[0] > 0 else "linear")
         one.set_ylim(*limits)
         plain_numbers(one.yaxis, FEW)
-    lines = [(line, one.get_xlim()[1]) for one in axes[: len(chunks)] for line in one.lines]
-    short = any(float(np.max(line.get_xdata())) > last for line, last in lines)
+    short = any(np.max(line.get_xdata()) > one.get_xlim()[1] for one in axes[: len(chunks)] for line in one.lines)
     label_outer(axes, "time (s)", "training loss")
     return finished(figure, coverage, _notes(curves, bool(won), names, cut, short), handles)
 
@@ -92,7 +90,7 @@ def _limits(curves: pd.DataFrame) -> tuple[float, float]:
 
 
 def _winners(
-    axes: Axes, curves: pd.DataFrame, rows: Sequence[Mapping[str, Any]], words: Sequence[str], before: int
+    axes: Axes, curves: pd.DataFrame, rows: list[dict[str, Any]], words: list[str], before: int
 ) -> list[Line2D]:
     """Draw one run of each winner; return the lines for the legend. `before` says how many had their look before."""
     drawn, ends = [], []
@@ -116,12 +114,11 @@ def _group(axes: Axes, panel: Panel, winners: list[dict[str, Any]], limits: tupl
     usual = [ends[name] for name in best if name in ends] or [float(np.median(list(ends.values())))]
     last = MARGIN * min(max(ends.values()), BEYOND * max(usual))
     axes.set_xlim(0, last)
-    for name, curve in runs:
-        if name not in best:
-            _thin(axes, curve, limits, last, rasterized=len(runs) > MANY)
-    for name, curve in runs:
+    for name, curve in sorted(runs, key=lambda run: run[0] in best):  # the winner last: above all others
         if name in best:
             _line(axes, curve, COLOURS[0], "-", "")
+        else:
+            _thin(axes, curve, limits, last, rasterized=len(runs) > MANY)
     return sum(end > last for end in ends.values())
 
 

@@ -1,7 +1,5 @@
 """The noise of the loss over the world size, beside its inverse root, and how many steps it takes to settle."""
 
-from collections.abc import Mapping
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -30,7 +28,7 @@ MOST_LINES = 8
 APART = 1.015  # factor between the places of lines that would hide one another
 
 
-def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Figure:
+def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure:
     """Return three panels over the world size; a line for whatever else varies, but the seed."""
     noise = spelled_out(tables["noise"])
     known = noise[noise["loss_sd"] > 0]

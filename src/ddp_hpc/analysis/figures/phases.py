@@ -1,6 +1,5 @@
 """Where the time of a step goes: its phases, stacked, by ranks and exchange, a panel per batch size."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -12,7 +11,7 @@ from matplotlib.patches import Patch
 
 from ddp_hpc.analysis.columns import rows_of, varying
 from ddp_hpc.analysis.figures._curves import interval_note
-from ddp_hpc.analysis.figures._layout import finished, grid, head, label_outer, nothing, width_in, wrapped
+from ddp_hpc.analysis.figures._layout import finished, grid, head, label_outer, letters_in, nothing, wrapped
 from ddp_hpc.analysis.figures._marks import DAGGER, DOUBLE_DAGGER, daggers, is_oversubscribed, mark_notes
 from ddp_hpc.analysis.figures._panels import columns_but, panels, title
 from ddp_hpc.analysis.figures._style import EDGE, SMALL, name_bars
@@ -49,7 +48,7 @@ PARTS = {
 }
 
 
-def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Figure:
+def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure:
     """Return stacked bars of milliseconds per step."""
     phases = tables["phases"]
     known = phases[phases["runs"] > 0]
@@ -68,12 +67,15 @@ def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Fig
         bars.sort(key=lambda row: row["exchange"] != "none")  # the baseline stands first
         _bars(one, bars, unit_s)
         names = [title({name: row[name] for name in bar_columns}, differ) for row in bars]
-        _name(one, names, int(0.85 * width_in(one) / most_bars / LETTER_IN))
+        _name(one, names, letters_in(one, most_bars * LETTER_IN))
     label_outer(axes, "", f"time per step ({unit})")
-    return finished(figure, coverage, _notes(known), _legend(known))
+    notes, legend = _explained(known)
+    return finished(figure, coverage, notes + mark_notes(known, DAGGER, DOUBLE_DAGGER), legend)
 
 
-def _legend(known: pd.DataFrame) -> list[Artist]:
+def _explained(known: pd.DataFrame) -> tuple[list[str], list[Artist]]:
+    """Return the small print, and the legend."""
+    notes: list[str] = []
     stacked = {name for row in rows_of(known) for name, seconds in stack(row) if seconds > 0}
     legend: list[Artist] = [
         Patch(facecolor=colour, hatch=hatch, label=words, **EDGE)
@@ -82,23 +84,16 @@ def _legend(known: pd.DataFrame) -> list[Artist]:
     ]
     if any(_apart(row) for row in rows_of(known)):
         legend.append(Line2D([], [], label="mean step: what the speedup counts", **MEAN))
-    if known["step_low_s"].notna().any():
-        legend.append(Line2D([], [], marker="|", label="median step: 95 % interval", **INTERVAL))
-    return legend
-
-
-def _notes(known: pd.DataFrame) -> list[str]:
-    notes = []
-    if any(_apart(row) for row in rows_of(known)):
         notes.append(
             "Bars are medians. A mean step above its bar: time lost in slow steps; beyond the axis it is a number."
         )
     if known["step_low_s"].notna().any():
+        legend.append(Line2D([], [], marker="|", label="median step: 95 % interval", **INTERVAL))
         notes.append(interval_note(known, "Intervals of the median step, cut at the axes (none of cut bars)"))
-    return notes + mark_notes(known, DAGGER, DOUBLE_DAGGER)
+    return notes, legend
 
 
-def stack(row: Mapping[str, Any]) -> list[tuple[str, float]]:
+def stack(row: dict[str, Any]) -> list[tuple[str, float]]:
     """Return the parts of a bar in seconds, from bottom to top: the finest that are known, none twice."""
     known = {name for name in PARTS if pd.notna(row[name])}
     known -= {"exchange_exposed_s"} if {"wait_s", "move_s"} <= known else {"wait_s", "move_s"}
@@ -146,6 +141,6 @@ def _highest(rows: list[dict[str, Any]], unit_s: float) -> float:
     return max([bar, *(mean for mean in means if mean <= MOST * bar)]) or 1.0
 
 
-def _apart(row: Mapping[str, Any]) -> bool:
+def _apart(row: dict[str, Any]) -> bool:
     """Return whether the mean step differs visibly from the median."""
     return bool(abs(row["mean_step_s"] - row["step_s"]) > DIFFERS * row["step_s"])

@@ -1,16 +1,13 @@
 """Which scheme suits which arithmetic intensity: efficiency, and speed against the reference, over FLOP per byte."""
 
-from collections.abc import Mapping
-
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from ddp_hpc.analysis.columns import show_component, split
+from ddp_hpc.analysis.columns import rows_of, show_component, split
 from ddp_hpc.analysis.figures._curves import curves, handles, numbered, top_of
 from ddp_hpc.analysis.figures._layout import finished, grid, head, nothing
-from ddp_hpc.analysis.figures._marks import mark_notes
 from ddp_hpc.analysis.figures._panels import columns_but, panels
 from ddp_hpc.analysis.figures._style import HEADROOM, IDEAL, plain_numbers
 from ddp_hpc.config.study import Study
@@ -27,7 +24,7 @@ SAME_LINE = ("model", "model_options", "dataset", "dataset_options")
 ALONG = "flop_per_parameter_byte"
 
 
-def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Figure:
+def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure:
     """Return two panels, again for each number of ranks and whatever else varies."""
     table = tables["schemes"]
     known = table[(table["runs"] > 0) & table[ALONG].notna() & (table["world_size"] > 1)]
@@ -44,18 +41,15 @@ def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Fig
         _panel(speed, panel.rows, "times_as_fast")
     over = "over the rounds" if (known["runs"] > 1).any() else "within the only run"
     legend = [*handles(_names(known)), Line2D([], [], label="one rank; the reference", **IDEAL)]
-    return finished(figure, coverage, [f"Bars: 95 % intervals {over}.", *mark_notes(known)], legend)
+    return finished(figure, coverage, [f"Bars: 95 % intervals {over}."], legend, known)
 
 
 def _names(known: pd.DataFrame) -> list[str]:
     """Return the lines in words: the scheme, if its exchange says which it is, and the exchange."""
-    first = known.drop_duplicates("line").sort_values("line")
-    options = first["exchange_options"] if "exchange_options" in first else ["{}"] * len(first)
-    exchanges = map(show_component, first["exchange"], options)
-    return [
-        words if pd.isna(scheme) else f"{scheme}: {words}"
-        for scheme, words in zip(first["scheme"], exchanges, strict=True)
-    ]
+    first = rows_of(known.drop_duplicates("line").sort_values("line"))
+    schemes = ["" if pd.isna(row["scheme"]) else f"{row['scheme']}: " for row in first]
+    exchanges = [show_component(row["exchange"], row.get("exchange_options", "{}")) for row in first]
+    return [scheme + exchange for scheme, exchange in zip(schemes, exchanges, strict=True)]
 
 
 def _panel(axes: Axes, rows: pd.DataFrame, column: str) -> None:
@@ -66,7 +60,6 @@ def _panel(axes: Axes, rows: pd.DataFrame, column: str) -> None:
         curves(axes, part, ALONG, column)
     if len(shown):
         axes.set_ylim(0, max(HEADROOM, top_of(shown, column)))
-    axes.set_xscale("log")
-    axes.set_xlabel("FLOP of a step per byte of the parameters")
+    axes.set(xscale="log", xlabel="FLOP of a step per byte of the parameters")
     axes.margins(x=0.06)
     plain_numbers(axes.xaxis)

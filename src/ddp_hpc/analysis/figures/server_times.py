@@ -3,15 +3,11 @@
 The source's time to gather holds what rank 0 waits for the slowest rank; here waiting and moving have a panel each.
 """
 
-from collections.abc import Mapping
-
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ddp_hpc.analysis.figures._curves import curves, handles, interval_note, numbered, top_of, world_size_axis
-from ddp_hpc.analysis.figures._layout import finished, first_reason, grid, head, label_outer, nothing, say
-from ddp_hpc.analysis.figures._marks import mark_notes
+from ddp_hpc.analysis.figures._curves import handles, interval_note, numbered, over_ranks
+from ddp_hpc.analysis.figures._layout import finished, first_reason, grid, head, label_outer, nothing
 from ddp_hpc.analysis.figures._panels import columns_but
 from ddp_hpc.analysis.figures._style import SMALL
 from ddp_hpc.config.study import Study
@@ -28,7 +24,7 @@ PANELS = {
 }
 
 
-def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Figure:
+def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure:
     """Return a panel for each time in milliseconds, a line for each setting that differs in more than the ranks."""
     times = tables["server_times"]
     known = times[times["runs"] > 0]
@@ -38,22 +34,11 @@ def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Fig
     figure, axes = grid(len(PANELS), 1.75)
     for one, (name, words) in zip(axes, PANELS.items(), strict=True):
         head(one, words)
-        _panel(one, name, known, len(names))
+        over_ranks(one, known, f"{name}_s", first_reason(known, "not known"), 1e3, apart=len(names))
+        one.tick_params(labelsize=SMALL)
     label_outer(axes, "world size (ranks)", "rank 0: ms per step")
     notes = [
         "Gathering is waiting, until the slowest rank has its gradients, and moving them; distributing is of weights.",
         interval_note(known),
-        *mark_notes(known),
     ]
-    return finished(figure, coverage, notes, handles(names) if len(names) > 1 else [])
-
-
-def _panel(axes: Axes, name: str, known: pd.DataFrame, lines: int) -> None:
-    shown = known[known[f"{name}_s"].notna()]
-    if shown.empty:
-        say(axes, first_reason(known, "not known"))
-        return
-    curves(axes, shown, "world_size", f"{name}_s", 1e3, apart=lines)
-    axes.set_ylim(0, top_of(shown, f"{name}_s", 1e3))
-    world_size_axis(axes, known["world_size"])
-    axes.tick_params(labelsize=SMALL)
+    return finished(figure, coverage, notes, handles(names) if len(names) > 1 else [], known)

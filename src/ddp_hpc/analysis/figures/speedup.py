@@ -1,7 +1,5 @@
 """Speedup and parallel efficiency over the ranks, with the ideal line and the spread."""
 
-from collections.abc import Mapping
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -19,7 +17,6 @@ from ddp_hpc.analysis.figures._curves import (
     world_size_axis,
 )
 from ddp_hpc.analysis.figures._layout import finished, nothing
-from ddp_hpc.analysis.figures._marks import mark_notes
 from ddp_hpc.analysis.figures._panels import columns_but, title
 from ddp_hpc.analysis.figures._style import COLUMN_IN, IDEAL, PAGE_IN, plain_numbers
 from ddp_hpc.config.comparability import SAME_WORK
@@ -41,7 +38,7 @@ TITLES = {
 }
 
 
-def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Figure:
+def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure:
     """Return speedup above efficiency, a column of panels for each kind of scaling, and for each partition."""
     scaling = tables["scaling"]
     known = scaling[scaling["speedup"].notna()]
@@ -78,7 +75,7 @@ def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Fig
         notes.append(interval_note(of, "Vertical: 95 % intervals, where a marker is one point, cut at the axes"))
     legend = {line.get_label(): line for names, _ in drawn for line in handles(names)}
     ideal = axes[0][0].lines[0]
-    return finished(figure, coverage, notes + mark_notes(known), [ideal, *legend.values()])
+    return finished(figure, coverage, notes, [ideal, *legend.values()], known)
 
 
 def _same(known: pd.DataFrame) -> bool:

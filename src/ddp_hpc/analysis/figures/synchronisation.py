@@ -1,21 +1,10 @@
 """Synchronisation of the gradients over the ranks, per step and per epoch; after P. Orlob, TU Dresden (2022)."""
 
-from collections.abc import Mapping
-
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ddp_hpc.analysis.figures._curves import (
-    OF_EXCHANGES,
-    curves,
-    handles,
-    interval_note,
-    numbered,
-    top_of,
-    world_size_axis,
-)
-from ddp_hpc.analysis.figures._layout import finished, first_reason, grid, head, nothing, say
-from ddp_hpc.analysis.figures._marks import mark_notes
+from ddp_hpc.analysis.figures._curves import OF_EXCHANGES, handles, interval_note, numbered, over_ranks, top_of
+from ddp_hpc.analysis.figures._layout import finished, first_reason, grid, head, nothing
 from ddp_hpc.analysis.figures._panels import columns_but, panels
 from ddp_hpc.config.study import Study
 
@@ -29,7 +18,7 @@ ON_REQUEST = True
 PANELS = (("sync_s", "time per step (ms)", 1e3), ("sync_per_epoch_s", "time per epoch (s)", 1.0))
 
 
-def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Figure:
+def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure:
     """Return two panels for each setting, e.g. each batch size: synchronisation per step and per epoch."""
     table = tables["synchronisation"]
     known = table[table["sync_s"].notna()]
@@ -42,17 +31,12 @@ def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Fig
     figure, axes = grid(2 * len(shown), 2.3, most_columns=2)
     for number, (column, words, factor) in enumerate(PANELS):
         for one, panel in zip(axes[number::2], shown, strict=True):
-            head(one, panel.title if len(shown) > 1 else "")
-            rows = panel.rows[panel.rows[column].notna()]
-            if rows.empty:
-                say(one, first_reason(panel.rows, "not known"))
-                continue
-            curves(one, rows, "world_size", column, factor, apart=len(names))
-            world_size_axis(one, panel.rows["world_size"])
-            one.set_ylim(0, top_of(known, column, factor))
-            one.set_ylabel(words)
-            one.set_xlabel("world size (ranks)")
+            head(one, panel.title)
+            top, why = top_of(known, column, factor), first_reason(panel.rows, "not known")
+            over_ranks(one, panel.rows, column, why, factor, apart=len(names), top=top)
+            if one.lines:
+                one.set(xlabel="world size (ranks)", ylabel=words)
     notes = ["What overlaps the backward pass is not in it; waiting for the slowest rank is."]
     if known["sync_low_s"].notna().any():
         notes.append(interval_note(known))
-    return finished(figure, coverage, notes + mark_notes(known), handles(names))
+    return finished(figure, coverage, notes, handles(names), known)

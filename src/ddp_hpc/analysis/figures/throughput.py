@@ -1,6 +1,5 @@
 """Samples per second over the ranks, with the ideal line: as many times one rank without exchange."""
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -12,7 +11,6 @@ from matplotlib.lines import Line2D
 
 from ddp_hpc.analysis.figures._curves import OF_EXCHANGES, curves, handles, numbered, world_size_axis
 from ddp_hpc.analysis.figures._layout import finished, grid, head, label_outer, nothing
-from ddp_hpc.analysis.figures._marks import mark_notes
 from ddp_hpc.analysis.figures._panels import columns_but, panels
 from ddp_hpc.analysis.figures._style import GREY, IDEAL, plain_numbers
 from ddp_hpc.config.study import Study
@@ -27,7 +25,7 @@ ON_REQUEST = True
 STAR: dict[str, Any] = {"color": GREY, "marker": "*", "markersize": 8, "linestyle": "none", "zorder": 4}
 
 
-def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Figure:
+def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure:
     """Return a panel for each model, batch size and whatever else differs but the ranks and what is a line."""
     exchanges = tables["exchanges"]
     known = exchanges[exchanges["samples_per_s"].notna()]
@@ -43,7 +41,7 @@ def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Fig
     for one, panel in zip(axes, shown, strict=True):
         curves(one, measured[measured.index.isin(panel.rows.index)], "world_size", "rate", apart=len(names))
         with_ideal.append(_ideal(one, panel.rows))
-        head(one, panel.title if len(shown) > 1 else "")
+        head(one, panel.title)
     label_outer(axes, "world size (ranks)", "samples per second of training")
     legend = handles(names)
     notes = ["Lines: medians. Vertical: 95 % intervals, from those of the mean step, cut at the axes."]
@@ -52,7 +50,7 @@ def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Fig
         notes.append("Star: one rank without exchange. Ideal: its rate times the ranks.")
     if not all(with_ideal):
         notes.append("No ideal line where one rank with exchange none has not run.")
-    return finished(figure, coverage, notes + mark_notes(known), legend)
+    return finished(figure, coverage, notes, legend, known)
 
 
 def _ideal(axes: Axes, rows: pd.DataFrame) -> bool:

@@ -1,10 +1,8 @@
 """Where parallel efficiency is lost: from one rank to the most, bar by bar, a panel per exchange and batch size."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -29,7 +27,7 @@ ROOM = 0.14  # of the axis, beside the bars, for numbers
 LEAST = 0.05  # of an efficiency, in percent: smaller bars are nothing
 
 
-def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Figure:
+def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure:
     """Return horizontal bars of percent of parallel efficiency, from the top down."""
     table = tables["waterfall"]
     known = table[table["bar"].notna() & (table["from_world_size"] == 1)]
@@ -44,10 +42,10 @@ def draw(tables: Mapping[str, pd.DataFrame], study: Study, coverage: str) -> Fig
         head(one, title({name: first[name] for name in [*columns, "world_size"]}, differ), f"{first['kind']} scaling")
         _bars(one, rows_of(rows))
         names = ["one rank, no exchange", *rows["bar"], "all ranks"]
-        leftmost = number % columns_of(axes) == 0
+        leftmost = number % columns_of(one) == 0
         name_bars(one.yaxis, names if leftmost else [""] * len(names), size=SMALL)
     label_outer(axes, "parallel efficiency (%)", "")
-    legend: list[Artist] = [Patch(label="efficiency", **END), Patch(label="lost", **LOSS)]
+    legend = [Patch(label="efficiency", **END), Patch(label="lost", **LOSS)]
     if (known["lost_efficiency"] < -LEAST / 100).any():
         legend.append(Patch(label="gained", **GAIN))
     drawn = pd.concat(shown)

@@ -6,7 +6,7 @@ from io import StringIO
 from pathlib import Path
 
 import pandas as pd
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from ruamel.yaml import YAML
 
@@ -20,7 +20,6 @@ from ddp_hpc.config import catalog
 from ddp_hpc.config.study import Study
 from ddp_hpc.runs import records
 from ddp_hpc.runs.schema import RUN
-from ddp_hpc.runs.statuses import FINISHED
 from ddp_hpc.runs.study_runs import StudyRuns
 from ddp_hpc.system.files import replaced
 
@@ -57,13 +56,8 @@ STATIC_TABLES = {
 def make(study_runs: StudyRuns, study_folder: Path) -> Path:
     """Write `report/index.html` from the tables and figures in `study_folder`, and from the runs' provenance.
 
-    Tables and figures that are not there are left out; the page says so.
-
-    Returns:
-        The page.
-
-    Raises:
-        RecordError: naming a record that cannot be read.
+    Tables and figures that are not there are left out; the page says so. A record that cannot be read is named by a
+    RecordError.
     """
     study = study_runs.study
     files = {name: study_folder / "tables" / f"{name}.parquet" for name in catalog.names("table")}
@@ -71,12 +65,16 @@ def make(study_runs: StudyRuns, study_folder: Path) -> Path:
     provenance = of_runs(study_runs)
     asked = {name: str(catalog.constants("table", name)["CAPTION"]) for name in _asked(study) if name in tables}
     captions = STATIC_TABLES | asked
-    page = _template().render(
+    loader = PackageLoader("ddp_hpc.analysis.report")
+    environment = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    page = environment.get_template("report.html.j2").render(
         study=study,
         version=__version__,
         coverage=study_runs.coverage(),
         statuses=study_runs.runs["status"].value_counts().to_dict(),
-        lacking=lacking(study_runs.runs, FINISHED),
+        lacking=lacking(study_runs.runs),
         flags=flags(study_runs, tables, provenance),
         rules=in_words(study.rules, study.repeats),
         tables={
@@ -107,14 +105,6 @@ def _asked(study: Study) -> list[str]:
     return [name for name, known in found.items() if "ON_REQUEST" in known and known.get("FOR_READING", True)]
 
 
-def _template() -> Template:
-    environment = Environment(
-        loader=PackageLoader("ddp_hpc.analysis.report"), autoescape=True, undefined=StrictUndefined
-    )
-    environment.trim_blocks = environment.lstrip_blocks = True
-    return environment.get_template("report.html.j2")
-
-
 def _claims(table: pd.DataFrame) -> list[dict[str, str]]:
     """Return the claims in the order of the study: all as text, numbers with their unit, and a sign of the verdict."""
     shown = []
@@ -131,12 +121,9 @@ def _claims(table: pd.DataFrame) -> list[dict[str, str]]:
 
 def _dictionary(columns: list[str]) -> list[tuple[str, str, str]]:
     """Return name, unit and meaning of the columns of the table of runs, in its order."""
-    found = []
-    for name in columns:
-        metadata = RUN.field(name).metadata if name in RUN.names else {}
-        unit, meaning = metadata.get(b"unit", b"").decode(), metadata.get(b"meaning", b"").decode()
-        found.append((name, unit, DERIVED.get(name, meaning)))
-    return found
+    metadata = {name: RUN.field(name).metadata for name in RUN.names}
+    told = [[metadata.get(name, {}).get(key, b"").decode() for key in (b"unit", b"meaning")] for name in columns]
+    return [(name, unit, DERIVED.get(name, meaning)) for name, (unit, meaning) in zip(columns, told, strict=True)]
 
 
 def _picture(file: Path) -> dict[str, str | float]:

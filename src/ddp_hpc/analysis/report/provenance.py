@@ -18,12 +18,7 @@ _PER_RANK = {
 }
 
 
-@dataclass(frozen=True)
-class Fact:
-    """One fact of the provenance: its values, and how many runs have each."""
-
-    name: str
-    values: tuple[tuple[str, int], ...]
+Facts = dict[str, list[tuple[str, int]]]  # by name each value, and how many runs have it; the most common first
 
 
 @dataclass(frozen=True)
@@ -31,44 +26,37 @@ class Provenance:
     """The provenance of a study's finished runs."""
 
     runs: int
-    common: tuple[Fact, ...]
-    differing: tuple[Fact, ...]
-    nulls: tuple[Fact, ...]  # columns that are null, and why; those with the same reasons together
-    bugs: tuple[tuple[str, int], ...]  # of ddp-hpc, beside the training: each traceback, and in how many runs it stands
+    common: Facts
+    differing: Facts
+    nulls: Facts  # columns that are null, and why; those with the same reasons together
+    bugs: list[tuple[str, int]]  # of ddp-hpc, beside the training: each traceback, and in how many runs it stands
 
 
 def of_runs(study_runs: StudyRuns) -> Provenance:
-    """Return the provenance of all finished runs, what they have in common apart from what differs.
-
-    Raises:
-        RecordError: naming a record that cannot be read.
-    """
+    """Return the provenance of all finished runs; a record that cannot be read is named by a RecordError."""
     done = [planned.run for planned in study_runs.planned if study_runs.store.finished(planned.run)]
     found = [records.read_metadata(study_runs.store.file(run)).get("provenance", {}) for run in done]
     facts = _counted(_flat(provenance) for provenance in found)
-    common = [fact for fact in facts if len(fact.values) == 1 and fact.values[0][1] == len(done)]
+    common = {name: values for name, values in facts.items() if len(values) == 1 and values[0][1] == len(done)}
+    nulls: dict[tuple[tuple[str, int], ...], list[str]] = {}
+    reasons = _counted(provenance.get("null_columns", {}).items() for provenance in found)
+    for name, values in sorted(reasons.items()):
+        nulls.setdefault(tuple(values), []).append(name)
     return Provenance(
         runs=len(done),
-        common=tuple(common),
-        differing=tuple(fact for fact in facts if fact not in common),
-        nulls=_grouped(_counted(provenance.get("null_columns", {}).items() for provenance in found)),
-        bugs=tuple(Counter(bug for provenance in found for bug in set(provenance.get("bugs", []))).most_common()),
+        common=common,
+        differing={name: values for name, values in facts.items() if name not in common},
+        nulls={", ".join(names): reasons[names[0]] for names in nulls.values()},
+        bugs=Counter(bug for provenance in found for bug in set(provenance.get("bugs", []))).most_common(),
     )
 
 
-def _counted(runs: Iterable[Iterable[tuple[str, str]]]) -> list[Fact]:
-    """Return each name that some run has, with its values, the most common first."""
+def _counted(runs: Iterable[Iterable[tuple[str, str]]]) -> Facts:
+    """Return each name that some run has, with its values."""
     facts: dict[str, Counter[str]] = {}
     for name, text in (pair for run in runs for pair in run):
         facts.setdefault(name, Counter())[text] += 1
-    return [Fact(name, tuple(counts.most_common())) for name, counts in facts.items()]
-
-
-def _grouped(nulls: list[Fact]) -> tuple[Fact, ...]:
-    together: dict[tuple[tuple[str, int], ...], list[str]] = {}
-    for fact in sorted(nulls, key=lambda fact: fact.name):
-        together.setdefault(fact.values, []).append(fact.name)
-    return tuple(Fact(", ".join(names), reasons) for reasons, names in together.items())
+    return {name: counts.most_common() for name, counts in facts.items()}
 
 
 def _flat(provenance: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -17,6 +17,7 @@ from ddp_hpc.analysis.columns import (
     varying,
 )
 from ddp_hpc.analysis.report.provenance import Provenance
+from ddp_hpc.runs.statuses import FINISHED
 from ddp_hpc.runs.study_runs import StudyRuns
 
 _CHANGES_TIMES = ("software.", "hosts", "processors", "GPUs", "gradient_path", "source.")
@@ -33,8 +34,7 @@ def flags(study_runs: StudyRuns, tables: Mapping[str, pd.DataFrame], provenance:
         *(_too_good(tables["scaling"]) if "scaling" in tables else []),
         *_mixed(provenance),
         *([f"{attempts} runs took more than one attempt."] if attempts else []),
-        *(_doubtful(tables["winners"]) if "winners" in tables else []),
-        *(_at_an_edge(study_runs, tables["winners"]) if "winners" in tables else []),
+        *(_of_winners(study_runs, tables["winners"]) if "winners" in tables else []),
     ]
 
 
@@ -94,18 +94,18 @@ def _too_good(scaling: pd.DataFrame) -> Iterator[str]:
 
 
 def _mixed(provenance: Provenance) -> Iterator[str]:
-    for fact in provenance.differing:
-        if fact.name.startswith(_CHANGES_TIMES) and fact.name != "source.dirty":
-            values = "; ".join(f"{text} in {count} runs" for text, count in fact.values)
-            others = provenance.runs - sum(count for _, count in fact.values)
-            unknown = f"; not known in {others} runs" if others else ""
-            yield f"Runs of different {fact.name} stand side by side: {values}{unknown}. Their times may differ for it."
-    for fact in (*provenance.common, *provenance.differing):
-        if fact.name == "source.dirty" and (dirty := dict(fact.values).get("True", 0)):
-            yield f"{dirty} of {provenance.runs} runs were made by code with uncommitted changes."
+    for name, values in provenance.differing.items():
+        if name.startswith(_CHANGES_TIMES) and name != "source.dirty":
+            others = provenance.runs - sum(count for _, count in values)
+            said = "; ".join(f"{text} in {count} runs" for text, count in values)
+            said += f"; not known in {others} runs" if others else ""
+            yield f"Runs of different {name} stand side by side: {said}. Their times may differ for it."
+    if dirty := dict((provenance.common | provenance.differing).get("source.dirty", [])).get("True"):
+        yield f"{dirty} of {provenance.runs} runs were made by code with uncommitted changes."
 
 
-def _doubtful(winners: pd.DataFrame) -> Iterator[str]:
+def _of_winners(study_runs: StudyRuns, winners: pd.DataFrame) -> Iterator[str]:
+    """Say where none may win, and where another may be as good, or a better one lie beyond what was tried."""
     won = winners[winners["loss_area_loss_s"].notna()]
     if doubtful := int((won["cannot_be_told_from_count"] > 0).sum()):
         yield (
@@ -114,15 +114,9 @@ def _doubtful(winners: pd.DataFrame) -> Iterator[str]:
         )
     if none := len(winners) - len(won):
         yield f"In {none} of {len(winners)} groups no run may win; the table of winners says why."
-
-
-def _at_an_edge(study_runs: StudyRuns, winners: pd.DataFrame) -> Iterator[str]:
-    """Say where the best value is the last one that was tried: a better one may lie beyond."""
-    for name in search_columns(study_runs.study):
-        tried = sorted(study_runs.runs[name].dropna().unique()) if name in ("batch_size", "learning_rate") else []
-        if len(tried) < 3:
-            continue
-        for value, words in ((tried[0], "least"), (tried[-1], "largest")):
+    for name in (name for name in search_columns(study_runs.study) if name in ("batch_size", "learning_rate")):
+        tried = sorted(study_runs.runs[name].dropna().unique())
+        for value, words in ((tried[0], "least"), (tried[-1], "largest")) if len(tried) > 2 else ():
             if count := int((winners[name] == value).sum()):
                 yield (
                     f"In {count} of {len(winners)} groups the winner has the {words} {name} tried, {show(value)}: "
@@ -130,7 +124,7 @@ def _at_an_edge(study_runs: StudyRuns, winners: pd.DataFrame) -> Iterator[str]:
                 )
 
 
-def lacking(runs: pd.DataFrame, finished: frozenset[str]) -> list[dict[str, str]]:
+def lacking(runs: pd.DataFrame) -> list[dict[str, str]]:
     """Return the planned runs that have no result: `run` in words, `status` and `reason`."""
     differ = [name for name in varying(runs) if not name.endswith("_options")] or ["world_size"]
     return [
@@ -139,5 +133,5 @@ def lacking(runs: pd.DataFrame, finished: frozenset[str]) -> list[dict[str, str]
             "status": "not yet run" if row["status"] == "missing" else str(row["status"]).replace("_", " "),
             "reason": "" if pd.isna(row["reason"]) else str(row["reason"]),
         }
-        for row in rows_of(runs[~runs["status"].isin(finished)])
+        for row in rows_of(runs[~runs["status"].isin(FINISHED)])
     ]
