@@ -12,7 +12,6 @@ KIB, KB = 1024, 1000
 POLL_EVERY_S = 2.0  # without a counter of PCIe traffic NVML watches it for 20 ms at each call
 ALL_LINKS = 0xFFFFFFFF  # scope of an NVLink counter: summed over the links
 
-OF_A_WHOLE_GPU = ("energy_counter_j", "power_w")
 MIG = "a MIG slice has no meter of its own: the GPU's counts all of its slices"
 
 _FINAL = ("NOT_SUPPORTED", "NO_PERMISSION", "FUNCTION_NOT_FOUND", "INVALID_ARGUMENT")
@@ -42,7 +41,7 @@ class Device:
                 sliced = form.startswith("MIG-")
                 with suppress(nvml.NVMLError):
                     sliced = sliced or bool(self.ask("MigMode")[0])
-                for name in OF_A_WHOLE_GPU if sliced else ():
+                for name in ("energy_counter_j", "power_w") if sliced else ():
                     self._give_up(name, MIG)
                 return
         self._lose(f"NVML finds no device of UUID {uuid}: {problem}")
@@ -98,7 +97,7 @@ class Device:
         """Return the bytes per second that come in, `RX`, or go out, `TX`."""
         if way not in self._polled_ns:
             try:
-                return self._rate(f"PCIE_COUNT_{way}_BYTES", 1)
+                return self.rate(f"PCIE_COUNT_{way}_BYTES", 1)
             except self.nvml.NVMLError:
                 self._polled_ns[way] = 0
         now_ns = time.perf_counter_ns()
@@ -106,10 +105,6 @@ class Device:
             return None
         self._polled_ns[way] = now_ns
         return KB * float(self.ask("PcieThroughput", getattr(self.nvml, f"NVML_PCIE_UTIL_{way}_BYTES")))
-
-    def nvlink(self, way: str) -> float | None:
-        """As `pcie`, of all links together."""
-        return self._rate(f"NVLINK_THROUGHPUT_DATA_{way}", KIB, ALL_LINKS)
 
     def _field(self, number: int, scope: int = 0) -> float:
         value = self.ask("FieldValues", [(number, scope)])[0]
@@ -124,7 +119,7 @@ class Device:
         }
         return float(getattr(value.value, kinds[value.valueType]))
 
-    def _rate(self, name: str, unit: int, scope: int = 0) -> float | None:
+    def rate(self, name: str, unit: int, scope: int = 0) -> float | None:
         """Return how fast a counter rises, in bytes per second; None at first, and where it went back."""
         number = getattr(self.nvml, f"NVML_FI_DEV_{name}")
         now_ns, now = time.perf_counter_ns(), unit * self._field(number, scope)
@@ -150,6 +145,6 @@ COUNTERS: dict[str, Callable[[Device], float | None]] = {
     "throttle_reasons": lambda gpu: gpu.ask("CurrentClocksThrottleReasons"),
     "pcie_rx_bytes_per_s": lambda gpu: gpu.pcie("RX"),
     "pcie_tx_bytes_per_s": lambda gpu: gpu.pcie("TX"),
-    "nvlink_rx_bytes_per_s": lambda gpu: gpu.nvlink("RX"),
-    "nvlink_tx_bytes_per_s": lambda gpu: gpu.nvlink("TX"),
+    "nvlink_rx_bytes_per_s": lambda gpu: gpu.rate("NVLINK_THROUGHPUT_DATA_RX", KIB, ALL_LINKS),
+    "nvlink_tx_bytes_per_s": lambda gpu: gpu.rate("NVLINK_THROUGHPUT_DATA_TX", KIB, ALL_LINKS),
 }

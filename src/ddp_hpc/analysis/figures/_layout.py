@@ -2,7 +2,6 @@
 
 import textwrap
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -122,8 +121,7 @@ def finished(
         figure.set_figheight(whole_in)
         share = height_in / whole_in
         figure.get_layout_engine().set(rect=(0, share, 1, 1 - share))  # type: ignore[union-attr, call-arg]
-        looks: dict[str, Any] = {"size": SMALL, "color": INK, "va": "bottom", "linespacing": 1.25}
-        figure.text(0.01, FOOT_IN / whole_in, "\n".join(lines), **looks)
+        figure.text(0.01, FOOT_IN / whole_in, "\n".join(lines), size=SMALL, color=INK, va="bottom", linespacing=1.25)
     return figure
 
 

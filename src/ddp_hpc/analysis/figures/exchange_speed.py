@@ -26,7 +26,6 @@ MOST_RATIO = 30.0  # of the longest bar to the shortest, up to which bars start 
 LETTERS = 24  # of an exchange with its options, in a line
 WHISKER = 1.25  # times the longest bar, where ranges are cut
 ROOM = 1.42  # of the axis over the longest bar, for what is written beside
-BAR: dict[str, Any] = {"height": 0.62, "linewidth": 0.7}
 RANGE: dict[str, Any] = {"color": "#000000", "linewidth": 0.8, "marker": "|"}
 REFERENCE: dict[str, Any] = {"color": GREY, "linewidth": 0.8, "linestyle": "--"}
 RATIOS = ["times_as_fast_least", "times_as_fast", "times_as_fast_largest"]
@@ -39,7 +38,7 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
     known = exchanges[exchanges["runs"] > 0]
     if known.empty:
         return nothing(coverage, "none has ended well", exchanges)
-    # another row may be the same exchange with other options: the ratios of all others differ from 1
+    # by its ratios: another row may be the same exchange with other options
     is_reference = (known["exchange"] == reference) & (known[RATIOS].astype("float64") == 1).all(axis=1)
     known = known.assign(is_reference=is_reference)
     shown = panels(known, columns_but(known, "exchange", "exchange_options"))
@@ -78,7 +77,7 @@ def _bars(axes: Axes, rows: list[dict[str, Any]], us: float) -> bool:
         step, least, largest = (row[name] / us for name in ("step_us", "step_least_us", "step_largest_us"))
         colour = GREY if row["is_reference"] else "#c8c8c8" if row["exchange"] == "none" else COLOURS[3]
         end = min(largest, longest)
-        axes.barh(place, step - left, left=left, color=face(row, colour), edgecolor=colour, **BAR)
+        axes.barh(place, step - left, 0.62, left, color=face(row, colour), edgecolor=colour, linewidth=0.7)
         axes.plot([least, end], [place, place], markersize=4, **RANGE)
         if largest > cut:
             axes.plot(end, place, color="#000000", marker=">", markersize=4)

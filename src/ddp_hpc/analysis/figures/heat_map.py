@@ -151,7 +151,11 @@ def _panel(axes: Axes, rows: list[dict[str, Any]], across: list[str], up: list[s
         ink = _cell(axes, row, (x, y), norm)
         written = cell_in >= NUMBER_IN and pd.notna(row["loss_area_loss_s"])
         if written:
-            _number(axes, row["loss_area_loss_s"], (x, y - 0.14 * (found is not None)), ink, cell_in)
+            area = row["loss_area_loss_s"]
+            text = f"{area:.0f}" if 1e3 <= area < 1e5 else f"{area:.3g}"
+            paper = withStroke(linewidth=1.2, foreground="#000000" if ink == "#ffffff" else "#ffffff")
+            look = {"size": min(6.0, MOST_LETTERS * cell_in / len(text)), "color": ink, "path_effects": [paper]}
+            axes.text(x, y - 0.14 * (found is not None), text, ha="center", va="center", **look)
         if found:
             axes.plot(x, y + 0.24 * written, zorder=5, **_pen(found[0], min(4.0, 14 * cell_in)))
     axes.set(xlim=(-0.5, columns - 0.5), ylim=(-0.5, lines - 0.5))
@@ -176,10 +180,3 @@ def _cell(axes: Axes, row: dict[str, Any], place: tuple[float, float], norm: Nor
         axes.add_patch(Rectangle((place[0] - 0.46, place[1] - 0.46), 0.92, 0.92, zorder=4, **WINNER))
     luminance = sum(part * weight for part, weight in zip(colour[:3], (0.299, 0.587, 0.114), strict=True))
     return "#ffffff" if luminance < 0.5 else "#000000"
-
-
-def _number(axes: Axes, area: float, place: tuple[float, float], ink: str, cell_in: float) -> None:
-    text = f"{area:.0f}" if 1e3 <= area < 1e5 else f"{area:.3g}"
-    paper = withStroke(linewidth=1.2, foreground="#000000" if ink == "#ffffff" else "#ffffff")
-    size = min(6.0, MOST_LETTERS * cell_in / len(text))
-    axes.text(*place, text, size=size, color=ink, ha="center", va="center", path_effects=[paper])

@@ -44,11 +44,10 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
             _line(one, rows, column, number, len(shown))
         if column == "loss_sd":
             _inverse_roots(one, shown)
-        one.set_yscale("log")
+        one.set(yscale="log", xlabel="world size (ranks)")
         plain_numbers(one.yaxis)
         one.set_xscale("log", base=2)
         named_ticks(one, sorted(known["world_size"].unique()))
-        one.set_xlabel("world size (ranks)")
     roots = Line2D([], [], label="world size to the power -1/2", **IDEAL)
     notes = ["Markers: medians over the seeds; vertical: their range; moved sideways, to be seen beside one another."]
     if len(lines) > MOST_LINES:

@@ -95,18 +95,16 @@ def _panels(rows: Sequence[PanelRow], world_sizes: Sequence[int]) -> Figure:
 
 def _panel(axes: Axes, kind: str, runs: pd.DataFrame) -> None:
     """Draw the first run of each exchange; of losses also the range of the single steps of the first exchange."""
-    lines = list(by_line(runs[runs["run"] == runs.groupby("line")["run"].transform("first")]))
-    if kind == "loss":
-        number, first = lines[0]
-        ends, colour = (first["loss_least"], first["loss_largest"]), look(number)["color"]
-        axes.fill_between(first["step"], *ends, step="pre", color=colour, **RANGE)
-    else:
-        axes.set_yscale("log")
-    for number, curve in lines:
-        if kind == "loss":
-            axes.plot(curve["step"], curve["loss_mean"], **_look(number))
-        elif curve["difference"].notna().any():
+    for number, curve in by_line(runs[runs["run"] == runs.groupby("line")["run"].transform("first")]):
+        if kind == "difference" and curve["difference"].notna().any():
             axes.plot(curve["step"], np.maximum(curve["difference"].to_numpy(float), ZERO), **_look(number))
+        elif kind == "loss":
+            if not axes.lines:
+                ends, colour = (curve["loss_least"], curve["loss_largest"]), look(number)["color"]
+                axes.fill_between(curve["step"], *ends, step="pre", color=colour, **RANGE)
+            axes.plot(curve["step"], curve["loss_mean"], **_look(number))
+    if kind == "difference":
+        axes.set_yscale("log")
 
 
 def _look(number: int) -> dict[str, Any]:

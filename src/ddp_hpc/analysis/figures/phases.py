@@ -29,7 +29,6 @@ ROOM = 1.2  # of the axis over what is drawn, for marks
 DIFFERS = 0.03  # relative difference of mean and median steps that is seen
 MEAN: dict[str, Any] = {"color": "#000000", "linewidth": 1.2, "solid_capstyle": "butt"}
 INTERVAL: dict[str, Any] = {"color": "#000000", "linewidth": 0.9}
-CAPS: dict[str, Any] = {"capsize": 2.0, "capthick": 0.9}
 ASIDE = 0.22  # of a bar: the interval stands right of its middle, the mean step crosses all of it
 LETTER_IN = 0.045  # width of a letter of small print
 
@@ -114,7 +113,7 @@ def _bars(axes: Axes, rows: list[dict[str, Any]], unit_s: float) -> None:
         cut = sum(seconds for _, seconds in stack(row)) > highest * unit_s
         if not cut and pd.notna(row["step_low_s"]) and pd.notna(row["step_high_s"]):
             low, high = (min(row[name] / unit_s, ROOM * highest) for name in ("step_low_s", "step_high_s"))
-            axes.errorbar(place + ASIDE, low, [[0], [high - low]], **INTERVAL, **CAPS)
+            axes.errorbar(place + ASIDE, low, [[0], [high - low]], capsize=2.0, capthick=0.9, **INTERVAL)
         step = row["mean_step_s"] / unit_s
         if _apart(row) and step <= highest:
             axes.plot([place - 0.42, place + 0.42], [step, step], **MEAN)

@@ -6,16 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ddp_hpc.analysis.columns import search_columns, show, split, varying
-from ddp_hpc.analysis.figures._curves import (
-    MOST_LINEAR,
-    by_line,
-    curves,
-    handles,
-    interval_note,
-    look,
-    named_ticks,
-    world_size_axis,
-)
+from ddp_hpc.analysis.figures._curves import MOST_LINEAR, by_line, curves, handles, interval_note, look, world_size_axis
 from ddp_hpc.analysis.figures._layout import finished, nothing
 from ddp_hpc.analysis.figures._panels import columns_but, title
 from ddp_hpc.analysis.figures._style import COLUMN_IN, IDEAL, PAGE_IN, plain_numbers
@@ -109,18 +100,11 @@ def lines(known: pd.DataFrame, study: Study) -> tuple[list[str], pd.DataFrame]:
 def _over_ranks(part: pd.DataFrame) -> pd.DataFrame:
     """Return medians over points and repeats, and their range, by world size."""
     grouped = part.groupby("world_size", sort=True)
-    alone = grouped.size() == 1  # of points taken together no interval is known
-    rows = pd.DataFrame(
-        {
-            "speedup": grouped["speedup"].median(),
-            "speedup_least": grouped["speedup_least"].min(),
-            "speedup_largest": grouped["speedup_largest"].max(),
-            "speedup_low": grouped["speedup_low"].first().where(alone),
-            "speedup_high": grouped["speedup_high"].first().where(alone),
-            "oversubscribed": grouped["oversubscribed"].any(),
-            "slow_steps_share": grouped["slow_steps_share"].max(),
-        }
-    ).reset_index()
+    how = {"speedup": "median", "speedup_least": "min", "speedup_largest": "max", "slow_steps_share": "max"}
+    rows = grouped.agg(how).assign(oversubscribed=grouped["oversubscribed"].any())
+    for end in ("speedup_low", "speedup_high"):  # of points taken together no interval is known
+        rows[end] = grouped[end].first().where(grouped.size() == 1)
+    rows = rows.reset_index()
     if 1 not in set(rows["world_size"]):  # then it starts at the baseline, whose speedup is 1
         start = dict.fromkeys(("world_size", "speedup", "speedup_least", "speedup_largest"), 1.0)
         rows = pd.concat([pd.DataFrame([dict.fromkeys(rows, np.nan) | start]), rows], ignore_index=True)
@@ -143,8 +127,6 @@ def _scale(axes: "np.ndarray[tuple[int, int], np.dtype[np.object_]]", every: pd.
     ranks = sorted({1, most, *map(int, every["world_size"])})
     for upper, lower in axes.T:
         world_size_axis(upper, ranks)
-        if not wide and len(ranks) > 8:
-            named_ticks(upper, ranks[::2])
         if wide:
             upper.set_yscale("log", base=2)
         plain_numbers(upper.yaxis)
