@@ -91,14 +91,11 @@ class Clock(Timers):
         self._per_second, self._durations, self._row = per_second, array("d"), [0.0] * _WIDTH
         self._arrivals_ns, self._overlaps_s, self._fused_steps = array("q"), array("d"), array("b")
         self._starts: list[tuple[int, int]] = []
-        self._begin_step()
-
-    def _begin_step(self) -> None:
         self._arrived_ns, self._overlapped_s, self._fused = -1, 0.0, False
 
     def start(self) -> None:
         """Begin a step here; what went before belongs to none. Called at time zero and after every pause."""
-        self._begin_step()
+        self._arrived_ns, self._overlapped_s, self._fused = -1, 0.0, False
         self._starts.append((len(self._arrivals_ns), perf_counter_ns()))
 
     def arrived(self) -> None:
@@ -117,11 +114,7 @@ class Clock(Timers):
         self._arrivals_ns.append(self._arrived_ns)
         self._overlaps_s.append(self._overlapped_s)
         self._fused_steps.append(self._fused)
-        self._begin_step()
-
-    def _keep_row(self) -> None:
-        self._durations.extend(self._row)
-        self._row = [0.0] * _WIDTH
+        self._arrived_ns, self._overlapped_s, self._fused = -1, 0.0, False
 
     def resolve(self) -> None:
         """Read events that have passed; may wait for the device. Call it every few steps."""
@@ -160,7 +153,8 @@ class HostClock(Clock):
 
     def end_step(self) -> None:
         super().end_step()
-        self._keep_row()
+        self._durations.extend(self._row)
+        self._row = [0.0] * _WIDTH
 
 
 class CudaClock(Clock):
@@ -197,7 +191,8 @@ class CudaClock(Clock):
             for column in columns:
                 self._row[column] += self._base.elapsed_time(event)
             if columns == (_REST,):
-                self._keep_row()
+                self._durations.extend(self._row)
+                self._row = [0.0] * _WIDTH
             self._free.append(self._base)
             self._base = event
         self._pending.clear()

@@ -28,7 +28,6 @@ WHISKER = 1.25  # times the longest bar, where ranges are cut
 ROOM = 1.42  # of the axis over the longest bar, for what is written beside
 RANGE: dict[str, Any] = {"color": "#000000", "linewidth": 0.8, "marker": "|"}
 REFERENCE: dict[str, Any] = {"color": GREY, "linewidth": 0.8, "linestyle": "--"}
-RATIOS = ["times_as_fast_least", "times_as_fast", "times_as_fast_largest"]
 PAPER = {"boxstyle": "square,pad=0.1", "facecolor": "#ffffff", "edgecolor": "none"}
 
 
@@ -39,8 +38,8 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
     if known.empty:
         return nothing(coverage, "none has ended well", exchanges)
     # by its ratios: another row may be the same exchange with other options
-    is_reference = (known["exchange"] == reference) & (known[RATIOS].astype("float64") == 1).all(axis=1)
-    known = known.assign(is_reference=is_reference)
+    ratios = known[["times_as_fast_least", "times_as_fast", "times_as_fast_largest"]].astype("float64")
+    known = known.assign(is_reference=(known["exchange"] == reference) & (ratios == 1).all(axis=1))
     shown = panels(known, columns_but(known, "exchange", "exchange_options"))
     places = [max(len(panel.rows) for panel in shown[at - at % 2 :][:2]) for at in range(len(shown))]
     figure, axes = grid(len(shown), [AROUND_IN + ROW_IN * most for most in places], 2, PAGE_IN)
