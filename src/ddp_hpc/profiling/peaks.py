@@ -38,5 +38,5 @@ def peak_flop_per_s(device: str, precision: str, dtype: str) -> float | None:
     if "MIG" in words:
         return None
     kind = dtype if precision == "full" or dtype == "float64" else precision
-    peak = next((peak for needed, peak in PEAKS.items() if words.issuperset(needed.split())), {})
+    peak: dict[str, float] = next((peak for needed, peak in PEAKS.items() if words.issuperset(needed.split())), {})
     return TERA * peak[kind] if kind in peak else None

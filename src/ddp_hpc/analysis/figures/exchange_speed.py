@@ -82,7 +82,7 @@ def _bars(axes: Axes, rows: list[dict[str, Any]], us: float) -> bool:
             axes.plot(end, place, color="#000000", marker=">", markersize=4)
         ring(axes, step, place, row, clip_on=False, zorder=4)
         beside = _beside(row, us)
-        axes.annotate(beside, (end, place), (5, 0), None, "offset points", va="center", size=SMALL, bbox=PAPER)
+        axes.annotate(beside, (end, place), (5, 0), "data", "offset points", va="center", size=SMALL, bbox=PAPER)
         if row["is_reference"]:
             axes.axvline(step, zorder=0, **REFERENCE)
     axes.set_xlim(left, left * (longest / left) ** ROOM if wide else ROOM * longest)

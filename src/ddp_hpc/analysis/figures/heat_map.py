@@ -154,8 +154,9 @@ def _panel(axes: Axes, rows: list[dict[str, Any]], across: list[str], up: list[s
             area = row["loss_area_loss_s"]
             text = f"{area:.0f}" if 1e3 <= area < 1e5 else f"{area:.3g}"
             paper = withStroke(linewidth=1.2, foreground="#000000" if ink == "#ffffff" else "#ffffff")
-            look = {"size": min(6.0, MOST_LETTERS * cell_in / len(text)), "color": ink, "path_effects": [paper]}
-            axes.text(x, y - 0.14 * (found is not None), text, ha="center", va="center", **look)
+            look: dict[str, Any] = {"color": ink, "path_effects": [paper], "ha": "center", "va": "center"}
+            look["size"] = min(6.0, MOST_LETTERS * cell_in / len(text))
+            axes.text(x, y - 0.14 * (found is not None), text, **look)
         if found:
             axes.plot(x, y + 0.24 * written, zorder=5, **_pen(found[0], min(4.0, 14 * cell_in)))
     axes.set(xlim=(-0.5, columns - 0.5), ylim=(-0.5, lines - 0.5))

@@ -41,16 +41,7 @@ DERIVED = {
     "slow_ranks": "ranks whose own work takes longer than that of the others by 10 % or more; blank if none does",
     "attempts": "how often the run was started",
 }
-STATIC_TABLES = {
-    "winners": "The point with the smallest loss area in each group, and points that cannot be distinguished from it",
-    "scaling": "Speedup, parallel efficiency and Karp-Flatt's serial fraction, against one rank without exchange",
-    "exchanges": "Training time per step of each exchange, and against the reference in the same round",
-    "pairs": "How many times as fast the second setting of each pair is as the first, round by round",
-    "waterfall": "Where parallel efficiency is lost: the bars of each pair of world sizes add up to the loss",
-    "exposed": "How much of the exchange nothing is computed beside, in seconds per step, found in up to three ways",
-    "stragglers": "Of each run the rank that keeps the others waiting most",
-    "phases": "Where the time of a step goes, in seconds: medians over the complete runs",
-}
+SHOWN = ("winners", "scaling", "exchanges", "pairs", "phases")  # tables that any study may have on its page
 
 
 def make(study_runs: StudyRuns, study_folder: Path) -> Path:
@@ -63,8 +54,9 @@ def make(study_runs: StudyRuns, study_folder: Path) -> Path:
     files = {name: study_folder / "tables" / f"{name}.parquet" for name in catalog.names("table")}
     tables = {name: pd.read_parquet(file) for name, file in files.items() if file.is_file()}
     provenance = of_runs(study_runs)
-    asked = {name: str(catalog.constants("table", name)["CAPTION"]) for name in _asked(study) if name in tables}
-    captions = STATIC_TABLES | asked
+    known = {name: catalog.constants("table", name) for name in tables}
+    known = {name: constants for name, constants in known.items() if constants.get("FOR_READING", True)}
+    asked = [name for name in study.table_names if "ON_REQUEST" in known.get(name, {})]
     loader = PackageLoader("ddp_hpc.analysis.report")
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -78,11 +70,11 @@ def make(study_runs: StudyRuns, study_folder: Path) -> Path:
         flags=flags(study_runs, tables, provenance),
         rules=in_words(study.rules, study.repeats),
         tables={
-            name: readable(table, records.read_metadata(files[name])["left_out"])
-            for name, table in tables.items()
-            if name in captions
+            name: readable(tables[name], records.read_metadata(files[name])["left_out"])
+            for name in (*SHOWN, *asked)
+            if name in tables
         },
-        captions=captions,
+        captions={name: constants.get("CAPTION", name) for name, constants in known.items()},
         asked=[(name, name.replace("_", " ").capitalize()) for name in asked],
         pictures=[_picture(study_folder / "figures" / f"{name}.svg") for name in study.figure_names],
         runs=_interactive(tables["runs"]) if "runs" in tables else "",
@@ -97,12 +89,6 @@ def make(study_runs: StudyRuns, study_folder: Path) -> Path:
     with replaced(file) as temporary:
         temporary.write_text(page, encoding="utf-8")
     return file
-
-
-def _asked(study: Study) -> list[str]:
-    """Return the tables for readers that only this kind of study has, in its order."""
-    found = {name: catalog.constants("table", name) for name in study.table_names}
-    return [name for name, known in found.items() if "ON_REQUEST" in known and known.get("FOR_READING", True)]
 
 
 def _claims(table: pd.DataFrame) -> list[dict[str, str]]:

@@ -11,7 +11,7 @@ from ddp_hpc.analysis.tables._winner_selection import numbers, pick_winners, ran
 from ddp_hpc.config.study import Study
 from ddp_hpc.runs.study_runs import StudyRuns
 
-CAPTION = "Winners: the point of the search with the least loss area, for each group."
+CAPTION = "Winners: the point with the least loss area of each group, and those that cannot be distinguished from it."
 RANKED = True
 COUNTS = ("repeats", "cannot_be_told_from_count", "excluded_points", "runs", "excluded_runs", "winner_runs")
 
