@@ -13,17 +13,16 @@ class CpuPackages:
 
     def __init__(self, root: Path = POWERCAP) -> None:
         """Look for packages below `root`, where Linux shows them."""
-        self.reason = ""  # why they cannot be read; empty if they can
+        self.reason = "RAPL: this node shows no processor package"  # why they cannot be read; empty if they can
         self._files: list[tuple[Path, float]] = []  # and after how many joules they start again
         try:
             for zone in sorted(root.glob("*:*")):
                 if (zone / "name").read_text().startswith("package-"):
                     (zone / "energy_uj").read_text()
                     self._files.append((zone / "energy_uj", int((zone / "max_energy_range_uj").read_text()) / 1e6))
+                    self.reason = ""
         except (OSError, ValueError) as error:
             self.reason, self._files = f"RAPL: {error}", []
-        if not self._files:
-            self.reason = self.reason or "RAPL: this node shows no processor package"
         self._last = [0.0] * len(self._files)
         self._joules = 0.0  # of all packages, since some moment
 

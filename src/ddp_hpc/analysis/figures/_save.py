@@ -15,8 +15,6 @@ from ddp_hpc.system.files import replaced
 if TYPE_CHECKING:  # `_style` has to come before matplotlib
     from matplotlib.figure import Figure
 
-PLACES = 6  # decimals of a panel's place, in parts of the figure
-
 # no dates and versions in the files: the same tables make the same bytes
 _METADATA: dict[str, dict[str, Any]] = {
     "png": {"Software": None},
@@ -57,7 +55,7 @@ def save(figure: "Figure", folder: Path, name: str, title: str) -> Path:
     figure.set_layout_engine("none")
     for axes in figure.axes:
         place = axes.get_position(original=True).bounds
-        axes.set_position(tuple(round(part, PLACES) for part in place), which="original")
+        axes.set_position(tuple(round(part, 6) for part in place), which="original")
     for form, metadata in _METADATA.items():
         with replaced(folder / f"{name}.{form}") as temporary:
             figure.savefig(temporary, format=form, metadata=metadata | {"Title": title})

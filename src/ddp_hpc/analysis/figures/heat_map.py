@@ -58,8 +58,11 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
         return nothing(coverage, "none is planned")
     areas = tables["areas"].assign(excluded=tables["areas"]["excluded"].fillna(""))
     areas["coloured"] = coloured(areas)
-    x, y, beside = axes_of(areas, study)
-    groups, searched = group_columns(areas, study), [*x, *y, *beside]
+    searched = [name for name in search_columns(study) if name in areas]
+    searched = [name for name in varying(areas) if name in searched] or searched[:1]
+    searched.sort(key=lambda name: {"learning_rate": 0, "batch_size": 1}.get(name, 2))
+    x, y, beside = searched[:1], searched[1:2], searched[2:]  # what varies beside the axes gets panels
+    groups = group_columns(areas, study)
     in_both = [name for name in (*groups, *searched) if name in tables["winners"]]
     won = {key_of(row, in_both) for row in rows_of(tables["winners"]) if pd.notna(row["loss_area_loss_s"])}
     areas["wins"] = [key_of(row, in_both) in won for row in rows_of(areas)]
@@ -93,14 +96,6 @@ def _notes(areas: pd.DataFrame, norm: Normalize | None) -> list[str]:
     notes = ["Grey: an area that may not win, or beyond the scale."] if norm is not None and grey else []
     slow = int((areas["slow_steps_share"] > DISTURBED).sum())
     return notes + mark_notes(areas, "Hatched:", f"In {slow} of {len(areas)} points")
-
-
-def axes_of(areas: pd.DataFrame, study: Study) -> tuple[list[str], list[str], list[str]]:
-    """Return the columns along x and along y, and the searched ones that vary beside them: these get panels."""
-    searched = [name for name in search_columns(study) if name in areas]
-    differ = [name for name in varying(areas) if name in searched] or searched[:1]
-    order = sorted(differ, key=lambda name: {"learning_rate": 0, "batch_size": 1}.get(name, 2))
-    return order[:1], order[1:2], order[2:]
 
 
 def _number_places(areas: pd.DataFrame, columns: list[str], axis: str) -> list[str]:
