@@ -44,7 +44,7 @@ def elapsed(t_s: Floats, windows: Sequence[Window]) -> Floats:
 def by_counter(t_s: Floats, counter_j: Floats, windows: Sequence[Window]) -> Joules:
     """Return the energy by which a counter, nan where it was not read, rises within the windows.
 
-    Between two samples it rises evenly; where it goes back (a driver was loaded anew) what was used is not known.
+    Between two samples it rises evenly; where it goes back (a driver was loaded anew), what is used there is not known.
     """
     known = np.isfinite(counter_j)
     steps_j = np.diff(counter_j[known])
