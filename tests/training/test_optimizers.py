@@ -1,27 +1,15 @@
 """Update rules on flat tensors against torch's own."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
-from ddp_hpc.config import spec
-from ddp_hpc.training import optimizers
-
-FIELDS = {
-    "model": "mlp",
-    "dataset": "digits",
-    "exchange": "none",
-    "world_size": 1,
-    "batch_size": 1,
-    "learning_rate": 0.1,
-    "budget": {"steps": 1},
-}
+from ddp_hpc.training.optimizers import Maker
 
 
 def maker(rule, rate):
-    """What makes optimisers as a spec says, but for the learning rate."""
-    return replace(optimizers.maker(spec.load(FIELDS | rule)), learning_rate=rate)
+    """What makes optimisers by the fields of a spec, and a learning rate."""
+    fields = {"optimizer": "sgd"} | rule
+    return Maker(fields.pop("optimizer"), rate, **fields)
 
 
 def compare(rule, reference, rate, steps=25):

@@ -8,7 +8,7 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-ROUND_TRIPS = 50
+ROUND_TRIPS = 50  # of each rank
 
 
 @dataclass(frozen=True)
@@ -18,12 +18,6 @@ class ClockReading:
     at_ns: int
     offset_ns: float
     error_ns: float
-
-
-def reading(comm: MPI.Intracomm, clock: Callable[[], int] = time.perf_counter_ns) -> ClockReading:
-    """Return how far this rank's clock is ahead now. All ranks must call."""
-    offset_ns, error_ns = clock_offset(comm, clock)
-    return ClockReading(clock(), offset_ns, error_ns)
 
 
 def on_first_clock(times_ns: NDArray[np.int64], before: ClockReading, after: ClockReading) -> NDArray[np.int64]:
@@ -39,25 +33,18 @@ def on_first_clock(times_ns: NDArray[np.int64], before: ClockReading, after: Clo
     return np.where(between, moved, -1)
 
 
-def clock_offset(
-    comm: MPI.Intracomm, clock: Callable[[], int] = time.perf_counter_ns, round_trips: int = ROUND_TRIPS
-) -> tuple[float, float]:
-    """Return by how many ns this rank's clock is ahead of rank 0's, and how wrong that may be. All ranks must call.
+def reading(comm: MPI.Intracomm, clock: Callable[[], int] = time.perf_counter_ns) -> ClockReading:
+    """Return how far this rank's clock, in ns, is ahead now. All ranks must call.
 
     Rank 0 asks every other rank for its time, again and again. Of the fastest round trip the middle is taken for the
     moment of the answer: it is off by half of that trip at most, however the way there and back differ
     (Cristian, Distributed Computing 3, 1989).
-
-    Args:
-        comm: the ranks.
-        clock: of this rank, in ns.
-        round_trips: how often each rank is asked.
     """
     there, back = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
-    found = (0.0, 0.0)
+    found = np.zeros(2)
     for other in range(1, comm.size):
         best = np.array([0.0, np.inf])
-        for _ in range(round_trips):
+        for _ in range(ROUND_TRIPS):
             if comm.rank == 0:
                 sent = clock()
                 comm.Send(there, other)
@@ -72,6 +59,5 @@ def clock_offset(
         if comm.rank == 0:
             comm.Send(best, other)
         elif comm.rank == other:
-            comm.Recv(best, 0)
-            found = (float(best[0]), float(best[1]))
-    return found
+            comm.Recv(found, 0)
+    return ClockReading(clock(), *found.tolist())

@@ -20,26 +20,21 @@ DEAD = {134: "SIGABRT", 135: "SIGBUS", 139: "SIGSEGV", -6: "SIGABRT", -7: "SIGBU
 def refusal(launcher: Sequence[str], environment: Mapping[str, str], timeout_s: float = TIMEOUT_S) -> str | None:
     """Return why GPU memory cannot be given to MPI here; None if ranks have sent it to each other, and it was right.
 
-    Args:
-        launcher: the command that starts the ranks; empty for one rank.
-        environment: of the launcher.
-        timeout_s: how long they may take.
+    They are started by the command `launcher`, which is empty for one rank, in its environment.
     """
     said = commands.run([*launcher, sys.executable, "-m", __name__], timeout_s, environment)
     try:
-        answer = json.loads(said.out.strip().splitlines()[-1])
-        found = answer["refused"]
+        found = json.loads(said.out.strip().splitlines()[-1])["refused"]
     except (ValueError, IndexError, KeyError, TypeError):
-        found = DEAD.get(said.code or 0, said.last_words)
-        found = f"ranks that tried it did not come through: {found}"
+        found = f"ranks that tried it did not come through: {DEAD.get(said.code or 0, said.last_words)}"
     return found and (
         f"gpu_path: direct gives GPU memory to MPI, which does not work here: {found}; expected: gpu_path: host, or a "
         "CUDA-aware MPI (`ddp-hpc doctor` says which one is loaded, and what it says of itself)"
     )
 
 
-def _try() -> str | None:
-    """Average known numbers in every way that uses the direct path; return what was wrong. All ranks must call."""
+def _try() -> None:
+    """Average known numbers in every way that uses the direct path; rank 0 prints what was wrong. All must call."""
     import torch
     from mpi4py import MPI
 
@@ -47,12 +42,14 @@ def _try() -> str | None:
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
     found = torch.cuda.device_count() if torch.cuda.is_available() else 0
     without = [rank for rank, count in enumerate(comm.allgather(found)) if not count]
-    if without:
-        return f"ranks {without} of {comm.size} see no GPU"
-    device = torch.device("cuda", node.rank % found)
-    torch.cuda.set_device(device)
-    wrong = comm.allgather(wrong_averages(comm, device))
-    return next((f"rank {rank}: {words}" for rank, words in enumerate(wrong) if words), None)
+    refused = f"ranks {without} of {comm.size} see no GPU" if without else None
+    if not without:
+        device = torch.device("cuda", node.rank % found)
+        torch.cuda.set_device(device)
+        wrong = comm.allgather(wrong_averages(comm, device))
+        refused = next((f"rank {rank}: {words}" for rank, words in enumerate(wrong) if words), None)
+    if comm.rank == 0:
+        print(json.dumps({"refused": refused}), flush=True)
 
 
 def wrong_averages(comm: Any, device: Any) -> str | None:
@@ -79,8 +76,4 @@ def wrong_averages(comm: Any, device: Any) -> str | None:
 
 
 if __name__ == "__main__":
-    refused = _try()
-    from mpi4py import MPI
-
-    if MPI.COMM_WORLD.rank == 0:
-        print(json.dumps({"refused": refused}), flush=True)
+    _try()

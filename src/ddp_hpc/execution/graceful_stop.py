@@ -49,8 +49,7 @@ class Interruption:
     def evidence(self, left: Mapping[str, Any]) -> dict[str, Any]:
         """Return who asked the run to end, as `Evidence` has it.
 
-        Args:
-            left: what rank 0 said when the ranks left: others, such as srun, may have told them.
+        `left` is what rank 0 said when the ranks left: others, such as srun, may have told them.
         """
         by = TIME_LIMIT if self._told else None
         if self._heard or (left and not self._told):

@@ -17,11 +17,9 @@ _BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 
 
 def of_launcher(ranks: int, threads: int | None = None) -> dict[str, str]:
-    """Return the environment of a launcher: what Open MPI needs said, unless the user has. Others do not read it.
+    """Return the environment of a launcher of so many ranks on one node: what Open MPI needs said, unless the user has.
 
-    Args:
-        ranks: to start on one node.
-        threads: of each rank; None: as many as the node has cores for.
+    Others do not read it. Without `threads`, each rank has as many as the node has cores for.
     """
     environment = dict(os.environ)
     defaults = {
@@ -48,12 +46,8 @@ def set_threads(environment: MutableMapping[str, str], threads: int, cores: Coll
     """Set the numbers of threads, and take out what would give the rank fewer; return a note on that, or None.
 
     With OMP_PROC_BIND=true GNU's OpenMP binds the first thread to the first of the cores that its process may use.
-    Ranks to which no launcher has given cores of their own would then all share that one, while the others idle.
-
-    Args:
-        environment: of the rank; is changed.
-        threads: that it is to have.
-        cores: that it may use; as many as its threads: they are its own, and binding to them does no harm.
+    Ranks to which no launcher has given cores of their own would then all share that one, while the others idle. As
+    many cores as threads are a rank's own, and binding to them does no harm.
     """
     found = [name for name in _FEWER if name in environment]
     if len(cores) > threads:

@@ -2,16 +2,13 @@
 
 import traceback
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
+import torch
 from mpi4py import MPI
+from torch import Tensor
 
+from ddp_hpc.models._replica import Replica
 from ddp_hpc.profiling.telemetry import NodeSamples, NodeTelemetry
-
-if TYPE_CHECKING:
-    import torch
-
-    from ddp_hpc.models._replica import Replica
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,13 +30,9 @@ class NodeMeter:
         self._meter: NodeTelemetry | None = None
         self._ranks: tuple[int, ...] = ()
 
-    def start(self, device: "torch.device") -> None:
+    def start(self, device: torch.device) -> None:
         """Begin to sample the GPUs that the ranks of this node use. All ranks must call, each with its device."""
-        uuid = None
-        if device.type == "cuda":
-            import torch
-
-            uuid = str(torch.cuda.get_device_properties(device).uuid)
+        uuid = str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else None
         node = self._comm.Split_type(MPI.COMM_TYPE_SHARED)
         found = node.gather((self._comm.rank, uuid), root=0)
         node.Free()
@@ -52,16 +45,8 @@ class NodeMeter:
         return Metered(samples=self._meter.stop() if self._meter else None, ranks=self._ranks)
 
 
-def with_work(metered: Metered, replica: "Replica", example: "torch.Tensor | None") -> Metered:
-    """Add the work of a step. Call it when the training is over and the exchange is closed.
-
-    Args:
-        metered: to which it is added.
-        replica: after training.
-        example: the inputs of one sample.
-    """
-    import torch
-
+def with_work(metered: Metered, replica: Replica, example: Tensor | None) -> Metered:
+    """Add the work of a sample, such as the inputs `example`, when the training is over and the exchange is closed."""
     from ddp_hpc.profiling import flops
 
     try:

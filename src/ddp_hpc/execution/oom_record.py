@@ -11,14 +11,7 @@ from ddp_hpc.runs.ending import Ending
 
 
 def write(run: RunFolder, ending: Ending, report: Mapping[str, Any], wall_s: float) -> None:
-    """Write the records of a finding: the curve up to there, as far as the failing rank knew it.
-
-    Args:
-        run: where to.
-        ending: `oom_gpu`, with the rank's error.
-        report: what the rank that failed has left.
-        wall_s: seconds from the launch to the end.
-    """
+    """Write the records of a finding that took `wall_s`: the curve up to there, as the failing rank has reported it."""
     planned = run.plan
     one = spec.load(planned["spec"])
     curve = report.get("curve") or {}
@@ -29,19 +22,15 @@ def write(run: RunFolder, ending: Ending, report: Mapping[str, Any], wall_s: flo
         "rank": [report.get("rank", 0)] * len(losses),
         "rank_loss": losses,
         "rank_t_s": times,
-        "loss": losses if alone else [None] * len(losses),
-        "t_s": times if alone else [None] * len(losses),
-        "warm_up": [False] * len(losses),
-        "sampled": [False] * len(losses),
+        **({"loss": losses, "t_s": times} if alone else {}),
+        **dict.fromkeys(("warm_up", "sampled"), [False] * len(losses)),
     }
     row = one.columns() | {
-        "run": planned["run"],
-        "spec_hash": planned["spec_hash"],
-        "code_hash": planned["code_hash"],
+        **{name: planned[name] for name in ("run", "spec_hash", "code_hash")},
         "status": ending.status,
         "reason": ending.reason,
         "samples_asked": one.samples_asked,
-        "samples_seen": report["steps"] * one.global_batch_size if report.get("steps") is not None else None,
+        "samples_seen": None if report.get("steps") is None else report["steps"] * one.global_batch_size,
         "steps": report.get("steps"),
         "wall_s": wall_s,
         "first_loss": losses[0] if losses and alone else None,
@@ -49,12 +38,7 @@ def write(run: RunFolder, ending: Ending, report: Mapping[str, Any], wall_s: flo
         "ended_at": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     records.write("steps", steps, run.record("steps"))
-    records.write("evaluations", {"step": []}, run.record("evaluations"))
-    records.write("gpu", {"t_s": []}, run.record("gpu"))
-    notes = {
-        "run": planned["run"],
-        "provenance": {"host": report.get("host")},
-        "spec": planned["spec"],
-        "files": planned["files"],
-    }
+    for kind in ("evaluations", "gpu"):
+        records.write(kind, {}, run.record(kind))
+    notes = {name: planned[name] for name in ("run", "spec", "files")} | {"provenance": {"host": report.get("host")}}
     records.write("run", {name: [value] for name, value in row.items()}, run.record(), notes)

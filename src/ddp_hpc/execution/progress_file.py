@@ -10,7 +10,9 @@ from pathlib import Path
 from ddp_hpc.config.spec import RunSpec
 from ddp_hpc.execution.mpi_environment import TERMINAL
 from ddp_hpc.runs.attempt import Attempt
+from ddp_hpc.system.files import text_of
 from ddp_hpc.system.progress import ProgressLine
+from ddp_hpc.system.terminal import counted
 from ddp_hpc.training.placement import Placement
 
 EVERY_S = 3.0
@@ -26,10 +28,8 @@ def remaining_s(spec: RunSpec, step: int, elapsed_s: float) -> float:
 class ProgressFile:
     """Writes the latest of what it was told every few seconds, from a thread of its own: no step waits for a disk.
 
-    Args:
-        attempt: where to write it; the keys are step, steps_asked (null: the budget is in seconds), loss (of rank 0),
-            elapsed_s, eta_s, memory_bytes (resident, of this process) and at (seconds since the epoch).
-        spec: how much there is to do.
+    The keys are step, steps_asked (null: the budget is in seconds), loss (of rank 0), elapsed_s, eta_s, memory_bytes
+    (resident, of this process) and at (seconds since the epoch).
     """
 
     def __init__(self, attempt: Attempt, spec: RunSpec) -> None:
@@ -52,47 +52,38 @@ class ProgressFile:
             if self._told is None or self._told == written:
                 continue
             step, loss, elapsed_s = written = self._told
+            pages = text_of(Path("/proc/self/statm")).split()
             content = {
                 "step": step,
                 "steps_asked": self._spec.steps_asked,
                 "loss": loss,
                 "elapsed_s": elapsed_s,
                 "eta_s": remaining_s(self._spec, step, elapsed_s),
-                "memory_bytes": _resident_bytes(),
+                "memory_bytes": int(pages[1]) * os.sysconf("SC_PAGE_SIZE") if pages else None,
                 "at": time.time(),
             }
             with suppress(OSError):  # a full disk must not end a training
                 self._attempt.progress = content
 
 
-def _resident_bytes() -> int | None:
-    try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        return None
-
-
 def heading(place: Placement, device: str) -> str:
     """Return what the ranks run on, and that a run without GPUs has no GPU columns."""
-    ranks = f"{place.world_size} rank{'s' if place.world_size > 1 else ''}"
-    hosts = f"{place.hosts} host{'s' if place.hosts > 1 else ''}"
-    threads = f"{place.threads} thread{'s' if place.threads > 1 else ''}"
-    more = "; more threads than cores: its times mean nothing" if place.oversubscribed else ""
+    hosts = counted(place.hosts, "host")
+    text = f"{counted(place.world_size, 'rank')} on {hosts}, {counted(place.threads, 'thread')} each, device {device}"
+    if device == "cpu":
+        text += "; no GPU is used, GPU metering is off"
+    if place.oversubscribed:
+        text += "; more threads than cores: its times mean nothing"
     if place.verified is False:
         layout = "+".join(map(str, place.blocks))
-        more += f"; placed otherwise than asked, {layout} on {hosts}: kept out of comparisons"
-    gpu = "; no GPU is used, GPU metering is off" if device == "cpu" else ""
-    return f"{ranks} on {hosts}, {threads} each, device {device}{gpu}{more}"
+        text += f"; placed otherwise than asked, {layout} on {hosts}: kept out of comparisons"
+    return text
 
 
 class StepProgress:
-    """Says how far the training is, and tells it to `file`.
+    """Says how far the training is, and tells it to `file`; `heading` gives a line to print before the first.
 
-    Args:
-        spec: how much there is to do.
-        file: None: nobody looks on from outside.
-        heading: gives a line to print before the first.
-        on_terminal: None: as the environment variable DDP_HPC_TERMINAL says.
+    Whether it is `on_terminal` the environment variable DDP_HPC_TERMINAL says, if nobody else does.
     """
 
     def __init__(

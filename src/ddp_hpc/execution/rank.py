@@ -17,34 +17,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ddp_hpc.execution import mpi_environment
-from ddp_hpc.runs.attempt import PLAN, Attempt
+from ddp_hpc.runs.attempt import PLAN, Attempt, CheckpointFolder
 from ddp_hpc.runs.statuses import PEER_FAILURE
 from ddp_hpc.system.deadlines import PEER_S
 from ddp_hpc.system.files import write_json
 from ddp_hpc.system.process import DONE_FD, rank_from_environment, remember
 
 if TYPE_CHECKING:
-    from mpi4py import MPI
-
-    from ddp_hpc.config.spec import RunSpec
-    from ddp_hpc.execution.clock_sync import ClockReading
-    from ddp_hpc.execution.node_meter import Metered, NodeMeter
-    from ddp_hpc.execution.progress_file import StepProgress
-    from ddp_hpc.execution.trace_steps import Tracer
-    from ddp_hpc.training.placement import Placement
+    from ddp_hpc.execution.node_meter import Metered
     from ddp_hpc.training.result import TrainResult
-    from ddp_hpc.training.trainer import Trainer
 
 EXIT_ERROR, EXIT_LAUNCH = 1, 3
 LOST = ("Connection closed by peer", "Connection reset by peer", "remote process exited")  # Gloo's words, and NCCL's
 
 
 def main(arguments: list[str], asked: list[int] | None = None) -> NoReturn:
-    """Be one rank, from the first import to the end of the process.
+    """Be one rank of the attempt whose folder is the argument, from the first import to the end of the process.
 
-    Args:
-        arguments: the folder of the attempt.
-        asked: gets an entry when a signal asks the training to end; None: SIGUSR1 is such a signal.
+    `asked` gets an entry when a signal asks the training to end; None: SIGUSR1 is such a signal.
     """
     attempt = Attempt(Path(arguments[0]))
     rank = Rank(attempt, remember(signal.SIGUSR1) if asked is None else asked)
@@ -52,26 +42,14 @@ def main(arguments: list[str], asked: list[int] | None = None) -> NoReturn:
         rank.run()
     except BaseException as error:  # whatever it is, the other ranks must not wait for this one
         _fail(attempt, error, rank.result)
-    _leave()
+    if os.environ.get(DONE_FD):
+        os.write(int(os.environ[DONE_FD]), b"done")
+    _flush()
+    os._exit(0)  # without waiting for threads that a model or library has left behind
 
 
 class Rank:
-    """One rank, stage by stage. A stage imports what it needs: torch must not be there before the threads are set.
-
-    Args:
-        attempt: what was launched.
-        asked: gets an entry when somebody asks the training to end.
-    """
-
-    launch: dict[str, Any]
-    spec: "RunSpec"
-    comm: "MPI.Intracomm"
-    place: "Placement"
-    clock: "ClockReading | None"  # before the training, where the ranks sit on several hosts
-    meter: "NodeMeter"
-    tracer: "Tracer | None"
-    progress: "StepProgress | None"
-    trainer: "Trainer"
+    """One rank, stage by stage. A stage imports what it needs: torch must not be there before the threads are set."""
 
     def __init__(self, attempt: Attempt, asked: list[int]) -> None:
         self.attempt, self.asked = attempt, asked
@@ -82,17 +60,24 @@ class Rank:
         """Train, and leave the records, or that the training was asked to end."""
         self.join()
         self.check_plan()
-        self.set_threads()
+        # for the libraries that are imported from now on
+        note = mpi_environment.set_threads(os.environ, self.place.threads, self.place.core_set)
+        if note and self.place.rank == 0:
+            print(note, file=sys.stderr)
         self.assemble()
         result = self.trainer.run()
         if self.progress:
             self.progress.close()
         metered = self.meter.stop()
-        if result.interrupted:
-            self.say_interrupted(result)
-        else:
+        if not result.interrupted:
             self.record(result, metered)
-        self.leave()
+        elif self.comm.rank == 0:
+            left = {"steps": result.steps, "saved": result.saved, "signal": next(iter(self.asked), None)}
+            self.attempt.interrupted = left
+        self.comm.Barrier()  # all ranks are through, and the records are written
+        from mpi4py import MPI
+
+        MPI.Finalize()
 
     def join(self) -> None:
         """Read what was launched, and join the other ranks."""
@@ -139,12 +124,6 @@ class Rank:
                 "plan again"
             )
 
-    def set_threads(self) -> None:
-        """Let libraries that are imported from now on use this rank's cores."""
-        note = mpi_environment.set_threads(os.environ, self.place.threads, self.place.core_set)
-        if note and self.place.rank == 0:
-            print(note, file=sys.stderr)
-
     def assemble(self) -> None:
         """Make the trainer, and the meters beside it."""
         with self._timed("import_s"):
@@ -158,27 +137,22 @@ class Rank:
         spec, comm, place, launch = self.spec, self.comm, self.place, self.launch
         self.tracer = Tracer(launch["trace"], spec, comm) if launch.get("trace") else None
         self.clock = None if place.on_one_host else reading(comm)
-        self.meter, self.progress = NodeMeter(comm), None
-        if comm.rank == 0:
-            file = ProgressFile(self.attempt, spec)
-            self.progress = StepProgress(spec, file, heading=lambda: heading(place, self.trainer.result.device))
+        self.meter = NodeMeter(comm)
+        first = lambda: heading(place, self.trainer.result.device)
+        self.progress = None if comm.rank else StepProgress(spec, ProgressFile(self.attempt, spec), first)
+        kept = CheckpointFolder(Path(launch["checkpoint"])) if "checkpoint" in launch else None
+        every_s = launch.get("checkpoint_every_s", 0.0)
         self.trainer = Trainer(
             spec,
             comm,
             place,
             Path(launch["data_dir"]),
-            checkpoints=Checkpoints.of(launch, place.on_one_host, self.startup, self.asked),
+            checkpoints=Checkpoints(kept, launch, every_s, place.on_one_host, self.startup, self.asked),
             report=self.progress,
             meter=self.meter.start,
             tracer=self.tracer,
         )
         self.result = self.trainer.result
-
-    def say_interrupted(self, result: "TrainResult") -> None:
-        """Say that the ranks were asked to end, and have left."""
-        if self.comm.rank == 0:
-            left = {"steps": result.steps, "saved": result.saved, "signal": next(iter(self.asked), None)}
-            self.attempt.interrupted = left
 
     def record(self, result: "TrainResult", metered: "Metered") -> None:
         """Gather what the ranks have measured; rank 0 writes the records."""
@@ -198,26 +172,11 @@ class Rank:
             if result.device == "cuda" and "energy_j" in nulls:
                 print(f"GPU metering: energy_j is null: {nulls['energy_j']}", flush=True)
 
-    def leave(self) -> None:
-        """Leave MPI, when all ranks are through and the records are written."""
-        from mpi4py import MPI
-
-        self.comm.Barrier()
-        MPI.Finalize()
-
     @contextmanager
     def _timed(self, part: str) -> Iterator[None]:
         began = time.perf_counter()
         yield
         self.startup[part] = self.startup.get(part, 0.0) + time.perf_counter() - began
-
-
-def _leave() -> NoReturn:
-    """End the process as done, without waiting for threads that a model or library has left behind."""
-    if os.environ.get(DONE_FD):
-        os.write(int(os.environ[DONE_FD]), b"done")
-    _flush()
-    os._exit(0)
 
 
 def _fail(attempt: Attempt, error: BaseException, result: "TrainResult | None") -> NoReturn:

@@ -93,9 +93,9 @@ def curves(parts: Sequence[RankPart], synchronous: bool = True, overlaps: bool =
     losses = np.stack([part.losses[:shortest] for part in parts], axis=1)
     broken = np.flatnonzero(~np.isfinite(losses[WARM_UP_STEPS:]).all(axis=1))
     last = WARM_UP_STEPS + int(broken[0]) + 1 if len(broken) else len(losses)
-    names = ("phases_s", "parts_s", "overlapped_s", "arrived_ns", "fused")
     phases_s, parts_s, overlapped_s, arrived_ns, fused = (
-        np.stack([getattr(part.timings, name)[:last] for part in parts], axis=1) for name in names
+        np.stack([getattr(part.timings, name)[:last] for part in parts], axis=1)
+        for name in ("phases_s", "parts_s", "overlapped_s", "arrived_ns", "fused")
     )
     fused = np.asarray(fused.any(axis=1))
     if parts[0].common_clock and synchronous and not (fused.any() and len(parts) > 1):

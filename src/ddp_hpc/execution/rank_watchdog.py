@@ -56,7 +56,10 @@ def main(attempt: Attempt) -> NoReturn:
     code = os.waitstatus_to_exitcode(status)
     if not done:
         early = -code in _CRASHES and not attempt.process_file(rank_from_environment()).exists()
-        why = _how(code) + " before MPI was up" * early + _FULL * (code == -signal.SIGBUS)
+        why = f"ended with exit code {code} {'and no word of why' if code else 'before the training was done'}"
+        if code < 0:
+            why = f"killed by {signal.Signals(-code).name}"
+        why += " before MPI was up" * early + _FULL * (code == -signal.SIGBUS)
         _report(attempt, None, why, "launch_failed" if early else "crashed")
     sys.exit(code if code > 0 else 128 - code if code < 0 else 0 if done else BROKEN)
 
@@ -85,12 +88,6 @@ def _end_soon(child: int, attempt: Attempt, parent: int) -> None:
 def _end(child: int, number: int) -> NoReturn:
     os.kill(child, signal.SIGKILL)
     os._exit(128 + number)
-
-
-def _how(code: int) -> str:
-    if code < 0:
-        return f"killed by {signal.Signals(-code).name}"
-    return f"ended with exit code {code} {'and no word of why' if code else 'before the training was done'}"
 
 
 def _report(attempt: Attempt, error: str | None, message: str, status: str = "crashed") -> None:

@@ -11,10 +11,12 @@ from ddp_hpc.config.spec import RunSpec
 from ddp_hpc.execution.rank_series import EXCHANGE, RankCurves, RankPart, reason_of
 from ddp_hpc.profiling import contention
 from ddp_hpc.profiling.phase_names import PARTS, PHASES
+from ddp_hpc.runs.schema import EVALUATIONS
 from ddp_hpc.training.lr_schedule import scaled_learning_rate
 from ddp_hpc.training.result import WARM_UP_STEPS, TrainResult, since_launch_s
 
 EXCHANGE_METRICS = ("staleness", "staleness_max")  # columns of the run record that an exchange may fill
+OF_RESULT = ("parameters", "compile_s", "warm_up_s", "evaluation_s", "checkpoint_s", "resumes", "lost_s")
 
 
 def step_columns(curve: RankCurves) -> dict[str, Any]:
@@ -52,40 +54,53 @@ def step_columns(curve: RankCurves) -> dict[str, Any]:
 def evaluation_columns(spec: RunSpec, result: TrainResult, curve: RankCurves) -> dict[str, Any]:
     """Return the columns of the evaluations record, those after the first broken step left out."""
     t_s = curve.t_s
-    kept = [evaluation for evaluation in result.evaluations if evaluation[0] <= len(t_s)]
-    return {
-        "step": [step for step, _, _ in kept],
-        "t_s": [t_s[step - 1] for step, _, _ in kept],
-        "samples_seen": [step * spec.global_batch_size for step, _, _ in kept],
-        "metric": [metric for _, metric, _ in kept],
-        "loss": [loss for _, _, loss in kept],
-    }
+    rows = [  # in the order of the columns
+        (step, t_s[step - 1], step * spec.global_batch_size, metric, loss)
+        for step, metric, loss in result.evaluations
+        if step <= len(t_s)
+    ]
+    return {name: [row[at] for row in rows] for at, name in enumerate(EVALUATIONS.names)}
 
 
 def run_columns(
     launch: dict[str, Any], spec: RunSpec, result: TrainResult, parts: Sequence[RankPart], curve: RankCurves
 ) -> dict[str, Any]:
     """Return the one row of the run record."""
+    place = parts[0].placement
     return {
         **{name: launch[name] for name in ("run", "spec_hash", "code_hash")},
         **spec.columns(),
         "status": "diverged" if result.diverged else "ok",
         "reason": reason_of(curve) if result.diverged else None,
-        "parameters": result.parameters,
         "learning_rate_scaled": scaled_learning_rate(spec),
         "ended_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        **_work(spec, result, parts, curve),
-        **_times(launch, result, parts),
+        **_trained(spec, result, parts, curve),
+        # the seconds around the steps, and the resumes that some of them go to
+        "wall_s": result.passed_s(launch, result.ended_ns),
+        "startup_s": since_launch_s(launch, result.time_zero_ns) if result.startup_s is None else result.startup_s,
+        "import_s": max(part.startup["import_s"] for part in parts),
+        **{name: getattr(result, name) for name in OF_RESULT},
         **_phases(curve),
         **exchange_metrics(parts),
-        **_losses(result, curve),
-        **_machine(result, parts),
+        # what the ranks ran on, and how much of it was theirs
+        "peak_memory_bytes": max(part.peak_memory_bytes for part in parts),
+        "device_used": result.device,
+        "threads_used": place.threads,
+        "cores": place.cores,
+        "hosts": place.hosts,
+        "core_wait_share": contention.wait_share(part.crowding for part in parts),
+        "others_core_share": contention.others_share(
+            (part.placement.host, part.placement.core_set, part.crowding) for part in parts
+        ),
+        "oversubscribed": place.oversubscribed,
+        "placement_verified": place.verified,
     }
 
 
-def _work(spec: RunSpec, result: TrainResult, parts: Sequence[RankPart], curve: RankCurves) -> dict[str, Any]:
-    """Return how much was trained, and how fast."""
-    steps, train_s = len(curve.losses), float(curve.t_s[-1])
+def _trained(spec: RunSpec, result: TrainResult, parts: Sequence[RankPart], curve: RankCurves) -> dict[str, Any]:
+    """Return how much was trained, how fast, and what became of the loss and of the test set's metric."""
+    losses, t_s = curve.losses, curve.t_s
+    steps, finite = len(losses), losses[np.isfinite(losses)]
     synchronous = catalog.constants("exchange", spec.exchange.name)["SYNCHRONOUS"]
     samples_seen = steps * spec.global_batch_size
     if not synchronous and not result.diverged:  # a budget in seconds: the ranks took different numbers of steps
@@ -95,24 +110,16 @@ def _work(spec: RunSpec, result: TrainResult, parts: Sequence[RankPart], curve: 
         "samples_seen": samples_seen,
         "steps": steps,
         "warm_up_steps": WARM_UP_STEPS,
-        "train_s": train_s,
-        "samples_per_s": samples_seen / train_s,
-        "step_s": np.median(np.diff(curve.t_s, prepend=0)) if synchronous else None,
-    }
-
-
-def _times(launch: dict[str, Any], result: TrainResult, parts: Sequence[RankPart]) -> dict[str, Any]:
-    """Return the seconds around the steps, and the resumes that some of them go to."""
-    return {
-        "wall_s": result.passed_s(launch, result.ended_ns),
-        "startup_s": since_launch_s(launch, result.time_zero_ns) if result.startup_s is None else result.startup_s,
-        "import_s": max(part.startup["import_s"] for part in parts),
-        "compile_s": result.compile_s,
-        "warm_up_s": result.warm_up_s,
-        "evaluation_s": result.evaluation_s,
-        "checkpoint_s": result.checkpoint_s,
-        "resumes": result.resumes,
-        "lost_s": result.lost_s,
+        "train_s": float(t_s[-1]),
+        "samples_per_s": samples_seen / float(t_s[-1]),
+        "step_s": np.median(np.diff(t_s, prepend=0)) if synchronous else None,
+        "first_loss": losses[0],
+        "min_loss": finite.min() if len(finite) else None,
+        "final_loss": losses[-1],
+        # one point encloses no area; a zero would win every comparison
+        "loss_area_loss_s": None if result.diverged or steps < 2 else np.trapezoid(losses, t_s),
+        "test_metric": None if result.diverged else result.evaluations[-1][1],
+        "test_metric_name": result.metric_name,
     }
 
 
@@ -129,39 +136,6 @@ def _phases(curve: RankCurves) -> dict[str, Any]:
     if curve.parts_s.any():
         row |= dict(zip(PARTS, np.median(curve.parts_s[steps, 0], axis=0), strict=True))
     return row
-
-
-def _losses(result: TrainResult, curve: RankCurves) -> dict[str, Any]:
-    """Return what became of the loss, and of the test set's metric."""
-    losses = curve.losses
-    finite = losses[np.isfinite(losses)]
-    return {
-        "first_loss": losses[0],
-        "min_loss": finite.min() if len(finite) else None,
-        "final_loss": losses[-1],
-        # one point encloses no area; a zero would win every comparison
-        "loss_area_loss_s": None if result.diverged or len(losses) < 2 else np.trapezoid(losses, curve.t_s),
-        "test_metric": None if result.diverged else result.evaluations[-1][1],
-        "test_metric_name": result.metric_name,
-    }
-
-
-def _machine(result: TrainResult, parts: Sequence[RankPart]) -> dict[str, Any]:
-    """Return what the ranks ran on, and how much of it was theirs."""
-    place = parts[0].placement
-    return {
-        "peak_memory_bytes": max(part.peak_memory_bytes for part in parts),
-        "device_used": result.device,
-        "threads_used": place.threads,
-        "cores": place.cores,
-        "hosts": place.hosts,
-        "core_wait_share": contention.wait_share(part.crowding for part in parts),
-        "others_core_share": contention.others_share(
-            (part.placement.host, part.placement.core_set, part.crowding) for part in parts
-        ),
-        "oversubscribed": place.oversubscribed,
-        "placement_verified": place.verified,
-    }
 
 
 def exchange_metrics(parts: Sequence[RankPart]) -> dict[str, float | None]:

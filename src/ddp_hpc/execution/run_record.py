@@ -31,19 +31,13 @@ def gather(
     metered: Metered | None = None,
     clock: ClockReading | None = None,
 ) -> list[RankPart]:
-    """Return the parts of all ranks on rank 0, an empty list on the others. All ranks must call.
+    """Return the parts of all ranks on rank 0, an empty list on the others. All ranks must call, each with its own.
 
-    Args:
-        result: of this rank.
-        placement: of this rank.
-        startup: seconds by part.
-        comm: the ranks.
-        metered: what this rank's meter has sampled.
-        clock: how far this rank's clock was ahead before the training, where the ranks sit on several hosts.
+    Where the ranks sit on several hosts, `clock` is how far this rank's was ahead before the training.
     """
     history, device = result.history(), torch.device(result.device)
     timings, clock_error_s = history.timings, None
-    if clock is not None:
+    if clock:
         now = reading(comm)
         timings = replace(timings, arrived_ns=on_first_clock(timings.arrived_ns, clock, now))
         clock_error_s = max(clock.error_ns, now.error_ns) / 1e9
@@ -72,37 +66,27 @@ def write(
 ) -> dict[str, str]:
     """Write the records of an attempt, and last its summary, which says that all is there. Rank 0 alone does this.
 
-    Args:
-        attempt: where to.
-        launch: what was launched.
-        spec: what was trained.
-        result: rank 0's.
-        parts: by rank.
-        mpi_library: what MPI says of itself.
-
-    Returns:
-        Why columns that meters fill are null.
+    `launch` is what was launched, `result` rank 0's, and `mpi_library` what MPI says of itself. Return why columns that
+    meters fill are null.
     """
     flags = catalog.constants("exchange", spec.exchange.name)
     curve = curves(parts, flags["SYNCHRONOUS"], flags["OVERLAPS"])
     run = run_columns(launch, spec, result, parts, curve)
     consumed, samples, not_metered, bugs = _metered(parts, spec, run, result.resumes)
     run |= consumed
+    about = {"null_columns": not_metered | null_reasons(parts, run), "train_samples": result.train_samples}
     metadata = {
-        "provenance": provenance_of(launch, parts, run, mpi_library)
-        | {"null_columns": not_metered | null_reasons(parts, run), "train_samples": result.train_samples}
-        | ({"bugs": bugs} if bugs else {}),
+        "provenance": provenance_of(launch, parts, run, mpi_library) | about | ({"bugs": bugs} if bugs else {}),
         "run": launch["run"],
         "spec": spec.canonical,
         "files": identity.fingerprints(spec),
     }
-    kept = ("status", "reason", "steps", "train_s", "startup_s", "wall_s", "resumes", "lost_s")
-    summary = {name: run[name] for name in kept}
     records.write("evaluations", evaluation_columns(spec, result, curve), attempt.record("evaluations"), metadata)
     records.write("steps", step_columns(curve), attempt.record("steps"), metadata)
     records.write("gpu", samples, attempt.record("gpu"), metadata)
     records.write("run", {name: [value] for name, value in run.items()}, attempt.record(), metadata)
-    attempt.summary = summary
+    kept = ("status", "reason", "steps", "train_s", "startup_s", "wall_s", "resumes", "lost_s")
+    attempt.summary = {name: run[name] for name in kept}
     return not_metered
 
 
@@ -145,12 +129,11 @@ def provenance_of(
     launch: dict[str, Any], parts: Sequence[RankPart], run: dict[str, Any], mpi_library: str
 ) -> dict[str, Any]:
     """Return on what the run was made."""
-    if run["device_used"] == "cuda":
-        said = catalog.constants("exchange", run["exchange"]).get("GRADIENT_PATH", "through pinned host memory")
-        direct = launch.get("cuda_aware_mpi")
-        gradient_path = "device memory, by MPI, tried before the start" if direct else said
-    else:
+    gradient_path = catalog.constants("exchange", run["exchange"]).get("GRADIENT_PATH", "through pinned host memory")
+    if run["device_used"] != "cuda":
         gradient_path = "host memory"
+    elif launch.get("cuda_aware_mpi"):
+        gradient_path = "device memory, by MPI, tried before the start"
     return {
         "software": provenance.software(mpi_library),
         "source": provenance.source(),

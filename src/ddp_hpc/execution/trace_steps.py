@@ -15,19 +15,14 @@ from mpi4py import MPI
 
 from ddp_hpc.config.errors import LaunchError
 from ddp_hpc.config.spec import RunSpec
-from ddp_hpc.execution.clock_sync import clock_offset
+from ddp_hpc.execution.clock_sync import ClockReading, reading
 from ddp_hpc.runs.attempt import Attempt
 from ddp_hpc.training.components import Components
 from ddp_hpc.training.placement import Placement
 
 
 class Tracer:
-    """Traces the steps `first` to `last` on all ranks.
-
-    Args:
-        steps: the first and the last, counted from 1.
-        spec: of the run.
-        comm: all ranks make one.
+    """Traces the first to the last of `steps`, counted from 1, on all ranks; each must make one.
 
     Raises:
         LaunchError: there are no such steps, or the ranks take their steps each by itself.
@@ -39,14 +34,14 @@ class Tracer:
             raise LaunchError(f"trace: {reason}; expected: steps that the run has, of a synchronous exchange")
         self._comm = comm
         self._events: list[dict[str, Any]] = []
-        self._offset_ns = self._error_ns = self._zero_ns = 0.0
+        self._clock, self._zero_ns = ClockReading(0, 0.0, 0.0), 0
 
     def trace(self, components: Components, take_step: Callable[[int], object]) -> float:
         """Take the steps under the profiler, put everything back, and return how many seconds it took."""
         from ddp_hpc.profiling import trace  # brings torch's profiler
 
         began, before = time.perf_counter(), components.snapshot()
-        self._offset_ns, self._error_ns = clock_offset(self._comm)
+        self._clock = reading(self._comm)
         self._comm.Barrier()  # no rank moves weights that it may share with one that still copies them
 
         def put_back() -> None:
@@ -69,23 +64,30 @@ class Tracer:
         If the run ended before the steps were reached, or went on from a later one, nothing is written.
         """
         from ddp_hpc.profiling import trace
+        from ddp_hpc.runs import records
+        from ddp_hpc.runs.schema import TRACE
 
         if not self._events:
             if place.rank == 0:
                 print(f"trace: step {self.first} was not taken in this attempt, nothing is traced", flush=True)
             return
         zero_ns = self._comm.bcast(self._zero_ns)
-        events = trace.on_one_axis(self._events, place.rank, place.host, self._offset_ns, zero_ns)
+        offset_ns, error_ns = self._clock.offset_ns, self._clock.error_ns
+        events = trace.on_one_axis(self._events, place.rank, place.host, offset_ns, zero_ns)
         attempt.trace_file(place.rank).parent.mkdir(parents=True, exist_ok=True)
-        offset = {"offset_ns": self._offset_ns, "error_ns": self._error_ns}
-        facts = {"rank": place.rank, "world_size": place.world_size, "backend": "ddp-hpc", "clock": offset}
+        clock = {"offset_ns": offset_ns, "error_ns": error_ns}
+        facts = {"rank": place.rank, "world_size": place.world_size, "backend": "ddp-hpc", "clock": clock}
         _write(attempt.trace_file(place.rank), events, {"distributedInfo": facts})
-        rows = [row | {"rank": place.rank} | offset for row in trace.summary(events)]
-        gathered = self._comm.gather((events, rows))
-        if gathered is not None:
-            merged = [event for events, _ in gathered for event in events]
-            _write(attempt.trace_file(None), merged, {})
-            _write_record([row for _, rows in gathered for row in rows], attempt.record("trace"))
+        own = {"rank": place.rank, "clock_offset_s": offset_ns / 1e9, "clock_error_s": error_ns / 1e9}
+        gathered = self._comm.gather((events, [row | own for row in trace.summary(events)]))
+        if gathered is None:
+            return
+        _write(attempt.trace_file(None), [event for events, _ in gathered for event in events], {})
+        rows = [row for _, rows in gathered for row in rows]
+        for row in rows:
+            if place.world_size > 1 and not row["exchange_s"]:  # nothing recognised, which is not: nothing exposed
+                row["exchange_s"] = row["exposed_s"] = None
+        records.write("trace", {name: [row[name] for row in rows] for name in TRACE.names}, attempt.record("trace"))
 
 
 def _write(file: Path, events: list[dict[str, Any]], facts: dict[str, Any]) -> None:
@@ -93,15 +95,3 @@ def _write(file: Path, events: list[dict[str, Any]], facts: dict[str, Any]) -> N
     content = {"displayTimeUnit": "ms", "traceEvents": events} | facts
     with gzip.open(file, "wt", encoding="utf-8", compresslevel=5) as opened:
         json.dump(content, opened)
-
-
-def _write_record(rows: list[dict[str, Any]], file: Path) -> None:
-    from ddp_hpc.runs import records
-    from ddp_hpc.runs.schema import TRACE
-
-    several = len({row["rank"] for row in rows}) > 1
-    for row in rows:
-        row["clock_offset_s"], row["clock_error_s"] = row.pop("offset_ns") / 1e9, row.pop("error_ns") / 1e9
-        if several and not row["exchange_s"]:  # nothing was recognised, which is not the same as nothing exposed
-            row["exchange_s"] = row["exposed_s"] = None
-    records.write("trace", {name: [row[name] for row in rows] for name in TRACE.names}, file)

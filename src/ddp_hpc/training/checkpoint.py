@@ -11,8 +11,9 @@ import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Any
 
 import torch
 from mpi4py import MPI
@@ -22,19 +23,11 @@ from ddp_hpc.runs.attempt import MANIFEST, CheckpointFolder
 from ddp_hpc.training.components import Components
 from ddp_hpc.training.result import History, TrainResult
 
-FORMAT = 1
+FORMAT = 2
 _PIECE_BYTES = 1 << 22
-_KEPT = (
-    "evaluations",
-    "compile_s",
-    "warm_up_s",
-    "startup_s",
-    "trained_s",
-    "evaluation_s",
-    "traced_s",
-    "checkpoint_s",
-    "resumes",
-    "lost_s",
+_KEPT = (  # of the result
+    *("evaluations", "compile_s", "warm_up_s", "startup_s", "trained_s"),
+    *("evaluation_s", "traced_s", "checkpoint_s", "resumes", "lost_s"),
 )
 
 
@@ -50,21 +43,8 @@ class Checkpoints:
     # Seconds by part that the start of this attempt took; what a checkpoint holds replaces it.
     startup: dict[str, float] = field(default_factory=dict)
     asked: Sequence[int] = ()  # gets an entry when somebody asks the training to end
-    say: Callable[[str], object] = print  # told, on rank 0, what the user must know
+    say: Callable[[str], object] = partial(print, flush=True)  # told, on rank 0, what the user must know
     _next_at: float = math.inf  # of the monotonic clock
-
-    @classmethod
-    def of(cls, launch: Mapping[str, Any], one_host: bool, startup: dict[str, float], asked: list[int]) -> Self:
-        """Return the checkpoints that a launch asks for; none, if it names no folder."""
-        return cls(
-            folder=CheckpointFolder(Path(launch["checkpoint"])) if "checkpoint" in launch else None,
-            launch=launch,
-            every_s=launch.get("checkpoint_every_s", 0.0),
-            one_host=one_host,
-            startup=startup,
-            asked=asked,
-            say=lambda text: print(text, flush=True),
-        )
 
     def wait(self) -> None:
         """Count the seconds to the next checkpoint from here."""
@@ -87,9 +67,8 @@ class Checkpoints:
         problem, file = _write(part, lambda: self._content(step, components, result))
         answers = comm.gather((problem, file))
         if answers is not None:
-            problem = next((f"rank {rank}: {text}" for rank, (text, _) in enumerate(answers) if text), None)
-            if problem is None:
-                problem = self._publish(step, [file for _, file in answers])
+            problems = (f"rank {rank}: {text}" for rank, (text, _) in enumerate(answers) if text)
+            problem = next(problems, None) or self._publish(step, [file for _, file in answers])
             if problem:
                 self.folder.remove_parts(step)
                 self.say(f"no checkpoint of step {step}, training does not need it: {problem}")
@@ -133,10 +112,8 @@ class Checkpoints:
         """
         if self.folder is None:
             return 0
-        manifest: dict[str, Any] | None = None
-        if comm.rank == 0 and (self.folder.path / MANIFEST).exists():
-            manifest = self.folder.manifest
-        manifest = comm.bcast(manifest)
+        there = comm.rank == 0 and (self.folder.path / MANIFEST).exists()
+        manifest = comm.bcast(self.folder.manifest if there else None)
         if manifest is None:
             return 0
         problem, content, snapshot = self._stranger(manifest), {}, components.snapshot()
@@ -159,13 +136,9 @@ class Checkpoints:
 
     def _stranger(self, manifest: dict[str, Any]) -> str | None:
         """Return what in a manifest does not belong to this run."""
-        different = [
-            f"its {name} is {manifest.get(name)}, not {value}"
-            for name, value in self._owner().items()
-            if manifest.get(name) != value
-        ]
-        if different:
-            return different[0]
+        for name, value in self._owner().items():
+            if manifest.get(name) != value:
+                return f"its {name} is {manifest.get(name)}, not {value}"
         complete = isinstance(manifest.get("step"), int) and len(manifest.get("files", ())) == self.launch["world_size"]
         return None if complete else f"{MANIFEST} is not whole"
 
@@ -220,18 +193,12 @@ def _write(file: Path, content: Callable[[], dict[str, Any]]) -> tuple[str | Non
 
 
 def _read(file: Path, expected: Mapping[str, int]) -> dict[str, Any]:
-    """Return one rank's part.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it is not what was written.
-    """
+    """Return one rank's part; an OSError or a ValueError says that it cannot be read, or is not what was written."""
     length, checksum = 0, 0
     with open(file, "rb") as opened:
         while piece := opened.read(_PIECE_BYTES):
             length, checksum = length + len(piece), zlib.crc32(piece, checksum)
-    found = {"bytes": length, "crc32": checksum}
-    if found != expected:
+    if (found := {"bytes": length, "crc32": checksum}) != expected:
         raise ValueError(f"{file.name} is {found}, {expected} was written: it is broken, or of another checkpoint")
     content: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
     return content

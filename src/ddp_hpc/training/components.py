@@ -19,8 +19,10 @@ from ddp_hpc.exchange._protocol import Exchange, Stateful
 from ddp_hpc.models._replica import Replica
 from ddp_hpc.profiling.timers import Clock, TimerProxy
 from ddp_hpc.profiling.timers import make as make_clock
-from ddp_hpc.training import optimizers, precision, sampler
+from ddp_hpc.training import precision, sampler
 from ddp_hpc.training.loader import Batches, Resident, Staged
+from ddp_hpc.training.lr_schedule import learning_rate_rule
+from ddp_hpc.training.optimizers import Maker, StatefulOptimizer
 from ddp_hpc.training.snapshot import Snapshot
 
 Compute = Callable[[Tensor, Tensor], Tensor]  # from inputs and targets to the mean loss over the samples
@@ -40,7 +42,7 @@ class Components:
     clock: Clock
     timers: TimerProxy  # what a step tells: the clock, but while it is traced, captured or compiled
     exchange: Exchange
-    optimizers: list[optimizers.StatefulOptimizer]
+    optimizers: list[StatefulOptimizer]
     synchronous: bool  # all ranks take their steps together
     last_of_backward: str  # the phase in which the backward pass ends
     compiled: Compute | None = None  # what `compute` does, in fused kernels
@@ -71,7 +73,9 @@ def assemble(spec: RunSpec, comm: MPI.Intracomm, data_dir: Path, device: torch.d
     _seed(spec.seed)  # a dataset may draw its samples
     loaded = data_file.build(data_dir / spec.dataset.name, **spec.dataset.options)
     place = torch.device("cpu") if spec.data_placement == "host" else device
-    dataset = _on_device(loaded, place, getattr(torch, spec.dtype))
+    dtype = getattr(torch, spec.dtype)
+    train, test = (_moved(part, place, dtype) for part in (loaded.train, loaded.test))
+    dataset = replace(loaded, train=train, test=test)
     arithmetic = precision.choose(spec.precision, device)
     task = loaded.task or TASKS[data_file.TASK]
 
@@ -81,11 +85,11 @@ def assemble(spec: RunSpec, comm: MPI.Intracomm, data_dir: Path, device: torch.d
     _seed(own_seed + (1 << 19) if different_starts else spec.seed)
     model_file = import_module(f"ddp_hpc.models.{spec.model.name}")
     model = model_file.build(dataset.shape, data_file.OUTPUTS, **spec.model.options)
-    replica = Replica(model, device, getattr(torch, spec.dtype))
+    replica = Replica(model, device, dtype)
     broadcast([*([] if different_starts else [replica.weights]), *replica.frozen(), *replica.buffers()], comm)
     _seed(own_seed)
 
-    make_optimizer = optimizers.maker(spec)
+    make_optimizer = Maker(spec.optimizer, learning_rate_rule(spec), spec.momentum, spec.weight_decay)
     clock = make_clock(device)
     timers = TimerProxy(clock)
     numbers = sampler.make_batches(spec, comm.rank, len(dataset.train), place)
@@ -117,12 +121,9 @@ def _seed(number: int) -> None:
     np.random.seed(number % 2**32)  # noqa: NPY002  (a model may draw from it)
 
 
-def _on_device(dataset: Dataset, device: torch.device, dtype: torch.dtype) -> Dataset:
-    def move(tensor: Tensor) -> Tensor:
-        return tensor.to(device, dtype if tensor.is_floating_point() else tensor.dtype)
-
-    train, test = (Samples(move(part.inputs), move(part.targets)) for part in (dataset.train, dataset.test))
-    return replace(dataset, train=train, test=test)
+def _moved(samples: Samples, device: torch.device, dtype: torch.dtype) -> Samples:
+    parts = (samples.inputs, samples.targets)
+    return Samples(*(part.to(device, dtype if part.is_floating_point() else part.dtype) for part in parts))
 
 
 def broadcast(tensors: Iterable[Tensor], comm: MPI.Intracomm) -> None:

@@ -93,14 +93,10 @@ class _PhaseRecorder(Timers):
 
 
 class Captured:
-    """A training step from graphs.
+    """A training step from graphs; its `work` goes from the batch to gradients and loss or, if `whole`, to new weights.
 
-    Args:
-        components: after the warmup; what a step changes is to be restored after this. Batches, weights, gradients and
-            the optimisers' state stay where they are from now on.
-        recorder: records.
-        work: from the batch to gradients and loss; if `whole`, to the next weights.
-        whole: whether the exchange is recorded too.
+    Made after the warmup; what a step changes is to be restored after that. Batches, weights, gradients and the
+    optimisers' state stay where they are from now on.
 
     Raises:
         RuntimeError: something in the step cannot be captured.
@@ -114,7 +110,7 @@ class Captured:
         try:
             if whole:
                 for optimizer in components.optimizers:
-                    optimizer.rate.to_device()
+                    optimizer.rate_to_device()
                 self._whole, self._whole_loss = self._record(recorder, work, Timers())  # nothing happens now
                 recorder.separate()
             phases = _PhaseRecorder(recorder)
@@ -124,7 +120,12 @@ class Captured:
         except RuntimeError as error:
             raise RuntimeError(f"{error}\nthis step cannot be captured in a CUDA graph: set `capture: off`") from error
         self._pieces = [*phases.pieces, *([(rest, "rest_s", None)] if rest else [])]
-        _check_buffers(components, places)
+        moved = [name for name, place in _places_of_buffers(components).items() if places.get(name) != place]
+        if moved:
+            raise RuntimeError(
+                f"the model puts a new tensor in the place of its buffer {', '.join(moved)} in each step, which a "
+                "captured step does once: change it in place, e.g. with copy_, or set `capture: off`"
+            )
 
     def _record(self, recorder: CudaGraphs, work: Work, listener: Timers) -> tuple[Replay | None, Tensor]:
         with self._components.timers.redirected(listener):
@@ -143,7 +144,7 @@ class Captured:
         components.batches.load(number)
         if self._whole:
             for optimizer in components.optimizers:
-                optimizer.rate.advance()
+                optimizer.advance()
         if self._whole and not sampled:
             self._whole()
             self._clock.fused()
@@ -160,12 +161,3 @@ class Captured:
 
 def _places_of_buffers(components: Components) -> dict[str, int]:
     return {name: buffer.data_ptr() for name, buffer in components.replica.model.named_buffers()}
-
-
-def _check_buffers(components: Components, places: dict[str, int]) -> None:
-    moved = [name for name, place in _places_of_buffers(components).items() if places.get(name) != place]
-    if moved:
-        raise RuntimeError(
-            f"the model puts a new tensor in the place of its buffer {', '.join(moved)} in each step, which a captured "
-            "step does once: change it in place, e.g. with copy_, or set `capture: off`"
-        )

@@ -1,7 +1,6 @@
 """This rank's batches, on its device when a step needs them: from a dataset that lies there, or from host memory."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -14,13 +13,7 @@ Numbers = Callable[[int], Tensor]  # of the step, counted from 0: the numbers of
 
 
 class Resident:
-    """Batches gathered on the device where the dataset lies, and on a CPU, where all memory is the device's.
-
-    Args:
-        samples: on the device.
-        numbers: on the device.
-        timers: is told of `data_s`.
-    """
+    """Batches gathered on the device where samples and numbers lie, and on a CPU, where all memory is the device's."""
 
     def __init__(self, samples: Samples, numbers: Numbers, timers: Timers) -> None:
         self._samples, self._numbers, self._timers = samples, numbers, timers
@@ -53,42 +46,32 @@ class Resident:
         self._chosen, self._fixed = self._chosen.clone(), True
 
 
-@dataclass
 class _Slot:
     """One batch on its way: where it is gathered and copied to, and what has to be waited for."""
 
-    inputs: Pinned
-    targets: Pinned
-    copied: torch.cuda.Event = field(default_factory=lambda: torch.cuda.Event())  # type: ignore[no-untyped-call]
-    used: torch.cuda.Event = field(default_factory=lambda: torch.cuda.Event())  # type: ignore[no-untyped-call]
-    step: int = -1
-
-    def __post_init__(self) -> None:
+    def __init__(self, samples: Samples, batch_size: int, device: torch.device) -> None:
+        self.inputs, self.targets = (
+            Pinned(torch.empty((batch_size, *part.shape[1:]), dtype=part.dtype, device=device))
+            for part in (samples.inputs, samples.targets)
+        )
         self.batch = Samples(self.inputs.tensor, self.targets.tensor)
+        self.copied, self.used = torch.cuda.Event(), torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self.step = -1
 
 
 class Staged:
     """Batches gathered in host memory and copied to a GPU beside the step before.
 
     Two buffers take turns. The dataset itself is not pinned: only the copy needs that, and pinned memory is scarce.
-    `h2d_s` is what a step waits for its copy; the copy itself is longer, and hidden.
-
-    Args:
-        samples: in host memory.
-        numbers: in host memory.
-        batch_size: samples per step.
-        device: a GPU.
-        timers: is told of `h2d_s` and `data_s`.
+    Samples and numbers lie in host memory. `h2d_s` is what a step waits for its copy; the copy itself is longer, and
+    hidden.
     """
 
     def __init__(
         self, samples: Samples, numbers: Numbers, batch_size: int, device: torch.device, timers: Timers
     ) -> None:
-        def room(part: Tensor) -> Pinned:
-            return Pinned(torch.empty((batch_size, *part.shape[1:]), dtype=part.dtype, device=device))
-
         self._samples, self._numbers, self._timers, self._device = samples, numbers, timers, device
-        self._slots = [_Slot(room(samples.inputs), room(samples.targets)) for _ in range(2)]
+        self._slots = [_Slot(samples, batch_size, device) for _ in range(2)]
         self._copying = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._now = self._slots[0]
         self._fixed: Samples | None = None

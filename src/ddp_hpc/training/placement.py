@@ -43,11 +43,7 @@ class Placement:
 def survey(spec: RunSpec, comm: MPI.Intracomm, asked: Mapping[str, Any] | None = None) -> Placement:
     """Return where this rank sits. All ranks must call. Imports no torch, so that OMP_NUM_THREADS can follow from it.
 
-    Args:
-        spec: the run's.
-        comm: all its ranks.
-        asked: what the cluster was asked for, as `resources.Request`: nodes, ranks_per_node, cores_per_rank; None: no
-            cluster was asked.
+    The cluster was `asked` for nodes, ranks_per_node and cores_per_rank, as `resources.Request` has it; None: for none.
 
     Raises:
         LaunchError: MPI started another number of ranks than the spec has, or on another number of nodes than asked.
@@ -93,11 +89,7 @@ def survey(spec: RunSpec, comm: MPI.Intracomm, asked: Mapping[str, Any] | None =
 def _verified(spec: RunSpec, hosts: int, blocks: tuple[int, ...], full: int | None) -> bool | None:
     """Return whether ranks sit as `placement` asks: consecutive ones together, and as many on each node.
 
-    Args:
-        spec: the run's.
-        hosts: nodes in use.
-        blocks: as in `Placement`.
-        full: ranks that fill a node; None: unknown, so that only ranks on one node are known to be packed.
+    `full` ranks fill a node; None: unknown, so that only ranks on one node are known to be packed.
     """
     if spec.placement is None:
         return None
@@ -139,20 +131,24 @@ def check_exchange(spec: RunSpec, placement: Placement, device: "torch.device") 
         LaunchError: naming the exchanges that can.
     """
     name = spec.exchange.name
-    flags = {other: catalog.constants("exchange", other) for other in catalog.names("exchange")}
-    if flags[name].get("ONE_NODE") and placement.hosts > 1:
-        able = [other for other in flags if not flags[other].get("ONE_NODE") and "MAX_WORLD_SIZE" not in flags[other]]
+    if catalog.constants("exchange", name).get("ONE_NODE") and placement.hosts > 1:
+        able = _exchanges_without("ONE_NODE", "MAX_WORLD_SIZE")
         raise LaunchError(
             f"exchange {name!r} works within one node, its ranks share memory; the {placement.world_size} ranks sit on "
             f"{placement.hosts} hosts: start them on one, or take one of {', '.join(able)}"
         )
     devices = catalog.devices(name, spec.exchange.options)
     if device.type not in devices:
-        able = [other for other in flags if device.type in catalog.devices(other)]
+        able = [other for other in _exchanges_without() if device.type in catalog.devices(other)]
         raise LaunchError(
             f"exchange {str(spec.exchange)!r} works on {' and '.join(devices)}, and this run is on {device.type}: "
             f"expected here: {', '.join(able)}"
         )
+
+
+def _exchanges_without(*flags: str) -> list[str]:
+    constants = {name: catalog.constants("exchange", name) for name in catalog.names("exchange")}
+    return [name for name, found in constants.items() if not any(found.get(flag) for flag in flags)]
 
 
 def _check_gpus(places: list[tuple[str, str | None]], spec: RunSpec) -> None:
@@ -167,10 +163,7 @@ def _check_gpus(places: list[tuple[str, str | None]], spec: RunSpec) -> None:
         )
     owner: dict[tuple[str, str], int] = {}
     for rank, (host, gpu) in enumerate(places):
-        if gpu is None:
-            continue
-        first = owner.setdefault((host, gpu), rank)
-        if first == rank:
+        if gpu is None or (first := owner.setdefault((host, gpu), rank)) == rank:
             continue
         shared = f"ranks {first} and {rank} share GPU {gpu} on {host}"
         if not spec.share_gpu:
@@ -178,13 +171,9 @@ def _check_gpus(places: list[tuple[str, str | None]], spec: RunSpec) -> None:
                 f"{shared}: each rank needs a GPU of its own; start fewer ranks per node, make all GPUs of the node "
                 "visible to its ranks, or allow it with `share_gpu: true`"
             )
-        flags = {name: catalog.constants("exchange", name) for name in catalog.names("exchange")}
-        if flags[spec.exchange.name].get("ONE_GPU_EACH"):
-            able = [
-                name
-                for name in flags
-                if "cuda" in catalog.devices(name) and not {"ONE_GPU_EACH", "MAX_WORLD_SIZE"} & flags[name].keys()
-            ]
+        if catalog.constants("exchange", spec.exchange.name).get("ONE_GPU_EACH"):
+            others = _exchanges_without("ONE_GPU_EACH", "MAX_WORLD_SIZE")
+            able = [name for name in others if "cuda" in catalog.devices(name)]
             raise LaunchError(
                 f"{shared}, which exchange {spec.exchange.name!r} cannot: NCCL takes one rank per GPU; "
                 f"expected here, by MPI: {', '.join(able)}"

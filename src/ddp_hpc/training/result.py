@@ -117,9 +117,7 @@ class TrainResult:
     def passed_s(self, launch: Mapping[str, Any], at_ns: int) -> float:
         """Return the seconds from the first launch to a reading of this host's monotonic clock in this process.
 
-        Args:
-            launch: what `launch.json` says of this attempt.
-            at_ns: after this process has begun.
+        It is one after this process has begun; `launch` is what `launch.json` says of this attempt.
         """
         if self.resumes:
             return self.resumed_s + (at_ns - self.time_zero_ns) / 1e9
@@ -128,15 +126,13 @@ class TrainResult:
     def history_of_losses(self) -> NDArray[np.float64]:
         """Return the losses of all steps that have been read."""
         own = np.array(self.losses)
-        return own if self.before is None else np.concatenate([self.before.losses, own[WARM_UP_STEPS:]])
+        return np.concatenate([self.before.losses, own[WARM_UP_STEPS:]]) if self.before else own
 
     def history(self) -> History:
         """Return all steps as if they had been taken in one go: the warmup is that of the first process."""
         assert self.clock is not None, "the trainer makes the clock"
         timings = self.clock.timings()
-        if self.before is not None:
-            timings = _joined(self.before.timings, timings)
-        return History(self.history_of_losses(), timings)
+        return History(self.history_of_losses(), _joined(self.before.timings, timings) if self.before else timings)
 
 
 def _joined(before: Timings, after: Timings) -> Timings:

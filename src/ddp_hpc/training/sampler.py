@@ -12,9 +12,7 @@ from ddp_hpc.config.spec import RunSpec
 class SampleStream:
     """An endless row of sample numbers: epochs, one after the other.
 
-    Args:
-        epoch: gives the 1-D int64 tensor of the sample numbers of epoch 0, 1, ...; all have the same length.
-        length: that length.
+    `epoch` gives the 1-D int64 tensor of the sample numbers of epoch 0, 1, ...; all have the same `length`.
     """
 
     def __init__(self, epoch: Callable[[int], Tensor], length: int) -> None:

@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -54,14 +55,8 @@ _DAY_S = 86_400  # nothing takes so long to compile
 def compile_step(spec: RunSpec, components: Components, comm: MPI.Intracomm, step: int) -> tuple[Components, Compiled]:
     """Return the components with its forward pass, loss and backward pass compiled, and where that came from.
 
-    All ranks must call. The state of the training is as before. From now on this process compiles nothing: what would
-    have to be compiled again raises.
-
-    Args:
-        spec: of the run.
-        components: its parts.
-        comm: all ranks.
-        step: counted from 0; its batch shows the shapes.
+    All ranks must call. The batch of `step`, counted from 0, shows the shapes; the state of the training is as before.
+    From now on this process compiles nothing: what would have to be compiled again raises.
 
     Raises:
         LaunchError: this machine has no compiler, or no place for what is compiled.
@@ -70,7 +65,8 @@ def compile_step(spec: RunSpec, components: Components, comm: MPI.Intracomm, ste
     torch.compiler.reset()
     torch.compiler.set_stance("default")
     before = Snapshot(components.replica.frozen(), components.replica.model, components.device)
-    compute, rehearse = _of_wrapper(components) if components.replica.wrapper else _of_all(components)
+    compute, rehearsed = _of_wrapper(components) if components.replica.wrapper else _of_all(components)
+    rehearse = partial(_rehearse, components, rehearsed)
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
     origin: Compiled = "from the cache"
     try:
@@ -96,18 +92,18 @@ def compile_step(spec: RunSpec, components: Components, comm: MPI.Intracomm, ste
     return replace(components, compiled=_never_again(compute)), origin
 
 
-def _of_all(components: Components) -> tuple[Compute, Callable[[], None]]:
-    """Return the compiled way from a batch to its loss, and what computes gradients by it that nobody is told of."""
+def _of_all(components: Components) -> tuple[Compute, Compute]:
+    """Return the compiled way from a batch to its loss: that of steps, and that of which no exchange is told."""
     replica, loss = components.replica, components.loss
 
     def compute(inputs: Tensor, targets: Tensor) -> Tensor:
         return loss(replica.forward(inputs), targets)
 
     compiled: Compute = torch.compile(compute, **_WHOLE)
-    return compiled, lambda: _rehearse(components, compiled)
+    return compiled, compiled
 
 
-def _of_wrapper(components: Components) -> tuple[Compute, Callable[[], None]]:
+def _of_wrapper(components: Components) -> tuple[Compute, Compute]:
     """Compile the model in what an exchange has wrapped it in, which goes on to run around it; the loss apart."""
     wrapper: Any = components.replica.wrapper
     wrapper.module = torch.compile(wrapper.module, **_WHOLE)
@@ -120,9 +116,7 @@ def _of_wrapper(components: Components) -> tuple[Compute, Callable[[], None]]:
             outputs = wrapper.module(inputs)
         return loss(outputs, targets)
 
-    return lambda inputs, targets: loss(components.replica.forward(inputs), targets), lambda: _rehearse(
-        components, rehearsed
-    )
+    return lambda inputs, targets: loss(components.replica.forward(inputs), targets), rehearsed
 
 
 def _rehearse(components: Components, compute: Compute) -> None:

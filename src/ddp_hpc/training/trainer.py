@@ -55,10 +55,6 @@ class Trainer:
         LaunchError: GPUs, hosts, ranks and the exchange do not fit together.
     """
 
-    spec: RunSpec
-    comm: MPI.Intracomm
-    components: Components
-    checkpoints: Checkpoints
     result: TrainResult  # filled as the training goes, so that one that fails leaves its part too
     take_step: Step
     steps: int  # taken so far, in this process and in those before
@@ -104,7 +100,10 @@ class Trainer:
         """Resume, compile and warm up; time zero is when all ranks are through with it."""
         self.steps = self.checkpoints.resume(self.components, self.result, self.comm)
         if self.spec.compile:
-            self.compile()
+            began, result, compile_step = time.perf_counter(), self.result, torch_compile.compile_step
+            self.components, result.compiled = compile_step(self.spec, self.components, self.comm, self.steps)
+            if not result.resumes:  # else it is the first one's, before time zero
+                result.compile_s = time.perf_counter() - began
         self.warm_up()
         self.comm.Barrier()
         self.result.begin()
@@ -182,13 +181,6 @@ class Trainer:
             if not result.diverged:
                 self.evaluate()
         components.exchange.close()
-
-    def compile(self) -> None:
-        """Compile what computes gradients, by the batch of the step to come."""
-        began, result = time.perf_counter(), self.result
-        self.components, result.compiled = torch_compile.compile_step(self.spec, self.components, self.comm, self.steps)
-        if not result.resumes:  # else it is the first one's, before time zero
-            result.compile_s = time.perf_counter() - began
 
     def warm_up(self) -> None:
         """Take the few steps to come, so that nothing is done for the first time later, and put everything back.
