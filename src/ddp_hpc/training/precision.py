@@ -14,11 +14,9 @@ Arithmetic = Callable[[], AbstractContextManager[object]]
 def choose(precision: str, device: torch.device) -> Arithmetic:
     """Set the switches of this process; return what forward pass and loss must be computed in.
 
-    Args:
-        precision: `full`: products in the type of the weights. `tf32`: factors of float32 products are rounded to 10
-            bits. `bfloat16`: products and convolutions in bfloat16 (`torch.autocast`), sums in the loss, weights,
-            gradients and optimiser in float32.
-        device: where the training runs.
+    `full`: products in the type of the weights. `tf32`: factors of float32 products are rounded to 10 bits. `bfloat16`:
+    products and convolutions in bfloat16 (`torch.autocast`), sums in the loss, weights, gradients and optimiser in
+    float32.
 
     Raises:
         LaunchError: the device has no such arithmetic.

@@ -4,7 +4,7 @@ import time
 from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,6 @@ from torch import Tensor
 from ddp_hpc.profiling import contention
 from ddp_hpc.profiling.timers import Clock, Timings
 from ddp_hpc.system.process import boot_id
-from ddp_hpc.training.components import Components
 from ddp_hpc.training.cuda_graphs import Mode
 from ddp_hpc.training.torch_compile import Compiled
 
@@ -79,20 +78,6 @@ class TrainResult:
     def paused_s(self) -> float:
         """The seconds that were spent on other things than steps since time zero."""
         return self.evaluation_s + self.traced_s + self.checkpoint_s
-
-    @classmethod
-    def of(cls, components: Components, captured: Mode) -> Self:
-        """Return the result of a training that has not begun."""
-        train, task, replica = components.dataset.train, components.task, components.replica
-        return cls(
-            clock=components.clock,
-            metric_name=task.metric,
-            parameters=replica.parameters,
-            device=components.device.type,
-            train_samples=len(train),
-            example=train.inputs[0],
-            captured=captured,
-        )
 
     def begin(self) -> None:
         """Note that training begins, or resumes, now."""

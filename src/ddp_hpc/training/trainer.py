@@ -80,7 +80,15 @@ class Trainer:
             meter(device)
         torch.set_num_threads(placement.threads)
         self.components = assemble(spec, comm, data_dir, device)
-        self.result = TrainResult.of(self.components, captured=cuda_graphs.mode(spec, device))
+        self.result = TrainResult(
+            clock=self.components.clock,
+            metric_name=self.components.task.metric,
+            parameters=self.components.replica.parameters,
+            train_samples=len(self.components.dataset.train),
+            example=self.components.dataset.train.inputs[0],
+            device=device.type,
+            captured=cuda_graphs.mode(spec, device),
+        )
         self.steps, self.exit = 0, None
         self._unread: list[Tensor] = []  # losses that lie on the device
         self._save = False  # the ranks have agreed to write a checkpoint after this step
