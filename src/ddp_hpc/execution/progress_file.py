@@ -98,27 +98,26 @@ class StepProgress:
         self._line = ProgressLine(sparse_s=10.0, on_terminal=on_terminal, at_once=True)
 
     def __call__(self, step: int, loss: float, elapsed_s: float) -> None:
-        """Show a line, if the last one is old enough or the training is over."""
+        """Show a line, if the last one is old enough or the training is over.
+
+        It is e.g. `step 120/400  loss 0.41  3.1e+04 samples/s  ETA 12 s`.
+        """
         if self._file:
             self._file.tell(step, loss, elapsed_s)
         if self._heading:
             print(self._heading(), flush=True)
             self._heading = None
-        last = step == self._spec.steps_asked
-        if last or self._line.is_due:
-            self._line.show(self._text(step, loss, elapsed_s), last)
+        asked, rate = self._spec.steps_asked, step / max(elapsed_s, 1e-9)
+        if step == asked or self._line.is_due:
+            of = f"/{asked}" if asked else ""
+            text = (
+                f"step {step}{of}  loss {loss:.4g}  {rate * self._spec.global_batch_size:.2g} samples/s  "
+                f"ETA {remaining_s(self._spec, step, elapsed_s):.0f} s"
+            )
+            self._line.show(text, last=step == asked)
 
     def close(self) -> None:
         """Leave the line, so that the next output begins a new one."""
         if self._file:
             self._file.close()
         self._line.end(keep=True)
-
-    def _text(self, step: int, loss: float, elapsed_s: float) -> str:
-        """Return e.g. `step 120/400  loss 0.41  3.1e+04 samples/s  ETA 12 s`."""
-        asked, rate = self._spec.steps_asked, step / max(elapsed_s, 1e-9)
-        of = f"/{asked}" if asked else ""
-        return (
-            f"step {step}{of}  loss {loss:.4g}  {rate * self._spec.global_batch_size:.2g} samples/s  "
-            f"ETA {remaining_s(self._spec, step, elapsed_s):.0f} s"
-        )

@@ -36,7 +36,12 @@ def main(attempt: Attempt) -> NoReturn:
         die_with_parent(signal.SIGKILL)
         remember(signal.SIGTERM)  # who signals all processes, as Slurm does, leaves it to the watchdog what follows
         os.environ[DONE_FD] = str(start)
-        _be_the_rank(attempt, asked)
+        try:
+            from ddp_hpc.execution import rank
+        except BaseException as error:  # a broken installation on this node, say
+            _report(attempt, type(error).__name__, str(error))
+            os._exit(1)
+        rank.main([str(attempt.path)], asked)
     os.close(start)
     signal.signal(signal.SIGUSR1, lambda number, frame: os.kill(child, number))
     if asked:
@@ -62,15 +67,6 @@ def main(attempt: Attempt) -> NoReturn:
         why += " before MPI was up" * early + _FULL * (code == -signal.SIGBUS)
         _report(attempt, None, why, "launch_failed" if early else "crashed")
     sys.exit(code if code > 0 else 128 - code if code < 0 else 0 if done else BROKEN)
-
-
-def _be_the_rank(attempt: Attempt, asked: list[int]) -> NoReturn:
-    try:
-        from ddp_hpc.execution import rank
-    except BaseException as error:  # a broken installation on this node, say
-        _report(attempt, type(error).__name__, str(error))
-        os._exit(1)
-    rank.main([str(attempt.path)], asked)
 
 
 def _end_soon(child: int, attempt: Attempt, parent: int) -> None:

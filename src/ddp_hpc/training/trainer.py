@@ -245,11 +245,8 @@ class Trainer:
 
 
 def check_warm_up(losses: "array[float]") -> None:
-    """Compare the first step of this process with the first of its warmup: the same batch from the same state.
-
-    Raises:
-        RuntimeError: they differ, so something was not put back.
-    """
+    """Refuse to go on if the first step of this process differs from the first of its warmup, of the same batch and
+    state: then something was not put back."""
     warm, first = losses[0], losses[WARM_UP_STEPS]
     if math.isfinite(warm) and math.isfinite(first) and not math.isclose(warm, first, rel_tol=1e-3, abs_tol=1e-6):
         raise RuntimeError(
