@@ -82,10 +82,7 @@ def windows_of(parts: Sequence[RankPart], ranks: Sequence[int], steps: int) -> l
             return []
         lasts = [*(step for step, _ in starts[1:]), len(ends) - 1]
         found.append(
-            [
-                (begin, begin + float(ends[last] - ends[step]))
-                for (step, begin), last in zip(starts, lasts, strict=True)
-            ]
+            [(begin, begin + float(ends[last] - ends[step])) for (step, begin), last in zip(starts, lasts, strict=True)]
         )
     together = zip(*found, strict=False)  # asynchronous ranks may not pause as often
     return [(min(begin for begin, _ in one), max(end for _, end in one)) for one in together]

@@ -26,6 +26,7 @@ from ddp_hpc.system.process import DONE_FD, rank_from_environment, remember
 if TYPE_CHECKING:
     from ddp_hpc.execution.node_meter import Metered
     from ddp_hpc.training.result import TrainResult
+    from ddp_hpc.training.trainer import Trainer
 
 EXIT_ERROR, EXIT_LAUNCH = 1, 3
 LOST = ("Connection closed by peer", "Connection reset by peer", "remote process exited")  # Gloo's words, and NCCL's
@@ -50,6 +51,8 @@ def main(arguments: list[str], asked: list[int] | None = None) -> NoReturn:
 
 class Rank:
     """One rank, stage by stage. A stage imports what it needs: torch must not be there before the threads are set."""
+
+    trainer: "Trainer"
 
     def __init__(self, attempt: Attempt, asked: list[int]) -> None:
         self.attempt, self.asked = attempt, asked

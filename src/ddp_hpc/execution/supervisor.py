@@ -111,9 +111,7 @@ def _started(launcher: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _launch(
-    launcher: Sequence[str], attempt: Attempt, launch: dict[str, Any], interruption: Interruption
-) -> Evidence:
+def _launch(launcher: Sequence[str], attempt: Attempt, launch: dict[str, Any], interruption: Interruption) -> Evidence:
     """Start the ranks, wait until they have ended, and return what was seen of that."""
     kills_before = cgroups.oom_kills()
     tail: deque[str] = deque(maxlen=30)

@@ -24,6 +24,7 @@ from ddp_hpc.training.components import Components
 from ddp_hpc.training.result import History, TrainResult
 
 FORMAT = 2
+_PRINT = partial(print, flush=True)
 _PIECE_BYTES = 1 << 22
 _KEPT = (  # of the result
     *("evaluations", "compile_s", "warm_up_s", "startup_s", "trained_s"),
@@ -43,7 +44,7 @@ class Checkpoints:
     # Seconds by part that the start of this attempt took; what a checkpoint holds replaces it.
     startup: dict[str, float] = field(default_factory=dict)
     asked: Sequence[int] = ()  # gets an entry when somebody asks the training to end
-    say: Callable[[str], object] = partial(print, flush=True)  # told, on rank 0, what the user must know
+    say: Callable[[str], object] = _PRINT  # told, on rank 0, what the user must know
     _next_at: float = math.inf  # of the monotonic clock
 
     def wait(self) -> None:
