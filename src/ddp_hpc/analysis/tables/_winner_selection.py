@@ -156,11 +156,9 @@ def points(runs: pd.DataFrame, groups: list[str], search: list[str], error_of: C
 
 def _excluded(reasons: list[str]) -> str:
     """Return why a point is out: a reason that all its repeats share, or how many repeats have which."""
-    counts = Counter(reason for reason in reasons if reason)
-    if not counts:
-        return ""
-    if len(counts) == 1 and counts.total() == len(reasons):
+    if len(set(reasons)) == 1:
         return reasons[0]
+    counts = Counter(reason for reason in reasons if reason)
     return " and ".join(f"{count} of {len(reasons)} repeats {reason}" for reason, count in sorted(counts.items()))
 
 

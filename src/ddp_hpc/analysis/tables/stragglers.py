@@ -6,6 +6,7 @@ quiet run the ranks take turns and cost about the same; a straggler stands out.
 """
 
 from collections.abc import Mapping
+from itertools import count, groupby
 from typing import Any
 
 import numpy as np
@@ -88,12 +89,8 @@ def _place(facts: Mapping[str, Any], rank: int) -> dict[str, Any]:
 
 def in_ranges(numbers: list[int]) -> str:
     """Return core numbers as Linux writes them: `0-3,8`."""
-    parts: list[list[int]] = []
-    for number in sorted(numbers):
-        if parts and number == parts[-1][-1] + 1:
-            parts[-1].append(number)
-        else:
-            parts.append([number])
+    places = count()
+    parts = [list(part) for _, part in groupby(sorted(numbers), lambda number: number - next(places))]
     return ",".join(f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts)
 
 

@@ -4,6 +4,8 @@ A step synchronises once, so an epoch does as often as it has batches: more rank
 need fewer of them (P. Orlob, Parallelization of GPUs based on Horovod, TU Dresden, 2022).
 """
 
+from math import nan
+
 import numpy as np
 import pandas as pd
 
@@ -46,23 +48,21 @@ def _measured(group: Group, alone: Counterparts) -> Row:
         return group.by_itself
     first, synced = group.ended[0], known(row["exchange_exposed_s"] for row in group.ended)
     samples = train_samples(group.study_runs, group.ended)
-    steps = samples / (first["world_size"] * first["batch_size"]) if samples else None
+    steps = samples / (first["world_size"] * first["batch_size"]) if samples else nan
     sync = group.over_runs(synced, of_median, _exposed_s)
-    reasons = [] if steps else [UNKNOWN_EPOCH]
-    if not synced:
-        reasons.append(why_null(group.study_runs, group.run, "exchange_exposed_s"))
+    unknown = "" if synced else why_null(group.study_runs, group.run, "exchange_exposed_s")
     pairs = alone.pairs(group.ended)
     ratios = [_mean_step_s(row) / _mean_step_s(base) for row, base in pairs]
     return {
         **spread("sync", "_s", sync),
         **{name: group.median(name) for name in ("wait_s", "move_s", "exchange_busy_s")},
         "steps_per_epoch": steps,
-        **(spread("sync_per_epoch", "_s", sync.each(lambda seconds: steps * seconds)) if steps else {}),
+        **spread("sync_per_epoch", "_s", sync.each(lambda seconds: steps * seconds)),
         "sync_share": group.share("exchange_exposed_s"),
         "data_share": group.share("data_s", "h2d_s"),
         **spread("over_none", "", over_pairs(group.study_runs, ratios, pairs)),
         "interval_from": sync.basis if synced else None,
-        "reason": "; ".join(reasons) or None,
+        "reason": "; ".join(filter(None, ("" if samples else UNKNOWN_EPOCH, unknown))) or None,
     }
 
 
