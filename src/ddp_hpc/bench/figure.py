@@ -11,7 +11,6 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter
 
 from ddp_hpc.analysis.figures._layout import finished
-from ddp_hpc.analysis.figures._marks import mark_notes
 from ddp_hpc.analysis.figures._panels import ranks
 from ddp_hpc.analysis.figures._save import save
 from ddp_hpc.analysis.figures._style import COLOURS, GREY, IDEAL, LINES, MARKERS, PAGE_IN, rule, style
@@ -55,7 +54,7 @@ def draw(rows: Sequence[Row]) -> Figure:
         "of a memory copy, the bytes that are copied, per rank."
     )
     legend = [Line2D([], [], label=name, markersize=3.5, **look) for name, look in looks.items()]
-    return finished(figure, "", [note, *mark_notes(table)], legend)
+    return finished(figure, "", [note], legend, table)
 
 
 def _look(number: int) -> dict[str, Any]:
