@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter_ns
+from typing import Any
 
 import numpy as np
 import torch
@@ -86,9 +87,10 @@ class TimerProxy(Timers):
 class Clock(Timers):
     """What is noted of each step. Subclasses add the times of its phases to `_row`, and a full row to `_durations`."""
 
-    def __init__(self, per_second: float) -> None:
-        """Count durations in a unit of which there are so many in a second."""
-        self._per_second, self._durations, self._row = per_second, array("d"), [0.0] * _WIDTH
+    def __init__(self, durations: "array[Any]", per_second: float) -> None:
+        """Keep durations in an array, in a unit of which there are so many in a second."""
+        self._durations, self._per_second = durations, per_second
+        self._row: list[float] = [0] * _WIDTH
         self._arrivals_ns, self._overlaps_s, self._fused_steps = array("q"), array("d"), array("b")
         self._starts: list[tuple[int, int]] = []
         self._arrived_ns, self._overlapped_s, self._fused = -1, 0.0, False
@@ -137,7 +139,7 @@ class HostClock(Clock):
     """Phases by the host's monotonic clock; there is nothing to resolve."""
 
     def __init__(self) -> None:
-        super().__init__(per_second=1e9)
+        super().__init__(array("q"), per_second=1e9)
         self._last_ns = perf_counter_ns()
 
     def start(self) -> None:
@@ -152,9 +154,9 @@ class HostClock(Clock):
         self._last_ns = now
 
     def end_step(self) -> None:
-        super().end_step()
+        Clock.end_step(self)  # super() takes longer, and steps may be short
         self._durations.extend(self._row)
-        self._row = [0.0] * _WIDTH
+        self._row = [0] * _WIDTH
 
 
 class CudaClock(Clock):
@@ -164,7 +166,7 @@ class CudaClock(Clock):
     """
 
     def __init__(self) -> None:
-        super().__init__(per_second=1e3)
+        super().__init__(array("d"), per_second=1e3)
         self._free: list[torch.cuda.Event] = []
         self._base = self._event()
         self._pending: list[tuple[tuple[int, ...], torch.cuda.Event]] = []  # no column: not a phase, but a new start
@@ -192,7 +194,7 @@ class CudaClock(Clock):
                 self._row[column] += self._base.elapsed_time(event)
             if columns == (_REST,):
                 self._durations.extend(self._row)
-                self._row = [0.0] * _WIDTH
+                self._row = [0] * _WIDTH
             self._free.append(self._base)
             self._base = event
         self._pending.clear()
