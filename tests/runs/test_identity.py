@@ -216,7 +216,7 @@ def test_the_closure_follows_every_way_to_import_ours(tmp_path, monkeypatch):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
     monkeypatch.setattr(catalog, "PACKAGE", root)
-    followed = identity.closure([root / "a.py"], ("records", "profiling"))
+    followed = identity.closure([root / "a.py"], ("records.py", "profiling/"))
     assert set(followed) == SEEN.keys() - {"records.py", "profiling/__init__.py", "profiling/timers.py", "unseen.py"}
     assert identity.closure([root / "a.py"]).keys() == SEEN.keys()
 

@@ -70,7 +70,7 @@ def test_without_slurm_only_the_heartbeat_tells(tmp_path, cluster, job, silent_s
     cluster()
     journal = attempt(tmp_path, 1, silent_s, slurm_job=job)
     assert lease.alive(journal) is expected
-    lease.beat(journal)
+    journal.beat()
     assert lease.alive(journal) is True
 
 

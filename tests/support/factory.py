@@ -12,7 +12,7 @@ from ruamel.yaml import YAML
 from ddp_hpc.config.grid import expand
 from ddp_hpc.config.spec import RunSpec
 from ddp_hpc.runs import identity, records
-from ddp_hpc.runs.store import Store
+from ddp_hpc.runs.attempt import Store
 from ddp_hpc.runs.study_runs import Planned, StudyRuns
 
 CORES = 8

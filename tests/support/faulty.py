@@ -7,7 +7,7 @@ from sandbox import Sandbox
 
 from ddp_hpc.runs import records
 from ddp_hpc.runs.state import state_of
-from ddp_hpc.runs.store import Store
+from ddp_hpc.runs.attempt import Store
 
 FAULTY = '''"""A model that fails as it is told to, at its eighth step, on one rank."""
 

@@ -4,7 +4,8 @@ from factory import planned
 from sandbox import Sandbox
 
 from ddp_hpc.runs.project import Project
-from ddp_hpc.workflow.targets import StudyTargets, Targets
+from ddp_hpc.workflow import snakefile
+from ddp_hpc.workflow.targets import StudyTargets
 
 BASE = (
     "base: {dataset: digits, model: mlp, batch_size: 16, learning_rate: 0.1, threads_per_rank: 1}\nbudget: {steps: 2}\n"
@@ -37,11 +38,12 @@ def test_all_points_come_once_before_any_comes_twice(tmp_path):
     ]
 
 
-def test_studies_follow_one_another_and_a_shared_run_comes_with_the_first(tmp_path):
+def test_studies_follow_one_another_and_a_shared_run_comes_with_the_first(tmp_path, monkeypatch):
     project = Sandbox.make(tmp_path / "project")
     project.study("one", BASE + GRID + "repeats: 2\n")
     project.study("two", BASE + "grid: {exchange: ring, world_size: 1, learning_rate: [0.1, 0.2]}\n")
-    targets = Targets.of(Project(project.root), ["one", "two"], settled=False)
+    monkeypatch.chdir(project.root)
+    targets = snakefile.targets({"studies": ["one", "two"]})
     order = sorted(targets.priority, key=targets.priority.__getitem__, reverse=True)
 
     assert len(order) == 6 + 1
@@ -50,10 +52,11 @@ def test_studies_follow_one_another_and_a_shared_run_comes_with_the_first(tmp_pa
     assert targets.planned[order[-1]].spec.learning_rate == 0.2
 
 
-def test_runs_really_start_in_that_order(tmp_path):
+def test_runs_really_start_in_that_order(tmp_path, monkeypatch):
     project = Sandbox.make(tmp_path / "project")
     project.study("order", BASE + GRID + "repeats: 2\ntables: []\nfigures: []\n")
-    targets = Targets.of(Project(project.root), ["order"], settled=False)
+    monkeypatch.chdir(project.root)
+    targets = snakefile.targets({"studies": "order"})
     try:
         done = project.call("ddp-hpc", "run", "order")
     finally:

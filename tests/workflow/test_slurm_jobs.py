@@ -202,7 +202,7 @@ class Scripted:
             if status == "ok":
                 factory.write(self.study_runs, one, factory.realistic(one.spec))
                 continue
-            tried = len(self.study_runs.store.attempts(one.run))
+            tried = len(self.study_runs.store.run(one.run).attempts)
             journal = self.study_runs.store.run(one.run).path / "attempts" / str(tried + 1)
             journal.mkdir(parents=True)
             (journal / "ended.json").write_text(json.dumps({"status": status, "reason": "scripted"}))
@@ -260,7 +260,7 @@ def test_after_a_signal_nothing_is_tried_again(study_runs):
 class Refusing(Scripted):
     """The queue of this user takes one job at a time: sbatch refuses the others."""
 
-    def start(self, target, progress, only, remote, over) -> int:
+    def start(self, target, progress, only, over) -> int:
         runs = json.loads((self.project.root / only.removeprefix("only=")).read_text())
         self.script = [{number: "ok"} for number, one in enumerate(self.study_runs.planned) if one.run == runs[0]]
         self.refused = dict.fromkeys(runs[1:], "sbatch: error: AssocMaxSubmitJobLimit")

@@ -49,7 +49,7 @@ def test_what_is_expected_counts_the_time_left_of_those_that_run(study_runs):
 
     hours = status.node_hours(study_runs, states)
 
-    assert hours == status.NodeHours(used=0.0, expected=2 * 0.5, of_runs=1, to_do=4)
+    assert hours == {"used": 0.0, "expected": 2 * 0.5, "of_runs": 1, "to_do": 4}
 
 
 def test_of_an_interrupted_run_the_rest_is_to_come_and_the_reason_says_where_it_goes_on(study_runs, monkeypatch):

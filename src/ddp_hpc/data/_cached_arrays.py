@@ -30,13 +30,7 @@ LOOK_EVERY_S = 0.2
 def arrays(folder: Path, shapes: Shapes, chunks: Chunks) -> Arrays:
     """Return arrays of float32 that `chunks` fills: in memory if they are small, else mapped from files in `folder`.
 
-    Args:
-        folder: its name has to say all that the arrays depend on.
-        shapes: of the arrays, all with equally many rows.
-        chunks: their rows.
-
-    Raises:
-        OSError: they cannot be written.
+    All have equally many rows; the name of the folder has to say all that they depend on.
     """
     if sum(4 * int(np.prod(shape)) for shape in shapes.values()) <= MEMORY_BYTES:
         made = {name: np.empty(shape, np.float32) for name, shape in shapes.items()}

@@ -34,18 +34,13 @@ class FetchError(RuntimeError):
 
 
 def fetch(dataset: str, data_folder: Path, source: str | None = None) -> str:
-    """Bring a dataset here and return one line about it. Where from, and its checksums, are constants of its file.
+    """Bring a dataset into its folder below `data_folder`, which is replaced as a whole, and return a line about it.
 
-    Args:
-        dataset: a name in the catalogue.
-        data_folder: holds one folder per dataset; that of `dataset` is replaced as a whole if it holds other data.
-        source: path or URL (http, https, file) of the published tar archive, compressed or not; or of a folder with the
-            published files, compressed by gzip or, below a path, not. None: where a package of the system has them,
-            else where they were published.
-
-    Raises:
-        CatalogError: there is no such dataset, or it ships with a library.
-        FetchError: the data cannot be had, or are others. What was there before stays.
+    Where from, and its checksums, are constants of its file. The `source` is a path or URL (http, https, file) of the
+    published tar archive, compressed or not; or of a folder with the published files, compressed by gzip or, below a
+    path, not. None: where a package of the system has them, else where they were published. After a FetchError, as the
+    data cannot be had or are others, what was there before stays; a dataset that ships with a library is a
+    CatalogError.
     """
     known = catalog.constants("dataset", dataset)
     if "URL" not in known:
@@ -94,24 +89,16 @@ def _fetch_files(place: str, folder: Path, files: Mapping[str, str]) -> None:
             given += ".gz"
         if "://" not in place and not Path(given).is_file():
             raise FetchError(f"{place} has neither {file} nor {file}.gz, expected: a folder with {', '.join(files)}")
-        copy = folder.with_name(file)
-        _bring(given, copy)
+        brought = folder.with_name(file)
+        _bring(given, brought)
         try:
-            found = _decompress(copy, folder / file)
+            content = brought.read_bytes()
+            content = gzip.decompress(content) if content.startswith(GZIP) else content
+            (folder / file).write_bytes(content)
         except (OSError, EOFError, zlib.error) as error:
             raise FetchError(f"{given} cannot be unpacked: {error}") from error
-        if found != sha256:
+        if (found := hashlib.sha256(content).hexdigest()) != sha256:
             raise FetchError(f"the content of {given} has the SHA-256 {found}, expected: {sha256}; {DAMAGED}")
-
-
-def _decompress(given: Path, to: Path) -> str:
-    """Copy a file, unpacked if it is compressed, and return the SHA-256 of its content."""
-    with given.open("rb") as file:
-        compressed = file.read(len(GZIP)) == GZIP
-    with gzip.open(given) if compressed else given.open("rb") as content, to.open("wb") as copy:
-        shutil.copyfileobj(content, copy)
-    with to.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _fetch_archive(place: str, folder: Path, sha256: str) -> None:

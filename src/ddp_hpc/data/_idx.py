@@ -16,12 +16,7 @@ MOST_AXES = 4
 
 
 def read(file: Path) -> NDArray[np.uint8]:
-    """Return the array in `file`, of the shape that its header gives.
-
-    Raises:
-        FileNotFoundError: it is not there.
-        ValueError: it is not of this format, holds other numbers than bytes, or is cut or too long.
-    """
+    """Return the array in `file`, of the shape that its header gives; what is wrong with it is a ValueError."""
     content = file.read_bytes()
     zeros, kind, axes = content[:2], *content[2:4].ljust(2, b"\0")
     if zeros != b"\0\0" or not 0 < axes <= MOST_AXES:

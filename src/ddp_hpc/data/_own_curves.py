@@ -23,13 +23,7 @@ FORMAT = (
 def read(path: Path, samples: int | None) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
     """Return the first curves, (samples, 200, 3), and their parameters, (samples, 2), as they stand in the file.
 
-    Args:
-        path: of the file.
-        samples: how many; None: all.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: it has not the format, fewer curves, or something that is no finite number; says which curve.
+    `samples` None: all. A ValueError says what is not of the format, and which curve.
     """
     readers = {".npy": _npy, ".parquet": _parquet}
     if path.suffix not in readers:

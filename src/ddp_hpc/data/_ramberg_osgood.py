@@ -44,13 +44,7 @@ class StressCurves:
 
 
 def draw(count: int, seed: tuple[int, ...], noise: float) -> StressCurves:
-    """Return so many curves with random parameters.
-
-    Args:
-        count: of the curves.
-        seed: of the generator.
-        noise: standard deviation of the stress, in proof stresses of the curve.
-    """
+    """Return so many curves with random parameters; `noise`: the stress's deviation, in proof stresses of the curve."""
     random = np.random.default_rng(seed)
     proof, exponent, top = (random.uniform(*ends, count) for ends in (PROOF_MPA, EXPONENT, TOP_STRAIN))
     curves = pull(np.stack([proof, exponent], axis=1), top)

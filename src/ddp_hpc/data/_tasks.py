@@ -58,25 +58,13 @@ class Dataset:
         return tuple(self.train.inputs.shape[1:])
 
 
-def _correct(outputs: Tensor, targets: Tensor) -> Tensor:
-    return (outputs.argmax(dim=1) == targets).sum()
-
-
-def _square_errors(outputs: Tensor, targets: Tensor) -> Tensor:
-    return (outputs - targets).square().flatten(1).mean(dim=1).sum()
-
-
-def _token_loss(outputs: Tensor, targets: Tensor) -> Tensor:
-    return F.cross_entropy(outputs.flatten(0, 1), targets.flatten())
-
-
-def _correct_tokens(outputs: Tensor, targets: Tensor) -> Tensor:
-    return (outputs.argmax(dim=-1) == targets).double().mean(dim=1).sum()
-
-
 # a dataset's TASK; the metric is the share of correct classes, the mean square error, or the share of correct tokens
 TASKS = {
-    "classification": Task(F.cross_entropy, "accuracy", _correct),
-    "regression": Task(F.mse_loss, "error", _square_errors),
-    "next_token": Task(_token_loss, "accuracy", _correct_tokens),  # outputs: samples x context x vocabulary
+    "classification": Task(F.cross_entropy, "accuracy", lambda out, targets: (out.argmax(dim=1) == targets).sum()),
+    "regression": Task(F.mse_loss, "error", lambda out, targets: (out - targets).square().flatten(1).mean(dim=1).sum()),
+    "next_token": Task(  # outputs: samples x context x vocabulary
+        lambda out, targets: F.cross_entropy(out.flatten(0, 1), targets.flatten()),
+        "accuracy",
+        lambda out, targets: (out.argmax(dim=-1) == targets).double().mean(dim=1).sum(),
+    ),
 }

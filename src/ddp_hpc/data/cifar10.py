@@ -35,16 +35,9 @@ DEVIATION = (0.2470, 0.2435, 0.2616)
 def build(
     folder: Path, *, train_samples: PositiveInt | None = None, test_samples: PositiveInt | None = None
 ) -> Dataset:
-    """Return the images, each channel with mean 0 and standard deviation 1.
+    """Return the first so many images, or all, each channel with mean 0 and standard deviation 1.
 
-    Args:
-        folder: holds the unpacked archive.
-        train_samples: take only the first so many training images; None: all 50,000.
-        test_samples: take only the first so many test images; None: all 10,000.
-
-    Raises:
-        FileNotFoundError: nothing was fetched; says how to.
-        ValueError: a file is not in the published format, or there are fewer images.
+    The folder holds the unpacked archive; a FileNotFoundError says how to fetch it.
     """
     return Dataset(
         train=_read(folder, TRAIN_FILES, "train_samples", train_samples),
@@ -74,7 +67,6 @@ def _records(file: Path) -> np.typing.NDArray[np.uint8]:
         raise ValueError(f"{file} has {len(content)} bytes, no multiple of {RECORD_BYTES}: fetch the data again")
     records = content.reshape(-1, RECORD_BYTES)
     if records[:, 0].max() >= OUTPUTS:
-        raise ValueError(
-            f"{file} has a class {records[:, 0].max()}, expected: 0 to {OUTPUTS - 1}; fetch the data again"
-        )
+        highest = records[:, 0].max()
+        raise ValueError(f"{file} has a class {highest}, expected: 0 to {OUTPUTS - 1}; fetch the data again")
     return records

@@ -17,22 +17,15 @@ TOKENS = True
 def build(folder: Path, *, path: str | None = None, context: PositiveInt = 64, test_share: Share = 0.1) -> Dataset:
     """Return the text cut into sequences of `context` bytes, each byte with the one that follows as its target.
 
-    Runs are told apart by the path, not by what lies there: give other text another name.
-
-    Args:
-        folder: where the text is looked for if no path is given.
-        path: of a file, or of a folder whose files, also in folders below, are put together in the order of their
-            names; hidden ones are left out. Absolute, or from the project's folder, where trainings run. None: the
-            folder `results/data/text`.
-        context: bytes of a sequence.
-        test_share: of the sequences, the last ones, to test on.
-
-    Raises:
-        FileNotFoundError: there is no such path; says what to do.
-        ValueError: there is too little text.
+    The path is that of a file, or of a folder whose files, also in folders below, are put together in the order of
+    their names; hidden ones are left out. It is absolute, or from the project's folder, where trainings run; without
+    one, it is `results/data/text`. Runs are told apart by the path, not by what lies there: give other text another
+    name. The last sequences, `test_share` of all, are to test on.
     """
     place = folder if path is None else Path(path).expanduser()
-    sequences = _sequences(_bytes(place), context)
+    text = _bytes(place)
+    starts = context * np.arange(max(0, len(text) - 1) // context)
+    sequences = text[starts[:, None] + np.arange(context + 1)]  # each begins with the byte that ends the one before
     tested = round(test_share * len(sequences))
     if not 0 < tested < len(sequences):
         raise ValueError(
@@ -49,16 +42,6 @@ def _bytes(place: Path) -> NDArray[np.uint8]:
             f"dataset text: {place.resolve()} is missing on this host; put text files there, or say where they are: "
             "dataset: {name: text, path: /absolute/path}"
         )
-    files = [place] if place.is_file() else sorted(file for file in place.rglob("*") if _is_text(file, place))
-    return np.frombuffer(b"".join(file.read_bytes() for file in files), dtype=np.uint8)
-
-
-def _is_text(file: Path, place: Path) -> bool:
-    return file.is_file() and not any(part.startswith(".") for part in file.relative_to(place).parts)
-
-
-def _sequences(text: NDArray[np.uint8], context: int) -> NDArray[np.uint8]:
-    """Return rows of `context` + 1 bytes; each begins with the byte that ends the row before."""
-    count = max(0, len(text) - 1) // context
-    starts = context * np.arange(count)
-    return np.asarray(text[starts[:, None] + np.arange(context + 1)])
+    files = [place] if place.is_file() else sorted(file for file in place.rglob("*") if file.is_file())
+    shown = (file for file in files if not any(part.startswith(".") for part in file.relative_to(place).parts))
+    return np.frombuffer(b"".join(file.read_bytes() for file in shown), dtype=np.uint8)

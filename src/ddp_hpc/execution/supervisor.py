@@ -193,7 +193,7 @@ def _wait(process: Process, attempt: Attempt, interruption: Interruption) -> Non
     while not ended.wait(_POLL_S):
         now = time.monotonic()
         if now > next_beat:
-            lease.beat(attempt)
+            attempt.beat()
             next_beat = now + deadlines.BEAT_S
         if interruption.pass_on(process):
             return
@@ -213,7 +213,7 @@ def end_all(process: Process) -> None:
         family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
     except psutil.NoSuchProcess:
         return
-    process.terminate()
+    process.send_signal(signal.SIGTERM)
     _, alive = psutil.wait_procs(family, timeout=deadlines.KILL_S)
     for member in alive:
         member.kill()

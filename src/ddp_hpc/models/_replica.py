@@ -41,15 +41,8 @@ class Replica:
     `weights` and `gradients` are 1-D and contiguous, in the order of `model.parameters()`, so that one call sends
     them all and a bucket is a slice. The gaps that align the parameters stay zero. A parameter that takes no part
     in a step has the gradient zero, never None, so all ranks exchange the same lengths. `spans` says which parameter
-    lies where.
-
-    Args:
-        model: its parameters are moved; whatever their layout was, they are contiguous afterwards.
-        device: where to.
-        dtype: of all floating-point parameters and buffers.
-
-    Raises:
-        ValueError: the model has nothing to train, or complex numbers.
+    lies where; whatever the layout of one was, it is contiguous. All floating-point numbers get the `dtype`. A model
+    with nothing to train, or with complex numbers, is a ValueError.
     """
 
     def __init__(self, model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
@@ -72,7 +65,6 @@ class Replica:
             self.weights[span.start : span.end].view(span.parameter.shape).copy_(span.parameter.data)
         self._look_at(self.weights, self.gradients)
         self._forward: nn.Module = self.model
-        self._flat = True
 
     def _look_at(self, weights: Tensor, gradients: Tensor) -> None:
         """Make all parameters and their gradients views of these flat tensors."""
@@ -83,11 +75,9 @@ class Replica:
             span.parameter.grad = gradients[span.start : span.end].view(shape)
 
     def move(self, weights: Tensor | None = None, gradients: Tensor | None = None) -> None:
-        """Keep weights or gradients in other memory from now on, e.g. in what the ranks of a node share.
+        """Keep weights or gradients, if given, in other memory from now on, e.g. in what the ranks of a node share.
 
-        Args:
-            weights: like the weights now, overwritten with their values; None: they stay where they are.
-            gradients: like the gradients now, overwritten; None: they stay.
+        What is given is like the tensor that it replaces, and is overwritten with its values.
         """
         if weights is not None:
             weights.copy_(self.weights)
@@ -100,7 +90,7 @@ class Replica:
 
         The weights stay views of the flat tensor; `gradients` is then not in use.
         """
-        self._forward, self._flat = module, False
+        self._forward = module
 
     @property
     def wrapper(self) -> nn.Module | None:
@@ -114,7 +104,7 @@ class Replica:
 
     def zero_gradients(self) -> None:
         """Clear the gradients; backward then adds to them in place."""
-        if self._flat:
+        if self.wrapper is None:
             self.gradients.zero_()
         else:
             self.model.zero_grad(set_to_none=True)
@@ -129,11 +119,7 @@ class Replica:
         return [parameter.data for parameter in self.model.parameters() if id(parameter) not in trained]
 
     def check(self) -> None:
-        """Refuse a model that has put something in the place of its parameters or gradients: it would not be trained.
-
-        Raises:
-            RuntimeError: naming the first such parameter.
-        """
+        """Refuse a model that has put others in the place of its parameters or gradients: it would not be trained."""
         spans = {id(span.parameter): span for span in self.spans}
         for name, parameter in self.model.named_parameters():
             span = spans.pop(id(parameter), None)
@@ -153,7 +139,7 @@ class Replica:
     def _in_place(self, span: Span) -> bool:
         """Return whether a parameter, and its gradient unless it was handed over, are still views of the flat ones."""
         pairs: list[tuple[Tensor | None, Tensor]] = [(span.parameter.data, self.weights)]
-        if self._flat:
+        if self.wrapper is None:
             pairs.append((span.parameter.grad, self.gradients))
         return span.parameter.requires_grad and all(
             view is not None and (not view.numel() or view.data_ptr() == flat[span.start :].data_ptr())
@@ -162,11 +148,7 @@ class Replica:
 
 
 def _refuse_complex(model: nn.Module) -> None:
-    """Refuse what a cast to a real type would take the imaginary part from.
-
-    Raises:
-        ValueError: naming the first such parameter or buffer.
-    """
+    """Refuse what a cast to a real type would take the imaginary part from."""
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         if tensor.is_complex():
             raise ValueError(

@@ -1,4 +1,4 @@
-"""What lies in the folder of a run, and in those of the attempts at it. No other module names these files.
+"""What lies in `results/runs/RUN`, the folder of a run, and in those of the attempts at it: only here files are named.
 
     spec.json           the run, as it was planned: what its supervisor starts from
     request.json        what the cluster was asked for
@@ -23,6 +23,7 @@ It imports only the standard library: supervisor and rank watchdog start quickly
 import os
 import shutil
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -61,24 +62,21 @@ class CheckpointFolder(_Folder):
 
     def part(self, step: int, rank: int) -> Path:
         """Return the file of one rank."""
-        return self._parts(step) / f"rank-{rank}.pt"
+        return self.path / f"step-{step}" / f"rank-{rank}.pt"
 
     def remove_parts(self, step: int) -> None:
         """Remove the files of all ranks that are of one step."""
-        shutil.rmtree(self._parts(step), ignore_errors=True)
+        shutil.rmtree(self.path / f"step-{step}", ignore_errors=True)
 
     def remove_parts_but(self, step: int) -> None:
         """Remove all files of ranks that are of other steps."""
         for folder in self.path.glob("step-*"):
-            if folder != self._parts(step):
+            if folder.name != f"step-{step}":
                 shutil.rmtree(folder, ignore_errors=True)
 
     def remove(self) -> None:
         """Remove all."""
         shutil.rmtree(self.path, ignore_errors=True)
-
-    def _parts(self, step: int) -> Path:
-        return self.path / f"step-{step}"
 
 
 class RunFolder(_Folder):
@@ -156,12 +154,12 @@ class Attempt(_Folder):
 
     def beat(self) -> None:
         """Give a sign of life."""
-        (self.path / "alive").touch()
+        with suppress(OSError):  # a full disk must not end a training
+            (self.path / "alive").touch()
 
     def silent_s(self) -> float:
         """Return the seconds since its supervisor gave a sign of life, if only by making its folder."""
-        dates = [_date(self.path / name) for name in ("alive", "started.json")]
-        return time.time() - (max(dates) if max(dates) > 0 else _date(self.path))
+        return time.time() - (max(_date(self.path / "alive"), _date(self.path / "started.json")) or _date(self.path))
 
     def process_file(self, rank: int) -> Path:
         """Return the file that says which process is a rank."""
@@ -202,6 +200,34 @@ class Attempt(_Folder):
             os.replace(self.record(_TRACE), self.run.record(_TRACE))
         for kind in RECORDS:
             os.replace(self.record(kind), self.run.record(kind))
+
+
+class Store:
+    """`results/`: one folder per run under `runs/`, shared by all studies."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @property
+    def runs(self) -> Path:
+        """The folder in which the runs lie."""
+        return self.root / "runs"
+
+    def run(self, run: str) -> RunFolder:
+        """Return the folder of a run."""
+        return RunFolder(self.runs / run)
+
+    def file(self, run: str, kind: str = "run") -> Path:
+        """Return the Parquet file of a run: of a kind of record, e.g. `run`, `steps`."""
+        return self.run(run).record(kind)
+
+    def finished(self, run: str) -> bool:
+        """Return whether the run has ended as a result or a finding."""
+        return self.run(run).finished
+
+    def finished_runs(self) -> list[RunFolder]:
+        """Return all runs that have ended as a result or a finding, whichever study asked for them."""
+        return finished(self.runs)
 
 
 def finished(runs: Path) -> list[RunFolder]:

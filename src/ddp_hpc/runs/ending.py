@@ -44,8 +44,7 @@ class Evidence:
     asked_by: str | None = None  # the name of the signal that asked the run to end, or `TIME_LIMIT`; None: nothing did
     asked_after_s: float = 0.0  # when that was, since the start
     limit_s: float | None = None  # the supervisor's own time limit
-    # What rank 0 said when the ranks left because they were asked to.
-    left: Mapping[str, Any] = field(default_factory=dict)
+    left: Mapping[str, Any] = field(default_factory=dict)  # what rank 0 said when the ranks left, asked to
     checkpointed_step: int | None = None  # where the next attempt goes on
     oom_kills: int = 0  # how many processes the kernel has killed for memory meanwhile
     ended: Ending | None = None  # what the supervisor has written
@@ -53,20 +52,29 @@ class Evidence:
     alive: bool | None = None  # whether the supervisor lives; None: not known, or it has ended
 
 
-def classify(evidence: Evidence) -> Ending | None:
+def classify(e: Evidence) -> Ending | None:
     """Return how an attempt ended; None: it has not, as far as is known. The first rule that has an answer counts."""
-    return next((ending for rule in _RULES if (ending := rule(evidence))), None)
+    if e.ended and "signal" not in e.ended.numbers:
+        return e.ended
+    if e.slurm and not (e.ended and e.slurm.status == "crashed"):
+        return e.slurm  # it knows why a signal was sent; that the job then failed is what the supervisor knows better
+    if e.ended:
+        return e.ended
+    if e.alive is False:
+        return Ending("cancelled", "its supervisor ended without a word: killed, or the machine went down")
+    if e.refused:
+        return Ending("launch_failed", e.refused)
+    rules = (_failed_rank, _done, _asked_to_end, _failed_launcher)  # by the supervisor, at once
+    return next((ending for rule in rules if (ending := rule(e))), None)
 
 
 def written(attempt: Attempt) -> Evidence:
     """Return what supervisor and driver have written of the end of an attempt."""
-    return Evidence(ended=_read(attempt.ended), slurm=_read(attempt.slurm_end))
 
+    def read(content: dict[str, Any]) -> Ending | None:
+        return Ending(content.pop("status"), content.pop("reason", None), content) if "status" in content else None
 
-def _read(content: dict[str, Any]) -> Ending | None:
-    if "status" not in content:
-        return None
-    return Ending(content.pop("status"), content.pop("reason", None), content)
+    return Evidence(ended=read(attempt.ended), slurm=read(attempt.slurm_end))
 
 
 def first_report(reports: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
@@ -77,29 +85,6 @@ def first_report(reports: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """
     causes = [report for report in reports if report.get("status") != PEER_FAILURE] or reports
     return next((report for report in causes if report.get("error")), causes[0] if causes else {})
-
-
-def _said_by_supervisor(e: Evidence) -> Ending | None:
-    return e.ended if e.ended and "signal" not in e.ended.numbers else None
-
-
-def _said_by_slurm(e: Evidence) -> Ending | None:
-    """Slurm knows why a signal was sent; that the job then failed is what the supervisor knows better."""
-    return None if e.ended and e.slurm and e.slurm.status == "crashed" else e.slurm
-
-
-def _signal_to_supervisor(e: Evidence) -> Ending | None:
-    return e.ended
-
-
-def _dead_supervisor(e: Evidence) -> Ending | None:
-    if e.alive is not False:
-        return None
-    return Ending("cancelled", "its supervisor ended without a word: killed, or the machine went down")
-
-
-def _not_started(e: Evidence) -> Ending | None:
-    return Ending("launch_failed", e.refused) if e.refused else None
 
 
 def _failed_rank(e: Evidence) -> Ending | None:
@@ -149,29 +134,11 @@ def _failed_launcher(e: Evidence) -> Ending | None:
     if e.exit_code is None:
         return None
     said = "; ".join(line.strip(" -*|") for line in e.last_words if line.strip(" -*|"))[-600:] or "it said nothing"
-    how = (
-        f"was ended by {signal.Signals(-e.exit_code).name}"
-        if e.exit_code < 0
-        else f"ended with exit code {e.exit_code}"
-    )
+    code = e.exit_code
+    how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
     reason = f"the launcher {how}, and no rank left a record or a reason: {said}"
     if words := memory_words("\n".join(e.last_words)):
         return Ending("oom_host", f"{reason}; the launcher said: {words[:200]}")
     if words := node_words("\n".join(e.last_words)):  # Slurm may notice minutes later
         return Ending("node_fail", f"a node does not answer: {words[:200]}; {reason}")
     return Ending("launch_failed", reason)
-
-
-_RULES = (
-    # later
-    _said_by_supervisor,
-    _said_by_slurm,
-    _signal_to_supervisor,
-    _dead_supervisor,
-    # at once, by the supervisor
-    _not_started,
-    _failed_rank,
-    _done,
-    _asked_to_end,
-    _failed_launcher,
-)

@@ -7,7 +7,7 @@ count through the hand-raised MEASUREMENT_VERSION instead.
 
 import ast
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
@@ -25,9 +25,10 @@ WORDS = (
     *("COST", "COST_OPTIONS", "COMPRESSES"),
 )
 
-# modules that are not code of a run: their effect on results counts through MEASUREMENT_VERSION. Checkpoints have none:
-# a training that was interrupted ends with the bits of one that was not, which tests see to.
-_NOT_COUNTED = ("config", "profiling", "runs", "system", "training.checkpoint", "training.result")
+# paths in the package, or their beginnings, that are not code of a run: their effect on results counts through
+# MEASUREMENT_VERSION. Checkpoints have none: a training that was interrupted ends with the bits of one that was not,
+# which tests see to.
+_NOT_COUNTED = ("config/", "profiling/", "runs/", "system/", "training/checkpoint.py", "training/result.py")
 
 
 def run_id(spec: RunSpec) -> str:
@@ -43,7 +44,8 @@ def parts(run: str) -> tuple[str, str, str]:
 
 def code_hash(spec: RunSpec) -> str:
     """Return the hash of all code that `spec` depends on."""
-    return _digest(fingerprints(spec))
+    text = "\n".join(f"{name}={value}" for name, value in sorted(fingerprints(spec).items()))
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
 
 
 def fingerprints(spec: RunSpec) -> dict[str, str]:
@@ -53,12 +55,8 @@ def fingerprints(spec: RunSpec) -> dict[str, str]:
 
 @cache
 def _fingerprints(model: str, dataset: str, exchange: str) -> Mapping[str, str]:
-    roots = [
-        catalog.PACKAGE / "training" / "trainer.py",
-        catalog.path("model", model),
-        catalog.path("dataset", dataset),
-        catalog.path("exchange", exchange),
-    ]
+    named = {"model": model, "dataset": dataset, "exchange": exchange}
+    roots = [catalog.PACKAGE / "training" / "trainer.py", *(catalog.path(kind, name) for kind, name in named.items())]
     return {"MEASUREMENT_VERSION": str(MEASUREMENT_VERSION)} | closure(roots, _NOT_COUNTED)
 
 
@@ -69,41 +67,25 @@ def forget() -> None:
 
 
 def closure(roots: list[Path], left_out: tuple[str, ...] = ()) -> dict[str, str]:
-    """Return the hash of `roots` and of all modules of ours that they import, directly or not.
+    """Return the hash of `roots` and of all modules of ours that they import, directly or not, by path in the package.
 
-    Args:
-        roots: files of the package.
-        left_out: modules (and packages, with all below), dotted, that are not followed.
+    Paths that begin as one of `left_out` are not followed. Files that belong to a module by their name, such as
+    `digits.csv` to `digits.py`, count with it.
     """
     found: dict[str, str] = {}
     waiting = list(roots)
     while waiting:
         file = waiting.pop()
-        name = file.relative_to(catalog.PACKAGE).as_posix()
-        if name in found:
+        if _path(file) in found:
             continue
-        found[name] = file_hash(file)
-        found |= {other.relative_to(catalog.PACKAGE).as_posix(): content_hash(other) for other in _beside(file)}
-        reached = {*_imports(file), *_packages(file)}
-        waiting += [module for module in reached if not _is_below(_module(module), left_out)]
+        beside = [other for other in file.parent.glob(f"{file.stem}.*") if other.suffix not in (".py", ".pyc")]
+        found |= {_path(file): file_hash(file)} | {_path(other): content_hash(other) for other in beside}
+        waiting += [module for module in _imports(file) if not _path(module).startswith(left_out)]
     return dict(sorted(found.items()))
 
 
-def _digest(hashes: Mapping[str, str]) -> str:
-    text = "\n".join(f"{name}={value}" for name, value in sorted(hashes.items()))
-    return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
-
-
-@cache
-def file_hash(file: Path) -> str:
-    """Return the hash of a file's meaning: its syntax tree without comments, docstrings, `WORDS` and formatting."""
-    tree = _without_words(_without_docstrings(ast.parse(file.read_text(encoding="utf-8"), filename=str(file))))
-    return hashlib.sha256(_dump(tree).encode()).hexdigest()[:DIGITS]
-
-
-def _beside(file: Path) -> list[Path]:
-    """Return the files that belong to a module by their name, such as `digits.csv` to `digits.py`."""
-    return sorted(other for other in file.parent.glob(f"{file.stem}.*") if other.suffix not in (".py", ".pyc"))
+def _path(file: Path) -> str:
+    return file.relative_to(catalog.PACKAGE).as_posix()
 
 
 @cache
@@ -112,28 +94,24 @@ def content_hash(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()[:DIGITS]
 
 
-def _without_docstrings(tree: ast.Module) -> ast.Module:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            node.body = [
-                child
-                for child in node.body
-                if not (
-                    isinstance(child, ast.Expr)
-                    and isinstance(child.value, ast.Constant)
-                    and type(child.value.value) is str
-                )
-            ]
-    return tree
-
-
-def _without_words(tree: ast.Module) -> ast.Module:
+@cache
+def file_hash(file: Path) -> str:
+    """Return the hash of a file's meaning: its syntax tree without comments, docstrings, `WORDS` and formatting."""
+    tree = ast.parse(file.read_text(encoding="utf-8"), filename=str(file))
     tree.body = [
         child
         for child in tree.body
         if not (isinstance(child, ast.Assign) and all(ast.unparse(target) in WORDS for target in child.targets))
     ]
-    return tree
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            node.body = [child for child in node.body if not _is_text(child)]
+    return hashlib.sha256(_dump(tree).encode()).hexdigest()[:DIGITS]
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    value = statement.value if isinstance(statement, ast.Expr) else None
+    return isinstance(value, ast.Constant) and isinstance(value.value, str)
 
 
 def _dump(node: object) -> str:
@@ -152,45 +130,19 @@ def _dump(node: object) -> str:
 
 @cache
 def _imports(file: Path) -> tuple[Path, ...]:
-    """Return the files of ours that `file` imports anywhere, inside functions too."""
-    tree = ast.parse(file.read_text(encoding="utf-8"), filename=str(file))
-    return tuple(sorted({path for name in _imported_names(tree, file) for path in _files_of(name)}))
-
-
-def _imported_names(tree: ast.Module, file: Path) -> Iterator[str]:
-    package = [catalog.PACKAGE.name, *file.relative_to(catalog.PACKAGE).parts[:-1]]
-    for node in ast.walk(tree):
+    """Return the files of ours that `file` imports, inside functions too, and the `__init__.py` above: they are run."""
+    package = file.relative_to(catalog.PACKAGE.parent).parts[:-1]
+    names = {".".join(package[:depth]) for depth in range(1, len(package) + 1)}
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"), filename=str(file))):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            above = package[: len(package) - node.level + 1] if node.level else []
+            above = package[: len(package) - node.level + 1] if node.level else ()
             base = ".".join([*above, *([node.module] if node.module else [])])
-            yield base
-            yield from (f"{base}.{alias.name}" for alias in node.names)
-
-
-def _files_of(name: str) -> Iterator[Path]:
-    """Return the file of a dotted name of ours; nothing for a name that is no module of ours."""
-    first, *rest = name.split(".")
-    if first != catalog.PACKAGE.name or not rest:
-        return
-    base = catalog.PACKAGE.joinpath(*rest)
-    for file in (base.with_suffix(".py"), base / "__init__.py"):
-        if file.is_file():
-            yield file
-
-
-def _packages(file: Path) -> Iterator[Path]:
-    """Return the `__init__.py` of the packages below ours that `file` lies in: importing it runs them."""
-    for folder in file.relative_to(catalog.PACKAGE).parents:
-        if folder != Path() and (catalog.PACKAGE / folder / "__init__.py").is_file():
-            yield catalog.PACKAGE / folder / "__init__.py"
-
-
-def _is_below(module: str, names: tuple[str, ...]) -> bool:
-    return any(module == name or module.startswith(f"{name}.") for name in names)
-
-
-def _module(file: Path) -> str:
-    relative = file.relative_to(catalog.PACKAGE).with_suffix("")
-    return ".".join(part for part in relative.parts if part != "__init__") or "__init__"
+            names |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
+    found = []
+    for first, *rest in (name.split(".") for name in sorted(names)):
+        if first == catalog.PACKAGE.name and rest:
+            base_path = catalog.PACKAGE.joinpath(*rest)
+            found += [path for path in (base_path.with_suffix(".py"), base_path / "__init__.py") if path.is_file()]
+    return tuple(found)

@@ -6,7 +6,6 @@ in the folder of the attempt. Nothing heavy is imported: a supervisor asks befor
 
 import os
 import time
-from contextlib import suppress
 from typing import Any
 
 from ddp_hpc.runs.attempt import Attempt
@@ -16,12 +15,6 @@ from ddp_hpc.system.process import process_created
 
 class HeldError(RuntimeError):
     """Another supervisor works at the run."""
-
-
-def beat(attempt: Attempt) -> None:
-    """Give a sign of life."""
-    with suppress(OSError):  # a full disk must not end a training
-        attempt.beat()
 
 
 def alive(attempt: Attempt) -> bool | None:
@@ -46,17 +39,11 @@ def alive(attempt: Attempt) -> bool | None:
 
 
 def take(attempt: Attempt) -> None:
-    """Make sure that nobody else works at the run. Of several that start at once the first goes on.
-
-    Args:
-        attempt: ours, begun.
-
-    Raises:
-        HeldError: somebody does; saying who.
-    """
-    beat(attempt)
+    """Make sure that nobody else works at the run, or raise a HeldError that says who. Of several the first goes on."""
+    attempt.beat()
     deadline = time.monotonic() + deadlines.PREDECESSOR_S
-    while other := _other(attempt):
+    before = [other for other in attempt.run.attempts if other.number < attempt.number]
+    while other := next((other for other in before if not other.has_ended and alive(other)), None):
         started = other.started
         if started.get("host") != os.uname().nodename or time.monotonic() > deadline:
             raise HeldError(
@@ -64,12 +51,6 @@ def take(attempt: Attempt) -> None:
                 "Wait for it or end it; `ddp-hpc status STUDY` shows how far it is"
             )
         time.sleep(0.2)
-
-
-def _other(attempt: Attempt) -> Attempt | None:
-    """Return an attempt that lives and began before ours."""
-    before = [other for other in attempt.run.attempts if other.number < attempt.number and not other.has_ended]
-    return next((other for other in before if alive(other)), None)
 
 
 def holder(started: dict[str, Any]) -> str:

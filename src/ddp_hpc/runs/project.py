@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from ddp_hpc.config.machine import read as read_machine
 from ddp_hpc.config.study import StudyError
 from ddp_hpc.config.yaml_file import read_mapping
 from ddp_hpc.runs import identity
-from ddp_hpc.runs.store import Store
+from ddp_hpc.runs.attempt import Store
 from ddp_hpc.runs.study_runs import Planned, StudyRuns
 
 
@@ -27,11 +26,7 @@ class Project:
 
     @classmethod
     def here(cls, start: Path | None = None) -> "Project":
-        """Return the project that holds the folder `start` (the current one).
-
-        Raises:
-            StudyError: no folder above has config/studies and workflow/Snakefile.
-        """
+        """Return the project that holds the folder `start` (the current one), or raise a StudyError."""
         start = (start or Path.cwd()).resolve()
         for folder in (start, *start.parents):
             if (folder / "config" / "studies").is_dir() and (folder / "workflow" / "Snakefile").is_file():
@@ -61,23 +56,14 @@ class Project:
         """The names of all studies, sorted."""
         return sorted(file.stem for file in self.studies_folder.glob("*.yaml"))
 
-    @cached_property
-    def config(self) -> Mapping[str, Any]:
-        """The content of config/config.yaml; empty if there is none."""
-        file = self.root / "config" / "config.yaml"
-        return read_mapping(file, StudyError).values if file.exists() else {}
-
     def profile(self, profile: str) -> Mapping[str, Any]:
         """Return the content of a workflow profile, a folder relative to the project or an absolute one.
 
-        Raises:
-            StudyError: its file is missing or no YAML, or its `config` is no mapping.
+        What is wrong with its file, or a `config` that is no mapping, is a StudyError.
         """
         files = [file for file in (self.root / profile).glob("*.yaml") if file.name.startswith(("profile.", "config."))]
         if not files:
-            known = sorted(
-                str(file.parent.relative_to(self.root)) for file in self.root.glob("profiles/*/profile.yaml")
-            )
+            known = sorted(f"profiles/{file.parent.name}" for file in self.root.glob("profiles/*/profile.yaml"))
             hint = did_you_mean(profile, known) or did_you_mean(f"profiles/{profile}", known)
             raise StudyError(
                 f"{self.root / profile} has no profile.yaml{hint}; expected: a folder with one, as {', '.join(known)}"
@@ -89,19 +75,11 @@ class Project:
         return document.values
 
     def profile_config(self, profile: str) -> Mapping[str, Any]:
-        """Return the `config:` of a profile; empty without any.
-
-        Raises:
-            StudyError: its file is missing or no YAML.
-        """
+        """Return the `config:` of a profile; empty without any."""
         return self.profile(profile).get("config") or {}
 
     def machine(self, name: str) -> Machine:
-        """Return a machine: the file NAME.yaml in config/machines.
-
-        Raises:
-            MachineError: there is none, or it is wrong.
-        """
+        """Return the machine of the file NAME.yaml in config/machines, or raise a MachineError."""
         folder = self.root / "config" / "machines"
         file = folder / f"{name}.yaml"
         if not file.is_file():
@@ -113,20 +91,12 @@ class Project:
         return read_machine(file)
 
     def machine_of(self, profile: str) -> Machine | None:
-        """Return the machine that a profile names; None if it names none.
-
-        Raises:
-            StudyError: the profile or the machine's file is missing or wrong.
-        """
+        """Return the machine that a profile names; None if it names none."""
         name = self.profile_config(profile).get("machine")
         return None if name is None else self.machine(str(name))
 
     def study_file(self, name: str) -> Path:
-        """Return the file of a study, given its name or its path.
-
-        Raises:
-            StudyError: there is none.
-        """
+        """Return the file of a study, given its name or its path; a StudyError says which there are."""
         stem = Path(name).stem if name.endswith(".yaml") else name
         file = self.studies_folder / f"{stem}.yaml"
         if not file.is_file():
@@ -151,8 +121,10 @@ class Project:
         return StudyRuns(expansion.study, self.store, planned, expansion.notes)
 
     def dataset_source(self, name: str) -> str | None:
-        """Return from where a dataset is fetched: `data: {NAME: PATH-OR-URL}` in config.yaml, else None."""
-        source = (self.config.get("data") or {}).get(name)
+        """Return from where a dataset is fetched: `data: {NAME: PATH-OR-URL}` in config/config.yaml, else None."""
+        file = self.root / "config" / "config.yaml"
+        values = read_mapping(file, StudyError).values if file.exists() else {}
+        source = (values.get("data") or {}).get(name)
         return None if source is None else str(source)
 
 

@@ -26,16 +26,10 @@ class RecordError(ValueError):
 def write(
     kind: str, columns: Mapping[str, Sequence[Any]], file: Path, metadata: Mapping[str, Any] | None = None
 ) -> None:
-    """Write a record: to a temporary name in the same folder, then renamed.
+    """Write a record of a kind of `SCHEMAS`.
 
-    Args:
-        kind: of `SCHEMAS`.
-        columns: some columns of that schema, all equally long; those left out become null, and so does every nan.
-        file: where to.
-        metadata: plain JSON values, kept in the file's metadata (`provenance`, ...).
-
-    Raises:
-        KeyError: a column that the schema does not have.
+    The columns are some of that schema, all equally long; those left out become null, and so does every nan. The
+    metadata are plain JSON values, kept in the file's metadata (`provenance`, ...).
     """
     schema = SCHEMAS[kind]
     unknown = set(columns) - set(schema.names)
@@ -45,8 +39,7 @@ def write(
     arrays = [pa.array(columns.get(field.name, [None] * rows), type=field.type, from_pandas=True) for field in schema]
     notes = {"ddp_hpc.schema": f"{kind}/{SCHEMA_VERSION}"}
     notes |= {f"ddp_hpc.{key}": json.dumps(value) for key, value in (metadata or {}).items()}
-    table = pa.Table.from_arrays(arrays, schema=schema.with_metadata(notes))
-    write_table(table, file)
+    write_table(pa.Table.from_arrays(arrays, schema=schema.with_metadata(notes)), file)
 
 
 def write_table(table: pa.Table, file: Path) -> None:
@@ -57,15 +50,16 @@ def write_table(table: pa.Table, file: Path) -> None:
 
 
 def read(kind: str, file: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """Return one record, or some of its columns: those of `SCHEMAS`, whichever the file has.
-
-    Raises:
-        RecordError: naming the file, if it cannot be read, or is of another schema version.
-    """
+    """Return one record, or some of its columns: those of `SCHEMAS`, whichever the file has. May raise RecordError."""
     try:
         with pq.ParquetFile(file) as parquet:  # half the time of read_table, which prepares for many files
             found, expected = parquet.schema_arrow, SCHEMAS[kind]
-            _check_version(kind, file, found)
+            version = (found.metadata or {}).get(b"ddp_hpc.schema", b"none").decode()
+            if version != f"{kind}/{SCHEMA_VERSION}":
+                raise RecordError(
+                    f"{file} has schema {version}, this version of ddp-hpc reads {kind}/{SCHEMA_VERSION}: read it with "
+                    "the version that wrote it, or delete it and run the study again"
+                )
             if found.equals(expected):
                 return parquet.read(columns)
             wanted = expected if columns is None else pa.schema([expected.field(name) for name in columns])
@@ -105,20 +99,12 @@ def read_metadata(file: Path) -> dict[str, Any]:
         raw = pq.read_schema(file).metadata or {}
     except (OSError, pa.ArrowException) as error:
         raise RecordError(f"cannot read {file}: {error}") from None
-    prefix = b"ddp_hpc."
-    return {
-        key[len(prefix) :].decode(): json.loads(value)
-        for key, value in raw.items()
-        if key.startswith(prefix) and key != b"ddp_hpc.schema"
-    }
+    ours = {key.decode(): value for key, value in raw.items() if key.startswith(b"ddp_hpc.")}
+    return {key.removeprefix("ddp_hpc."): json.loads(ours[key]) for key in ours if key != "ddp_hpc.schema"}
 
 
 def read_runs(files: Iterable[Path]) -> pa.Table:
-    """Return the run records of many files as one table, in their order.
-
-    Raises:
-        RecordError: naming every file that cannot be read.
-    """
+    """Return the run records of many files as one table, in their order; a RecordError names all that are broken."""
     tables, problems = [], []
     for file in files:
         try:
@@ -128,13 +114,3 @@ def read_runs(files: Iterable[Path]) -> pa.Table:
     if problems:
         raise RecordError("\n".join(problems))
     return pa.concat_tables([RUN.remove_metadata().empty_table(), *tables])
-
-
-def _check_version(kind: str, file: Path, schema: pa.Schema) -> None:
-    found = (schema.metadata or {}).get(b"ddp_hpc.schema", b"none").decode()
-    wanted = f"{kind}/{SCHEMA_VERSION}"
-    if found != wanted:
-        raise RecordError(
-            f"{file} has schema {found}, this version of ddp-hpc reads {wanted}: read it with the version that wrote "
-            "it, or delete it and run the study again"
-        )

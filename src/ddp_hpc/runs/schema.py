@@ -44,6 +44,11 @@ def _python_type(annotation: Any) -> Any:
 
 
 _MEAN = "mean over the samples of the training, then over the GPUs"
+_LINKS = {
+    f"{link}_{way}_bytes_per_s": f"{words} over {link}"
+    for link in ("pcie", "nvlink")
+    for way, words in (("rx", "received"), ("tx", "sent"))
+}
 
 CONSUMPTION = [
     field("gpus", INTEGER, "GPUs", "in use, each counted once however many ranks share it"),
@@ -59,31 +64,16 @@ CONSUMPTION = [
     field("memory_clock_mean_mhz", FLOAT, "MHz", f"of the memory; {_MEAN}"),
     field("temperature_max_c", FLOAT, "C", "the highest of any GPU in the training"),
     field("throttled_share", FLOAT, "", f"samples with clocks held down by power or heat; {_MEAN}"),
-    *(
-        field(f"{link}_{way}_bytes_per_s", FLOAT, "B/s", f"{words} over {link} by one GPU; {_MEAN}")
-        for link in ("pcie", "nvlink")
-        for way, words in (("rx", "received"), ("tx", "sent"))
-    ),
-    field(
-        "cpu_energy_j", FLOAT, "J", "of the processor packages of all nodes in the training, by RAPL, whoever used them"
-    ),
+    *(field(name, FLOAT, "B/s", f"{words} by one GPU; {_MEAN}") for name, words in _LINKS.items()),
+    field("cpu_energy_j", FLOAT, "J", "of the processor packages of all nodes in the training, by RAPL, by whomever"),
     field("flop_per_step", FLOAT, "FLOP", "of one rank: products, convolutions, attention, forward and backward"),
     field("flop_per_s", FLOAT, "FLOP/s", "of all ranks: their work over the training time"),
     field("peak_flop_per_s", FLOAT, "FLOP/s", "of all GPUs in this arithmetic, by their data sheets"),
     field("mfu", FLOAT, "", "model FLOP utilisation: flop_per_s / peak_flop_per_s"),
 ]
 
-_PARTS = dict(
-    zip(
-        PARTS,
-        (
-            "part of exchange_exposed_s: gradients come in at a server; rank 0's in the run record",
-            "part of exchange_exposed_s: their mean at a server",
-            "part of exchange_exposed_s: weights go out from a server",
-        ),
-        strict=True,
-    )
-)
+_SERVING = ("gradients come in at a server; rank 0's in the run record", "their mean there", "weights go out from it")
+_PARTS = {part: f"part of exchange_exposed_s: {what}" for part, what in zip(PARTS, _SERVING, strict=True)}
 
 RUN = pa.schema(
     [
@@ -108,12 +98,7 @@ RUN = pa.schema(
         field("checkpoint_s", FLOAT, "s", "spent on checkpoints; in no rate"),
         field("resumes", INTEGER, "", "how often training went on from a checkpoint"),
         field("lost_s", FLOAT, "s", "from checkpoints to where training went on: steps taken twice, waiting, starts"),
-        field(
-            "train_s",
-            FLOAT,
-            "s",
-            "time zero to the slowest rank's last step, without evaluations, checkpoints and what was lost",
-        ),
+        field("train_s", FLOAT, "s", "time zero to the slowest rank's last step, less evaluation, checkpoints, lost_s"),
         field("samples_per_s", FLOAT, "samples/s", "samples_seen / train_s"),
         field("step_s", FLOAT, "s", "median time between the ends of two steps, slowest rank"),
         *(field(phase, FLOAT, "s", "median over steps of the mean over ranks") for phase in PHASES),
@@ -136,12 +121,7 @@ RUN = pa.schema(
         field("threads_used", INTEGER, "threads", "per rank"),
         field("cores", INTEGER, "cores", "usable on the busiest node"),
         field("hosts", INTEGER, "", "nodes"),
-        field(
-            "core_wait_share",
-            FLOAT,
-            "",
-            "share of the time of the steps in which a thread was ready and had no core; worst rank",
-        ),
+        field("core_wait_share", FLOAT, "", "of the time of the steps: a thread was ready and had no core; worst rank"),
         field("others_core_share", FLOAT, "", "share of the ranks' cores that other processes used; worst host"),
         field("oversubscribed", BOOL, "", "more ranks x threads than cores on a node: its times mean nothing"),
         field(
@@ -163,10 +143,7 @@ STEPS = pa.schema(
         field("rank_loss", FLOAT, "", "mean over this rank's samples"),
         field("rank_t_s", FLOAT, "s", "time zero to this rank's end of the step"),
         field("step_s", FLOAT, "s", "this rank's step: the sum of its phases"),
-        *(
-            field(phase, FLOAT, "s", "phase of this rank's step; null where it could not be told apart")
-            for phase in PHASES
-        ),
+        *(field(phase, FLOAT, "s", "phase of this rank's step; null: could not be told apart") for phase in PHASES),
         field("forward_backward_s", FLOAT, "s", "where forward and backward are fused"),
         field("wait_s", FLOAT, "s", "part of exchange_exposed_s: until the slowest rank arrived"),
         field("move_s", FLOAT, "s", "part of exchange_exposed_s: the rest of it"),
@@ -216,11 +193,7 @@ GPU = pa.schema(
         field("memory_clock_mhz", FLOAT, "MHz", "of the memory"),
         field("temperature_c", FLOAT, "C", "of the chip"),
         field("throttle_reasons", FLOAT, "", "NVML's bits that say why clocks are not higher"),
-        *(
-            field(f"{link}_{way}_bytes_per_s", FLOAT, "B/s", f"{words} by the GPU over {link}, since the sample before")
-            for link in ("pcie", "nvlink")
-            for way, words in (("rx", "received"), ("tx", "sent"))
-        ),
+        *(field(name, FLOAT, "B/s", f"{words} by the GPU, since the sample before") for name, words in _LINKS.items()),
     ]
 )
 

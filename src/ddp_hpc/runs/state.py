@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ddp_hpc.runs import lease
-from ddp_hpc.runs.attempt import Attempt
+from ddp_hpc.runs.attempt import Attempt, Store
 from ddp_hpc.runs.ending import Ending, classify, written
 from ddp_hpc.runs.statuses import FAILED, FINISHED
-from ddp_hpc.runs.store import Store
 from ddp_hpc.slurm import client, job_end
 from ddp_hpc.system.deadlines import SILENT_S
 from ddp_hpc.system.files import write_json
@@ -27,26 +26,23 @@ class State:
     status: str
     reason: str | None = None
     attempts: int = 0
-    # The Slurm job that waits or runs, or of whose end Slurm alone has told: `keep_slurm_ends` writes it down.
-    job: str | None = field(default=None, compare=False)
-    # Of a running one, what `ProgressFile` has written; empty if nothing yet.
-    progress: dict[str, Any] = field(default_factory=dict, compare=False)
+    job: str | None = field(default=None, compare=False)  # of Slurm: waits or runs, or Slurm alone has told of its end
+    progress: dict[str, Any] = field(default_factory=dict, compare=False)  # of a running one, from `ProgressFile`
 
 
 def state_of(store: Store, run: str) -> State:
-    """Return where a run stands.
-
-    Raises:
-        RecordError: the record cannot be read, or is of another run.
-    """
+    """Return where a run stands. A record that cannot be read, or is of another run, is a RecordError."""
     folder = store.run(run)
     attempts = folder.attempts
-    if folder.finished:
-        return _finished(store, run, len(attempts))
-    state = _of_attempt(attempts[-1], len(attempts)) if attempts else State("missing")
+    state = _of_attempt(attempts[-1], len(attempts)) if attempts and not folder.finished else State("missing")
+    if folder.finished:  # perhaps it has just ended
+        from ddp_hpc.runs import records
+
+        row = records.read("run", folder.record(), ["run", "status", "reason"]).to_pylist()[0]
+        if row["run"] != run:
+            raise records.RecordError(stranger(folder.record(), row["run"]))
+        return State(row["status"], row["reason"], len(attempts))
     if state.status in FINISHED:
-        if folder.finished:  # it has just ended
-            return _finished(store, run, len(attempts))
         told = f"its record was removed; attempt {attempts[-1].number} had ended {state.status}"
         state = State("missing", told, len(attempts))
     if uses_slurm(store) and state.status not in ("running", "queued"):
@@ -59,7 +55,7 @@ def state_of(store: Store, run: str) -> State:
 
 def record_is_late(store: Store, run: str) -> bool:
     """Return whether a run has ended well and its record is not seen yet: a file system may take a minute."""
-    attempts = store.attempts(run)
+    attempts = store.run(run).attempts
     return bool(attempts) and attempts[-1].ended.get("status") in FINISHED and not store.finished(run)
 
 
@@ -86,11 +82,7 @@ def keep_slurm_ends(store: Store, runs: Iterable[str]) -> None:
 def keep_end(store: Store, run: str, ending: Ending, job: str | None = None) -> None:
     """Write down how an attempt ended as Slurm says: the one whose job it was, else one that has not come to begin.
 
-    Args:
-        store: where the run is.
-        run: its name.
-        ending: of the job, or why Slurm has refused it.
-        job: its number; None: it was refused.
+    The ending is that of the job or, without its number, why Slurm has refused it.
     """
     folder = store.run(run)
     attempts = folder.attempts
@@ -103,15 +95,6 @@ def keep_end(store: Store, run: str, ending: Ending, job: str | None = None) -> 
 def stranger(file: Path, owner: str) -> str:
     """Return the words for a record that lies in the folder of another run."""
     return f"{file} is the record of {owner}: delete what was put in the wrong folder, and run the study again"
-
-
-def _finished(store: Store, run: str, count: int) -> State:
-    from ddp_hpc.runs import records
-
-    row = records.read("run", store.file(run), ["run", "status", "reason"]).to_pylist()[0]
-    if row["run"] != run:
-        raise records.RecordError(stranger(store.file(run), row["run"]))
-    return State(row["status"], row["reason"], count)
 
 
 def _job(attempts: list[Attempt]) -> str | None:

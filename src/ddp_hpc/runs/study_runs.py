@@ -9,7 +9,7 @@ from ddp_hpc.config.study import Study
 from ddp_hpc.runs import identity
 from ddp_hpc.runs.state import state_of, stranger
 from ddp_hpc.runs.statuses import FINISHED, in_words
-from ddp_hpc.runs.store import Store
+from ddp_hpc.runs.attempt import Store
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,6 +31,11 @@ class StudyRuns:
     store: Store
     planned: tuple[Planned, ...]
     notes: tuple[str, ...] = ()  # what is worth saying about the study's grid
+
+    @property
+    def lacking(self) -> list[Planned]:
+        """The planned runs that have not ended as result or finding by now."""
+        return [planned for planned in self.planned if not self.store.finished(planned.run)]
 
     def describe(self, run: str) -> str:
         """Return a planned run by the fields that vary in the study, e.g. `world_size 2, learning_rate 0.1`."""
@@ -72,7 +77,7 @@ class StudyRuns:
         table = both.take(pa.array([place[planned.run] for planned in self.planned], pa.int64()))
         mapping = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype(), pa.string(): pd.StringDtype()}
         frame: pd.DataFrame = table.to_pandas(types_mapper=mapping.get)
-        frame["attempts"] = [len(self.store.attempts(planned.run)) for planned in self.planned]
+        frame["attempts"] = [len(self.store.run(planned.run).attempts) for planned in self.planned]
         return frame
 
     def _not_finished(self, planned: Planned) -> dict[str, Any]:

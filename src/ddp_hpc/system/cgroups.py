@@ -23,10 +23,13 @@ def within(quota: float | None, listed: int) -> int:
 
 def memory_bytes(root: Path = CGROUPS, own: Path = OWN_CGROUPS) -> tuple[int, int]:
     """Return total and free memory of the machine, or of our control group where that has less."""
-    page = os.sysconf("SC_PAGE_SIZE")
-    limits = [_memory_limit(folder) for folder in _with_parents(root, own, "memory")]
-    total = min([os.sysconf("SC_PHYS_PAGES") * page, *(limit for limit in limits if limit is not None)])
-    return total, min(total, _available_bytes())
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for folder in _with_parents(root, own, "memory"):
+        limits = (text_of(folder / name).strip() for name in ("memory.max", "memory.limit_in_bytes"))
+        total = min([total, *(int(limit) for limit in limits if limit.isdigit())])  # without one: max
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    return total, min(total, free)
 
 
 def oom_kills(root: Path = CGROUPS, own: Path = OWN_CGROUPS) -> int:
@@ -62,13 +65,3 @@ def _quota(folder: Path) -> float | None:
     words = (text_of(folder / "cpu.max") or " ".join(of_version_1)).split()
     numbers = [int(word) for word in words if word.isdigit()]  # without a limit: max, or -1
     return numbers[0] / numbers[1] if len(numbers) == 2 else None
-
-
-def _memory_limit(folder: Path) -> int | None:
-    limits = (text_of(folder / name).strip() for name in ("memory.max", "memory.limit_in_bytes"))
-    return next((int(limit) for limit in limits if limit.isdigit()), None)  # without one: max
-
-
-def _available_bytes() -> int:
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))

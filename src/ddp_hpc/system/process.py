@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, NoReturn
 
 from ddp_hpc.system.files import text_of
 
@@ -62,16 +62,12 @@ def usable_cores() -> int:
 
 
 class Fork:
-    """A copy of this process that goes on with `work`; like a `subprocess.Popen`, as far as it is needed here.
+    """A copy of this process that goes on with `work`, to its exit; like a `subprocess.Popen`, as far as needed here.
 
     It saves the start of a second interpreter, which is most of what supervising a single rank costs.
-
-    Args:
-        work: what the child does; its exit code is that of a SystemExit, else 0, or 1 after an exception.
-        environment: of the child.
     """
 
-    def __init__(self, work: Callable[[], object], environment: Mapping[str, str]) -> None:
+    def __init__(self, work: Callable[[], NoReturn], environment: Mapping[str, str]) -> None:
         end, start = os.pipe()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -87,7 +83,15 @@ class Fork:
             os.close(end)
             os.environ.clear()
             os.environ.update(environment)
-            os._exit(_exit_code_of(work))
+            try:
+                work()
+            except SystemExit as ended:
+                os._exit(int(ended.code or 0))
+            except BaseException:
+                import traceback
+
+                traceback.print_exc()
+            os._exit(1)
         os.close(start)
         self.stderr: IO[bytes] = os.fdopen(end, "rb")
         self.returncode: int | None = None  # as of Popen; None while it runs
@@ -115,20 +119,3 @@ class Fork:
         """Send the child a signal, if it still runs."""
         if self.poll() is None:
             os.kill(self.pid, number)
-
-    def terminate(self) -> None:
-        """Ask the child to end."""
-        self.send_signal(signal.SIGTERM)
-
-
-def _exit_code_of(work: Callable[[], object]) -> int:
-    try:
-        work()
-    except SystemExit as ended:
-        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
-    except BaseException:
-        import traceback
-
-        traceback.print_exc()
-        return 1
-    return 0

@@ -10,15 +10,11 @@ CLEAR = "\r\x1b[K"
 
 
 class ProgressLine:
-    """The line of one activity.
+    """The line of one activity, on standard output or `stream`.
 
-    Plain writes and no display library: a rank shows its line between two steps that are timed.
-
-    Args:
-        stream: where to show it; None: standard output.
-        sparse_s: in a log, the time from one line to the next.
-        on_terminal: None: as `stream` says. True: a terminal lies behind it, e.g. at the other end of mpirun's pipe.
-        at_once: in a log, the first line comes at once and not after `sparse_s`.
+    Plain writes and no display library: a rank shows its line between two steps that are timed. In a log there are
+    lines, `sparse_s` apart, the first after as long or `at_once`. `on_terminal`: one lies behind the stream though that
+    does not say so, e.g. at the other end of mpirun's pipe.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ from ddp_hpc.config.errors import StudyError, unknown
 from ddp_hpc.config.matching import is_option
 from ddp_hpc.config.yaml_file import Document, Key, read_mapping
 from ddp_hpc.runs.project import Project
-from ddp_hpc.runs.store import Store
+from ddp_hpc.runs.attempt import Store
 from ddp_hpc.runs.study_runs import Planned, StudyRuns
 
 if TYPE_CHECKING:
@@ -23,15 +23,15 @@ NOWHERE = Path("/nonexistent")
 def checked(project: Project, study_runs: StudyRuns) -> StudyRuns:
     """Return `study_runs`, with a note for each claim that reads no planned run.
 
-    The tables are built as if nothing had run; without claims nothing is imported for it.
-
-    Raises:
-        StudyError: a column that its table does not have, or one of no numbers; file, line and what is allowed.
+    The tables are built as if nothing had run; without claims nothing is imported for it. A StudyError says which
+    column a table does not have, or has no numbers in: file, line and what is allowed.
     """
     claims = study_runs.study.claims
     if not claims:
         return study_runs
     import pandas as pd
+
+    from ddp_hpc.analysis.tables._claim_quantity import of_specs, selected
 
     document = read_mapping(project.study_file(study_runs.study.name), StudyError)
     unrun = replace(study_runs, store=Store(NOWHERE), planned=_few(study_runs))
@@ -45,7 +45,7 @@ def checked(project: Project, study_runs: StudyRuns) -> StudyRuns:
         frame = frame.join(specs.head(0).drop(columns=[name for name in specs if name in frame]))
         wrong = list(_wrong(place, cells, frame, document))
         problems += wrong
-        if not wrong and not _planned(cells, specs, study_runs):
+        if not wrong and not len(selected(of_specs(cells), specs, study_runs)):
             where = document.where((*place, "where"), place)
             notes.append(f"{where}: no run of the study fits the claim {claims[int(place[1])].id}: not testable here")
     if problems:
@@ -77,9 +77,3 @@ def _few(study_runs: StudyRuns) -> tuple[Planned, ...]:
         if all(study_runs.varying[one.run][name] == value for one in kept):
             kept.append(next(one for one in others if study_runs.varying[one.run][name] != value))
     return tuple(kept)
-
-
-def _planned(cells: Cells, specs: "pd.DataFrame", study_runs: StudyRuns) -> bool:
-    from ddp_hpc.analysis.tables._claim_quantity import of_specs, selected
-
-    return len(selected(of_specs(cells), specs, study_runs)) > 0

@@ -28,6 +28,7 @@ from ddp_hpc.workflow.targets import StudyTargets
 
 _NAMES = re.compile(r"[\w./-]*[\d/][\w./-]*")  # numbers, hosts, files
 EXAMPLE = "example"  # config/machines/example.yaml
+MOST_LINES = 20
 
 
 class DriverAliveError(RuntimeError):
@@ -43,16 +44,9 @@ def run(
 ) -> int:
     """Run a study to its page and return the exit code: 0 if every planned run ended as result or finding.
 
-    Args:
-        project: where the study is.
-        name: of the study.
-        profile: the workflow profile, relative to the project.
-        launcher: what starts the ranks, instead of the profile's.
-        more: further arguments of snakemake.
-
-    Raises:
-        StudyError: the study is wrong, or the machine cannot take a run; nothing was started.
-        DriverAliveError: another driver is alive in this project.
+    The launcher is used instead of the profile's, `more` are further arguments of snakemake. A StudyError says that the
+    study is wrong or that the machine cannot take a run, a DriverAliveError that another driver is alive in this
+    project: nothing was started.
     """
     study_runs = claims_check.checked(project, project.study_runs(name))
     remote, machine = project.profile(profile).get("executor") == "slurm", project.machine_of(profile)
@@ -123,10 +117,9 @@ def _run(project: Project, study_runs: StudyRuns, snakemake: Snakemake, rounds: 
     elif trained > 0:  # a run that waits for data has not failed, and its status has no reason
         print("".join(f"{line}\n" for line in snakemake.said_beside()), end="", file=sys.stderr)
     folder = project.study_folder(study_runs.study.name)
-    page = folder / "report" / "index.html"
     if study_runs.study.claims and not published:
         _say_verdicts(folder / "tables" / "claims.parquet")
-    if page.exists() and not published:
+    if (page := folder / "report" / "index.html").exists() and not published:
         print(f"page: {page}")
     return 1 if lacking or published or new else 0
 
@@ -167,10 +160,10 @@ def _say_verdicts(table: Path) -> None:
 
 def _summary(states: dict[str, State], nothing: bool) -> str:
     counts = Counter(state.status for state in states.values())
-    findings = [f"{counts[status]} {status}" for status in FINISHED - {"ok"} if counts[status]]
     done = f"{sum(counts[status] for status in FINISHED)} of {counted(len(states), 'run')} finished"
-    also = f" ({', '.join(sorted(findings))}: a finding, not a failure)" if findings else ""
-    return f"nothing to do: {done}{also}; tables, figures and page are up to date" if nothing else f"{done}{also}"
+    if findings := sorted(f"{counts[status]} {status}" for status in FINISHED - {"ok"} if counts[status]):
+        done += f" ({', '.join(findings)}: a finding, not a failure)"
+    return f"nothing to do: {done}; tables, figures and page are up to date" if nothing else done
 
 
 def _failures(study_runs: StudyRuns, lacking: dict[str, State]) -> list[str]:
@@ -189,8 +182,6 @@ def _failures(study_runs: StudyRuns, lacking: dict[str, State]) -> list[str]:
             continue
         example = f"{'e.g. ' if len(runs) > 1 else ''}{study_runs.describe(runs[0])}, logs/train/{runs[0]}.log"
         lines.append(f"  {len(runs)} {in_words(status)}: {reason or 'no reason is known'} ({example})")
-    most = 20
-    more = (
-        [f"  ... and {len(lines) - most} more: `ddp-hpc status {study_runs.study.name}`"] if len(lines) > most else []
-    )
-    return [*lines[:most], *more]
+    if len(lines) > MOST_LINES:
+        lines[MOST_LINES:] = [f"  ... and {len(lines) - MOST_LINES} more: `ddp-hpc status {study_runs.study.name}`"]
+    return lines

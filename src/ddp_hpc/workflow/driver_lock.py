@@ -3,9 +3,10 @@
 import fcntl
 import json
 import os
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+
+from ddp_hpc.system.files import read_json
 
 
 class DriverLock:
@@ -27,11 +28,8 @@ class DriverLock:
         except BlockingIOError:
             os.close(descriptor)
             return False
-        holder = {
-            "pid": os.getpid(),
-            "host": os.uname().nodename,
-            "since": datetime.now(UTC).isoformat(timespec="seconds"),
-        }
+        since = datetime.now(UTC).isoformat(timespec="seconds")
+        holder = {"pid": os.getpid(), "host": os.uname().nodename, "since": since}
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, json.dumps(holder).encode(), 0)
         self.descriptor = descriptor
@@ -45,9 +43,7 @@ class DriverLock:
 
     def refusal(self) -> str:
         """Return the line for the second driver."""
-        holder = {}
-        with suppress(OSError, ValueError):
-            holder = json.loads(self.file.read_text())
+        holder = read_json(self.file)
         away = f" on {holder['host']}" if holder.get("host") not in (None, os.uname().nodename) else ""
         who = f"pid {holder['pid']} on {holder['host']}, since {holder['since']}" if holder else "it has not said who"
         return (

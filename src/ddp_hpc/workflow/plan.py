@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,7 @@ from ddp_hpc.config.types import canonical_json
 from ddp_hpc.runs import identity
 from ddp_hpc.runs.state import State, state_of
 from ddp_hpc.runs.statuses import FAILED
-from ddp_hpc.runs.store import Store
+from ddp_hpc.runs.attempt import Store
 from ddp_hpc.runs.study_runs import Planned, StudyRuns
 
 MOST_NEIGHBOURS = 20
@@ -47,7 +48,6 @@ class Item:
 class Finished:
     """A run in the store that has ended, as its `spec.json` and its journal tell."""
 
-    run: str
     status: str | None
     fields: tuple[str, ...]
     files: dict[str, str]
@@ -58,9 +58,8 @@ class Finished:
 
 def plan(study_runs: StudyRuns) -> list[Item]:
     """Return what will happen to every planned run, in the order of the study."""
-    waiting = [planned for planned in study_runs.planned if not study_runs.store.finished(planned.run)]
-    finished = finished_runs(study_runs.store) if waiting else []
-    pairs = zip(waiting, _nearest(waiting, finished), strict=True)
+    waiting = study_runs.lacking
+    pairs = zip(waiting, _nearest(waiting, finished_runs(study_runs.store) if waiting else []), strict=True)
     items = {one.run: _item(one, state_of(study_runs.store, one.run), nearest) for one, nearest in pairs}
     return [items.get(planned.run) or Item(planned, "kept", "finished") for planned in study_runs.planned]
 
@@ -70,9 +69,7 @@ def prepare(study_runs: StudyRuns) -> None:
 
     One that says anything else than what is planned is written anew.
     """
-    for planned in study_runs.planned:
-        if study_runs.store.finished(planned.run):
-            continue
+    for planned in study_runs.lacking:
         folder = study_runs.store.run(planned.run)
         _, spec_hash, code_hash = identity.parts(planned.run)
         exchange = planned.spec.exchange
@@ -102,17 +99,8 @@ def finished_runs(store: Store) -> list[Finished]:
             continue  # a record without its plan: it counts as finished, but explains nothing
         attempts = run.attempts
         ended = attempts[-1].ended if attempts else {}
-        found.append(
-            Finished(
-                run.path.name,
-                ended.get("status"),
-                fields_of(planned["spec"]),
-                planned["files"],
-                ended.get("wall_s"),
-                ended.get("train_s"),
-                ended.get("steps"),
-            )
-        )
+        numbers = [ended.get(name) for name in ("wall_s", "train_s", "steps")]
+        found.append(Finished(ended.get("status"), fields_of(planned["spec"]), planned["files"], *numbers))
     return found
 
 
@@ -130,54 +118,46 @@ def _nearest(waiting: Sequence[Planned], finished: Sequence[Finished]) -> list[l
         return [[] for _ in waiting]
     import numpy as np
 
-    codes: list[dict[str, int]] = [{} for _ in SPEC_FIELDS]
+    codes: dict[str, int] = {}
 
-    def encode(fields: tuple[str, ...]) -> list[int]:
-        return [codes[column].setdefault(value, len(codes[column])) for column, value in enumerate(fields)]
+    def encoded(fields: tuple[str, ...]) -> list[int]:
+        return [codes.setdefault(value, len(codes)) for value in fields]
 
     alike: dict[tuple[str, ...], list[Finished]] = {}
     for run in finished:
         alike.setdefault(_names(run.fields), []).append(run)
     tables = {
-        names: (np.array([encode(run.fields) for run in runs]), np.array([_logarithms(run.fields) for run in runs]))
+        names: (np.array([encoded(run.fields) for run in runs]), np.array([_logarithms(run.fields) for run in runs]))
         for names, runs in alike.items()
     }
     nearest: list[list[Finished]] = []
     for planned in waiting:
         fields = fields_of(planned.spec.canonical)
-        names = _names(fields)
-        if names not in tables:
-            nearest.append([])
-            continue
-        old_codes, old_logarithms = tables[names]
-        different = old_codes != np.array(encode(fields))
-        apart = np.abs(old_logarithms - np.array(_logarithms(fields)))  # in orders of magnitude; NaN: no two numbers
-        distance = np.where(different, np.nan_to_num(apart, nan=1.0), 0.0).sum(axis=1)
-        count = different.sum(axis=1)
-        order = [index for index in np.lexsort((distance, count))[:MOST_NEIGHBOURS] if count[index] == count.min()]
+        names, order = _names(fields), []
+        if names in tables:
+            old_codes, old_logarithms = tables[names]
+            different = old_codes != np.array(encoded(fields))
+            apart = np.abs(old_logarithms - np.array(_logarithms(fields)))  # orders of magnitude; NaN: no two numbers
+            distance = np.where(different, np.nan_to_num(apart, nan=1.0), 0.0).sum(axis=1)
+            count = different.sum(axis=1)
+            order = [index for index in np.lexsort((distance, count))[:MOST_NEIGHBOURS] if count[index] == count.min()]
         nearest.append([alike[names][index] for index in order])
     return nearest
 
 
 def _names(fields: tuple[str, ...]) -> tuple[str, ...]:
     """Return the names of model and dataset, without their options."""
-    found = []
-    for kind in ("model", "dataset"):
-        value = json.loads(fields[SPEC_FIELDS.index(kind)])
-        found.append(value if isinstance(value, str) else value["name"])
-    return tuple(found)
+    found = (json.loads(fields[SPEC_FIELDS.index(kind)]) for kind in ("model", "dataset"))
+    return tuple(value if isinstance(value, str) else value["name"] for value in found)
 
 
 def _logarithms(fields: tuple[str, ...]) -> list[float]:
     """Return the logarithm of each field that is a positive number, NaN for the others."""
-    return [math.log(value) if (value := _number(text)) > 0 else math.nan for text in fields]
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
+    found = [math.nan] * len(fields)
+    for place, text in enumerate(fields):
+        with suppress(ValueError):  # no number, or none that has a logarithm
+            found[place] = math.log(float(text))
+    return found
 
 
 def _item(planned: Planned, state: State, nearest: list[Finished]) -> Item:
@@ -189,28 +169,23 @@ def _item(planned: Planned, state: State, nearest: list[Finished]) -> Item:
         return Item(planned, state.status, f"{state.reason or 'no reason is known'}{times}", estimate)
     if not nearest:
         return Item(planned, "new", "no finished run with this model and dataset", estimate)
-    action, reason = _difference(planned.spec, nearest[0])
-    return Item(planned, action, reason, estimate)
+    action, reasons = _difference(planned.spec, nearest[0])
+    return Item(planned, action, "; ".join(reasons), estimate)
 
 
-def _difference(spec: RunSpec, other: Finished) -> tuple[str, str]:
+def _difference(spec: RunSpec, other: Finished) -> tuple[str, list[str]]:
     """Say which field differs from the nearest finished run or, if none does, which file of the code."""
-    now = spec.canonical
-    mine = fields_of(now)
     fields = [
         f"{name} {_shown(name, value)} (nearest run: {_shown(name, theirs)})"
-        for name, value, theirs in zip(SPEC_FIELDS, mine, other.fields, strict=True)
+        for name, value, theirs in zip(SPEC_FIELDS, fields_of(spec.canonical), other.fields, strict=True)
         if value != theirs
     ]
     if fields:
-        return "new", "; ".join(fields)
-    current = identity.fingerprints(spec)
-    files = sorted(name for name in current.keys() | other.files.keys() if current.get(name) != other.files.get(name))
-    return "changed", "; ".join(f"{name} {_change(name, current, other.files)}" for name in files)
-
-
-def _change(name: str, now: dict[str, str], before: dict[str, str]) -> str:
-    return "is new" if name not in before else "is gone" if name not in now else "has changed"
+        return "new", fields
+    now, before = identity.fingerprints(spec), other.files
+    files = sorted(name for name in now.keys() | before.keys() if now.get(name) != before.get(name))
+    how = ("is new" if name not in before else "is gone" if name not in now else "has changed" for name in files)
+    return "changed", [f"{name} {change}" for name, change in zip(files, how, strict=True)]
 
 
 def _shown(name: str, value: str) -> str:
@@ -233,7 +208,5 @@ def _estimate(spec: RunSpec, nearest: Sequence[Finished]) -> Estimate | None:
             times.append(run.wall_s - run.train_s + run.train_s / run.steps * spec.steps_asked)
         else:
             times.append(run.wall_s)
-    if not times:
-        return None
     times.sort()
-    return Estimate(times[0], times[len(times) // 2], times[-1], len(times))
+    return Estimate(times[0], times[len(times) // 2], times[-1], len(times)) if times else None

@@ -2,14 +2,13 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ddp_hpc.runs.state import State, state_of, uses_slurm, why_queued
 from ddp_hpc.runs.statuses import FAILED
-from ddp_hpc.runs.store import Store
 from ddp_hpc.runs.study_runs import Planned, StudyRuns
 from ddp_hpc.system.progress import ProgressLine
 from ddp_hpc.system.terminal import counted, duration
@@ -57,7 +56,8 @@ class TrainingProgress:
     def __init__(self, study_runs: StudyRuns, missing: Sequence[Planned]) -> None:
         self.study_runs = study_runs
         # by run that has not ended: how many attempts at it were over before the round
-        self.waiting = {planned.run: _attempts_over(study_runs.store, planned.run) for planned in missing}
+        states = {planned.run: state_of(study_runs.store, planned.run) for planned in missing}
+        self.waiting = {run: one.attempts - (one.status in ("running", "queued")) for run, one in states.items()}
         self.total = len(missing)
         self.failed = 0
         self.began = self.next_look = time.monotonic()
@@ -70,30 +70,26 @@ class TrainingProgress:
         before_s = time.process_time()  # waiting for a slow squeue takes no core
         states = self._look()
         self.next_look = time.monotonic() + LOOKING_COST * (time.process_time() - before_s)
-        done = self.total - len(self.waiting)
-        elapsed = time.monotonic() - self.began
-        ended = done - self.failed
+        done, elapsed = self.total - len(self.waiting), time.monotonic() - self.began
         worked = done + sum(map(_share, states.values()))
         running = [run for run, state in states.items() if state.status == "running"]
         parts = [
-            f"{ended} of {counted(self.total, 'run')} trained",
+            f"{done - self.failed} of {counted(self.total, 'run')} trained",
             *([f"{self.failed} failed"] if self.failed else []),
             *([f"{len(running)} running"] if len(running) > 1 else []),
             *_queued([state for state in states.values() if state.status == "queued"], bool(running)),
             duration(elapsed),
             *([f"about {duration(elapsed / worked * (self.total - worked))} left"] if done and self.waiting else []),
         ]
-        now = self._now(running[0], states[running[0]]) if running else ""
-        self.line.show(", ".join(parts) + (f"; now {now}" if now else ""))
+        for run in running[:1]:  # e.g. `ring, ranks 2, rate 0.1 (step 120 of 400, 12 s left)`
+            point, far = _short(self.study_runs.varying[run]), how_far(states[run].progress)
+            now = f"{point} ({far})" if point and far else point or far
+            parts[-1] += f"; now {now}" if now else ""
+        self.line.show(", ".join(parts))
 
     def end(self) -> None:
         """Leave the line."""
         self.line.end()
-
-    def _now(self, run: str, state: State) -> str:
-        """Return a run that is trained now, e.g. `ring, ranks 2, rate 0.1 (step 120 of 400, 12 s left)`."""
-        point, far = _short(self.study_runs.varying[run]), how_far(state)
-        return f"{point} ({far})" if point and far else point or far
 
     def _look(self) -> dict[str, State]:
         """Drop the runs that have ended since we last looked, and return the states of those that run or are queued."""
@@ -103,7 +99,7 @@ class TrainingProgress:
             if store.finished(run):
                 del self.waiting[run]
                 continue
-            if len(store.attempts(run)) == before and not uses_slurm(store):
+            if len(store.run(run).attempts) == before and not uses_slurm(store):
                 continue
             state = state_of(store, run)
             if state.status in FAILED and state.attempts > before:
@@ -112,11 +108,6 @@ class TrainingProgress:
             elif state.status in ("running", "queued"):
                 found[run] = state
         return found
-
-
-def _attempts_over(store: Store, run: str) -> int:
-    state = state_of(store, run)
-    return state.attempts - (state.status in ("running", "queued"))
 
 
 def _queued(waiting: Sequence[State], others_run: bool) -> list[str]:
@@ -132,9 +123,9 @@ def _share(state: State) -> float:
     return min(1.0, float(state.progress.get("step", 0)) / (state.progress.get("steps_asked") or float("inf")))
 
 
-def how_far(state: State) -> str:
-    """Return how far a running one is, e.g. `step 120 of 400, 12 s left`; empty if it has not said."""
-    if "step" not in state.progress:
+def how_far(told: Mapping[str, Any]) -> str:
+    """Return how far a running one is, by what it has told, e.g. `step 120 of 400, 12 s left`; empty: nothing yet."""
+    if told.get("step") is None:
         return ""
-    asked = f" of {state.progress['steps_asked']}" if state.progress.get("steps_asked") else ""
-    return f"step {state.progress['step']}{asked}, {duration(state.progress.get('eta_s', 0))} left"
+    asked = f" of {told['steps_asked']}" if told.get("steps_asked") else ""
+    return f"step {told['step']}{asked}, {duration(told.get('eta_s') or 0)} left"

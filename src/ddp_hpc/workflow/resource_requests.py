@@ -11,10 +11,9 @@ from ddp_hpc.config import spec as specs
 from ddp_hpc.config.comparability import SAME_TIME
 from ddp_hpc.config.machine import Machine, MachineError
 from ddp_hpc.config.spec import SPEC_FIELDS, RunSpec
-from ddp_hpc.runs.attempt import PLAN, REQUEST
+from ddp_hpc.runs.attempt import PLAN, REQUEST, Store
 from ddp_hpc.runs.ending import classify, written
 from ddp_hpc.runs.statuses import FAILED
-from ddp_hpc.runs.store import Store
 from ddp_hpc.runs.study_runs import Planned, StudyRuns
 from ddp_hpc.slurm.resources import ImpossibleError, Past, Request, request
 from ddp_hpc.workflow import plan
@@ -22,55 +21,44 @@ from ddp_hpc.workflow.plan import Finished
 
 MOST_PROBLEMS = 10
 
-_TIMED = [index for index, name in enumerate(SPEC_FIELDS) if name not in SAME_TIME]
-
 
 def requests(studies: Iterable[StudyRuns], machine: Machine) -> dict[str, Request]:
     """Return by name what every run that is not finished asks of `machine`.
 
-    Raises:
-        MachineError: naming the runs that the machine cannot take, and what would fit.
+    A MachineError names the runs that the machine cannot take, and what would fit.
     """
     found: dict[str, Request] = {}
     problems: dict[str, list[str]] = {}
-    measured: dict[tuple[str, ...], list[float]] | None = None
-    for study_runs in studies:
-        for planned in study_runs.planned:
-            if study_runs.store.finished(planned.run):
-                continue
-            if measured is None:
-                measured = _times(plan.finished_runs(study_runs.store))
-            try:
-                asked = request(
-                    planned.spec,
-                    machine,
-                    past=past(study_runs.store, planned.run),
-                    measured_s=measured.get(_key(plan.fields_of(planned.spec.canonical)), ()),
-                    runtime_min=study_runs.study.runtime_min,
-                )
-            except ImpossibleError as error:
-                problems.setdefault(str(error), []).append(study_runs.describe(planned.run))
-                continue
-            other = found.get(planned.run)  # two studies that share a run may give it different times
-            found[planned.run] = asked if other is None or other.runtime_min < asked.runtime_min else other
+    waiting = [(study_runs, planned) for study_runs in studies for planned in study_runs.lacking]
+    measured = _times(plan.finished_runs(waiting[0][0].store)) if waiting else {}
+    for study_runs, planned in waiting:
+        try:
+            asked = request(
+                planned.spec,
+                machine,
+                past=past(study_runs.store, planned.run),
+                measured_s=measured.get(_timed(plan.fields_of(planned.spec.canonical)), ()),
+                runtime_min=study_runs.study.runtime_min,
+            )
+        except ImpossibleError as error:
+            problems.setdefault(str(error), []).append(study_runs.describe(planned.run))
+            continue
+        other = found.get(planned.run)  # two studies that share a run may give it different times
+        found[planned.run] = asked if other is None or other.runtime_min < asked.runtime_min else other
     if problems:
-        raise ImpossibleError("\n".join(_listed(problems)))
+        lines = [
+            f"{problem} ({'e.g. ' if len(runs) > 1 else ''}{runs[0]}{f'; {len(runs)} runs' if len(runs) > 1 else ''})"
+            for problem, runs in problems.items()
+        ]
+        more = [f"... and {len(lines) - MOST_PROBLEMS} more problems"] if len(lines) > MOST_PROBLEMS else []
+        raise ImpossibleError("\n".join([*lines[:MOST_PROBLEMS], *more]))
     return found
-
-
-def _listed(problems: Mapping[str, list[str]]) -> list[str]:
-    lines = [
-        f"{problem} ({'e.g. ' if len(runs) > 1 else ''}{runs[0]}{f'; {len(runs)} runs' if len(runs) > 1 else ''})"
-        for problem, runs in problems.items()
-    ]
-    more = len(lines) - MOST_PROBLEMS
-    return [*lines[:MOST_PROBLEMS], *([f"... and {more} more problems"] if more > 0 else [])]
 
 
 def past(store: Store, run: str) -> list[Past]:
     """Return the attempts at a run that failed, the oldest first, with what they had asked for."""
     found = []
-    for attempt in store.attempts(run):
+    for attempt in store.run(run).attempts:
         ending = classify(written(attempt))
         if ending and ending.status in FAILED:
             asked = attempt.started.get("request") or {}
@@ -78,8 +66,9 @@ def past(store: Store, run: str) -> list[Past]:
     return found
 
 
-def _key(fields: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(fields[index] for index in _TIMED)
+def _timed(fields: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the fields on which a run's wall time depends."""
+    return tuple(value for name, value in zip(SPEC_FIELDS, fields, strict=True) if name not in SAME_TIME)
 
 
 def _times(finished: Iterable[Finished]) -> dict[tuple[str, ...], list[float]]:
@@ -87,7 +76,7 @@ def _times(finished: Iterable[Finished]) -> dict[tuple[str, ...], list[float]]:
     times: dict[tuple[str, ...], list[float]] = {}
     for run in finished:
         if run.wall_s is not None and run.status == "ok":  # one that diverged took less time
-            times.setdefault(_key(run.fields), []).append(run.wall_s)
+            times.setdefault(_timed(run.fields), []).append(run.wall_s)
     return times
 
 
@@ -102,11 +91,7 @@ def write(store: Store, planned: Iterable[Planned], asked: Mapping[str, Request]
 
 
 def read(store: Store, run: str) -> Request:
-    """Return what a run asked for when it was submitted.
-
-    Raises:
-        MachineError: nobody has written that.
-    """
+    """Return what a run asked for when it was submitted, or raise a MachineError: nobody has written that."""
     try:
         return Request(**store.run(run).request)
     except TypeError:
@@ -114,11 +99,7 @@ def read(store: Store, run: str) -> Request:
 
 
 def spec(store: Store, run: str) -> RunSpec:
-    """Return the spec of a run as it was when it was submitted.
-
-    Raises:
-        MachineError: nobody has written that.
-    """
+    """Return the spec of a run as it was when it was submitted, or raise a MachineError: nobody has written that."""
     try:
         return specs.load(store.run(run).plan["spec"])
     except (KeyError, TypeError, ValueError):

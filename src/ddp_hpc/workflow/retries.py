@@ -6,7 +6,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ddp_hpc.runs.ending import Ending
@@ -47,7 +47,7 @@ class RetryRounds:
         if self.jobs:
             mark_slurm(self.study_runs.store)
             self.jobs.wait_for_slurm()
-            self._keep_ends(waiting)
+            keep_slurm_ends(self.study_runs.store, [planned.run for planned in waiting])
         while waiting and not self.signals.asked:
             number += 1
             code = self._round(waiting, number)
@@ -58,7 +58,7 @@ class RetryRounds:
             self.snakemake.say("the terminal went away: jobs go on, and the same command finds them")
         elif self.signals.asked and self.jobs:
             self.jobs.cancel()
-            self._keep_ends(missing)
+            keep_slurm_ends(self.study_runs.store, [planned.run for planned in missing])
         return -1 if self.signals.asked else code
 
     def _round(self, waiting: Sequence[Planned], number: int) -> int:
@@ -81,7 +81,7 @@ class RetryRounds:
                 return watch(pid)
 
             self.full.clear()
-            code = self.snakemake.start("trained", progress, self._only(ours, number), remote=True, over=over)
+            code = self.snakemake.start("trained", progress, self._only(ours, number), over)
             if watch.stuck:
                 self.stuck += 1
                 self.snakemake.say(watch.stuck)
@@ -89,15 +89,14 @@ class RetryRounds:
             elif code < 0 and not self.signals.asked:
                 self.snakemake.say("all runs of this round have ended; the workflow had not noticed yet, and is ended")
         self.jobs.wait_for_end(progress)
-        self._wait_for_records(waiting)
+        store = self.study_runs.store  # records that were written on a node may not be seen here yet
+        self._wait(deadlines.LATE_S, lambda: any(record_is_late(store, planned.run) for planned in waiting))
         return code
 
-    def _wait_for_records(self, waiting: Sequence[Planned]) -> None:
-        """Wait a while for records that were written on a node and are not seen here yet."""
-        deadline = time.monotonic() + deadlines.LATE_S
-        while time.monotonic() < deadline and not self.signals.asked:
-            if not any(record_is_late(self.study_runs.store, planned.run) for planned in waiting):
-                return
+    def _wait(self, seconds: float, needed: Callable[[], bool] = lambda: True) -> None:
+        """Wait while it is needed, at most so long, and until a signal asks to end."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and not self.signals.asked and needed():
             time.sleep(POLL_S)
 
     def _only(self, runs: Sequence[Planned], number: int) -> str:
@@ -111,7 +110,7 @@ class RetryRounds:
         lacking = [planned for planned in waiting if not self.study_runs.store.finished(planned.run)]
         if self.jobs:
             self._keep_refusals(lacking)
-            self._keep_ends(lacking)
+            keep_slurm_ends(self.study_runs.store, [planned.run for planned in lacking])
         room = len(self.full) < len(waiting)  # in the queue: the other jobs of this round have left it
         again, why = [], Counter[str]()
         for planned in lacking:
@@ -119,11 +118,8 @@ class RetryRounds:
             self.failures[planned.run, status] += 1
             lost = status == "missing" and 0 < self.stuck < MOST_STUCK
             refused = room and planned.run in self.full
-            if (
-                lost
-                or refused
-                or (status in FAILED and self.failures[planned.run, status] <= self.retries.get(status, 0))
-            ):
+            retried = status in FAILED and self.failures[planned.run, status] <= self.retries.get(status, 0)
+            if lost or refused or retried:
                 again.append(planned)
                 why[status] += 1
         if again:
@@ -131,13 +127,8 @@ class RetryRounds:
             pause_s = self.pause_s if any(status in PAUSING for status in why) else 0.0
             later = f", in {duration(pause_s)}" if pause_s else ""
             print(f"{counted(len(again), 'run')} to try again{later}: {counts}", flush=True)
-            self._pause(pause_s)
+            self._wait(pause_s)
         return again
-
-    def _pause(self, seconds: float) -> None:
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline and not self.signals.asked:
-            time.sleep(POLL_S)
 
     def _keep_refusals(self, waiting: Sequence[Planned]) -> None:
         """Write down, as attempts, what sbatch has refused since the last time; note where the queue was full."""
@@ -146,6 +137,3 @@ class RetryRounds:
             if words := refused.get(planned.run):
                 keep_end(self.study_runs.store, planned.run, Ending(*job_end.refused(words)))
                 self.full |= {planned.run} if _FULL.search(words) else set()
-
-    def _keep_ends(self, runs: Sequence[Planned]) -> None:
-        keep_slurm_ends(self.study_runs.store, [planned.run for planned in runs])

@@ -19,13 +19,7 @@ SAY_AGAIN_S = 300.0
 
 
 class Jobs:
-    """The jobs that train planned runs in this project, whoever has submitted them.
-
-    Args:
-        project: in whose folder they work.
-        planned: the runs.
-        signals: what asks to end.
-    """
+    """The jobs that train planned runs in this project's folder, whoever has submitted them."""
 
     def __init__(self, project: Project, planned: Sequence[Planned], signals: Signals) -> None:
         self.signals = signals
@@ -72,18 +66,14 @@ class Jobs:
             if unanswered == PATIENCE:
                 print(f"{problem}: jobs may go on, and the same command finds them", file=sys.stderr)
                 return
-            cancelled |= self._cancel([job.number for job in jobs if job.number not in cancelled])
+            if numbers := [job.number for job in jobs if job.number not in cancelled]:
+                refusal, what = client.cancel(numbers), f"{counted(len(numbers), 'Slurm job')}: {', '.join(numbers)}"
+                print(f"cannot cancel {what}: {refusal}" if refusal else f"cancelled {what}", file=sys.stderr)
+                cancelled |= set() if refusal else set(numbers)
             if not jobs and not problem and waited > 2:  # one may just have been submitted
                 return
             time.sleep(1)
         print(f"{counted(len(self.active()), 'Slurm job')} still on the way out", file=sys.stderr)
-
-    def _cancel(self, numbers: Sequence[str]) -> set[str]:
-        if not numbers:
-            return set()
-        problem, what = client.cancel(numbers), f"{counted(len(numbers), 'Slurm job')}: {', '.join(numbers)}"
-        print(f"cannot cancel {what}: {problem}" if problem else f"cancelled {what}", file=sys.stderr)
-        return set() if problem else set(numbers)
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,7 +11,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol
 
 from ddp_hpc.runs.project import Project
@@ -25,12 +25,13 @@ _TAIL = 12
 _ALWAYS = ("--rerun-triggers", "mtime", "--keep-going", "--nolock", "--rerun-incomplete", "--scheduler", "greedy")
 # a profile that a user has for all workflows would choose another executor, retries, partitions; `-- --profile X` does
 _OF_OTHER_WORKFLOWS = ("SNAKEMAKE_PROFILE", "SNAKEMAKE_SLURM_PARTITIONS")
-# who has refused a job, by how the Slurm plugin's words begin: it asks beforehand whether an account is valid
-_REFUSED_BY = {
-    "SLURM sbatch failed. The error message was '": "sbatch",
-    "Job submission failed with exception: ": "plugin",
-}
-_BEHIND = ("'.\n    sbatch call:", "For further error details")  # what follows the words of a refusal
+# what the Slurm plugin says of a refused job: sbatch's words, or its own, as it asks before whether an account is valid
+_REFUSAL = re.compile(
+    r"(?:SLURM sbatch failed\. The error message was '(?P<sbatch>.*?)"
+    r"|Job submission failed with exception: (?P<plugin>.*?))"
+    r"(?:'\.\n    sbatch call:|For further error details|\Z)",
+    re.DOTALL,
+)
 
 
 class Shows(Protocol):
@@ -58,7 +59,7 @@ class Signals:
         self._previous = {number: signal.signal(number, self._note) for number in ending}
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
@@ -74,14 +75,8 @@ class Signals:
 class Snakemake:
     """Snakemake, as often as it has to be started; its words go to one log, its events to a file beside it.
 
-    Args:
-        project: where it runs.
-        name: of the study.
-        lock: of the driver; the workflow holds it too, so that it is not free before that has gone.
-        profile: the workflow profile, relative to the project.
-        launcher: what starts the ranks, instead of the profile's.
-        more: further arguments of snakemake.
-        signals: what asks to end.
+    The workflow holds the driver's lock, too, so that it is not free before that has gone. The launcher is used instead
+    of the profile's; `more` are further arguments of snakemake.
     """
 
     def __init__(
@@ -103,28 +98,17 @@ class Snakemake:
         self.events = Events(project.root / self.log.with_suffix(".events"))
         (project.root / self.log).parent.mkdir(parents=True, exist_ok=True)
 
-    def start(
-        self,
-        target: str,
-        progress: Shows,
-        *config: str,
-        remote: bool = False,
-        over: Callable[[int], object] | None = None,
-    ) -> int:
+    def start(self, target: str, progress: Shows, config: str, over: Callable[[int], object] | None = None) -> int:
         """Run snakemake to a target and return its exit code; negative if a signal or `over` ended it.
 
-        Args:
-            target: a rule.
-            progress: is shown meanwhile.
-            config: `key=value`, for the Snakefile.
-            remote: its jobs run elsewhere and outlive it: on a signal it is killed, so that it deletes and submits
-                nothing more. Whoever calls then cancels the jobs, also those that it does not know of.
-            over: is given its process and says whether there is no need to wait any longer, as Snakemake hangs or has
-                not noticed.
+        `config` is `key=value`, for the Snakefile. `over` is for jobs that run elsewhere: it says of Snakemake's
+        process whether to wait no longer, as that hangs or has not noticed. Such jobs outlive Snakemake: on a signal it
+        is killed, so that it deletes and submits nothing more, and whoever calls then cancels the jobs, also those that
+        it does not know of.
         """
         command = [sys.executable, "-m", "snakemake", target, "--workflow-profile", self.profile, *_ALWAYS, *self.more]
         command += ["--logger", "ddp-hpc", "--logger-ddp-hpc-events", str(self.events.file)]
-        command += ["--config", *self.config, *config]
+        command += ["--config", *self.config, config]
         ours = {name: value for name, value in os.environ.items() if name not in _OF_OTHER_WORKFLOWS}
         self.events.begin()
         with open(self.project.root / self.log, "ab") as log:
@@ -139,7 +123,7 @@ class Snakemake:
                 pass_fds=[] if self.lock.descriptor is None else [self.lock.descriptor],
                 preexec_fn=_as_child,
             )
-            return self._watch(process, progress, remote, over)
+            return self._watch(process, progress, over)
 
     def say(self, text: str) -> None:
         """Write a line into the workflow's log, too: it then tells the whole story."""
@@ -157,7 +141,7 @@ class Snakemake:
         return [line for name in logs for line in (f"{name}:", *_end_of(self.project.root / name))]
 
     def _watch(
-        self, process: subprocess.Popen[bytes], progress: Shows, remote: bool, over: Callable[[int], object] | None
+        self, process: subprocess.Popen[bytes], progress: Shows, over: Callable[[int], object] | None
     ) -> int:
         """Wait for the workflow and show progress; on a signal let it cancel its local jobs, then kill it."""
         deadline, ended = None, False
@@ -167,8 +151,8 @@ class Snakemake:
             except subprocess.TimeoutExpired:
                 progress.show()
             if self.signals.asked and deadline is None:
-                deadline = time.monotonic() + (0 if remote else deadlines.WORKFLOW_S)
-                if not remote:
+                deadline = time.monotonic() + (0 if over else deadlines.WORKFLOW_S)
+                if not over:
                     os.killpg(process.pid, signal.SIGINT)  # also reaches the local trainings
             elif over and deadline is None and over(process.pid):
                 deadline, ended = 0, True
@@ -215,8 +199,9 @@ class Events:
         """Return, by run, who has refused a job since this was last asked, and in what words: `sbatch: ...`."""
         errors = self.errors()
         new, self._refused = errors[self._refused :], len(errors)
-        said = {Path(error["output"][0]).parent.name: _refusal(error["rule_msg"] or "") for error in new}
-        return {run: words for run, words in said.items() if words}
+        said = {Path(error["output"][0]).parent.name: _REFUSAL.match(error["rule_msg"] or "") for error in new}
+        words = {run: (one.lastgroup, one["sbatch"] or one["plugin"] or "") for run, one in said.items() if one}
+        return {run: f"{who}: {' '.join(text.split())}" for run, (who, text) in words.items()}
 
     def _all(self) -> list[dict[str, Any]]:
         if self.file.exists():
@@ -230,12 +215,3 @@ class Events:
         return self._events
 
 
-def _refusal(message: str) -> str | None:
-    """Return who has refused a job and in what words, from the error that the Slurm plugin gives; None: nobody has."""
-    for begin, who in _REFUSED_BY.items():
-        if message.startswith(begin):
-            words = message.removeprefix(begin)
-            for behind in _BEHIND:
-                words = words.partition(behind)[0]
-            return f"{who}: {' '.join(words.split())}"
-    return None

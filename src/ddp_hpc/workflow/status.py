@@ -3,7 +3,6 @@
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
@@ -19,42 +18,33 @@ MOST_LINES = 60
 _TOLD = ("step", "steps_asked", "eta_s", "loss")
 
 
-@dataclass(frozen=True)
-class NodeHours:
-    """What a study costs: nodes times the hours from the start of a supervisor to its end."""
-
-    used: float  # by all attempts at its runs, failed ones and those that still run included
-    expected: float  # for what is still to be done, as far as runs like it have finished
-    of_runs: int  # so many of the runs to do are in `expected`
-    to_do: int  # the runs to do, those that run now included
-
-
 def overview(study_runs: StudyRuns) -> dict[str, Any]:
     """Return as plain values: `study`, `counts` by status, `node_hours`, and a row per planned run in `runs`.
 
     A row has run, status, reason, attempts, job (of Slurm) and, of a running one, step, steps_asked, eta_s and loss.
     """
     states = {planned.run: state_of(study_runs.store, planned.run) for planned in study_runs.planned}
-    return {
-        "study": study_runs.study.name,
-        "counts": dict(Counter(state.status for state in states.values())),
-        "node_hours": asdict(node_hours(study_runs, states)),
-        "runs": [_row(run, state) for run, state in states.items()],
-    }
+    rows = []
+    for run, state in states.items():
+        told = {name: state.progress.get(name) for name in _TOLD} if state.status == "running" else {}
+        row = {"run": run, "status": state.status, "reason": state.reason, "attempts": state.attempts, "job": state.job}
+        rows.append(row | told)
+    counts = dict(Counter(state.status for state in states.values()))
+    hours = node_hours(study_runs, states)
+    return {"study": study_runs.study.name, "counts": counts, "node_hours": hours, "runs": rows}
 
 
-def _row(run: str, state: State) -> dict[str, Any]:
-    told = {name: state.progress.get(name) for name in _TOLD} if state.status == "running" else {}
-    row = {"run": run, "status": state.status, "reason": state.reason, "attempts": state.attempts, "job": state.job}
-    return row | told
+def node_hours(study_runs: StudyRuns, states: Mapping[str, State]) -> dict[str, float]:
+    """Return what the study costs: nodes times the hours from the start of a supervisor to its end.
 
-
-def node_hours(study_runs: StudyRuns, states: Mapping[str, State]) -> NodeHours:
-    """Return what the study has used, and what it is expected to use still."""
+    `used` by all attempts at its runs, failed ones and those that still run included; `expected` for what is still to
+    be done, as far as runs like it have finished: for so many runs (`of_runs`) of those to do, running ones included
+    (`to_do`).
+    """
     used = sum(
         _nodes(attempt.started.get("request") or attempt.run.request) * _seconds(attempt)
         for run in states
-        for attempt in study_runs.store.attempts(run)
+        for attempt in study_runs.store.run(run).attempts
     )
     estimates = {item.planned.run: item.estimate for item in plan.plan(study_runs)}
     steps_asked = {planned.run: planned.spec.steps_asked for planned in study_runs.planned}
@@ -72,7 +62,7 @@ def node_hours(study_runs: StudyRuns, states: Mapping[str, State]) -> NodeHours:
         elif estimate:
             expected_s[run] = estimate.middle_s * (1 - done(run))
     expected = sum(_nodes(study_runs.store.run(run).request) * seconds for run, seconds in expected_s.items())
-    return NodeHours(used / 3600, expected / 3600, len(expected_s), len(to_do))
+    return {"used": used / 3600, "expected": expected / 3600, "of_runs": len(expected_s), "to_do": len(to_do)}
 
 
 def _nodes(request: Mapping[str, Any]) -> int:
@@ -121,8 +111,7 @@ def _cost(hours: Mapping[str, Any]) -> str:
         return text
     if not hours["of_runs"]:
         return f"{text}; what is to come is not known: no run like it has finished"
-    unknown = hours["to_do"] - hours["of_runs"]
-    but = f", without {unknown} like which none has finished" if unknown else ""
+    but = f", without {more} like which none has finished" if (more := hours["to_do"] - hours["of_runs"]) else ""
     return f"{text}, about {_hours(hours['expected'])} to come for {counted(hours['of_runs'], 'run')}{but}"
 
 
@@ -134,8 +123,7 @@ def _line(study_runs: StudyRuns, row: Mapping[str, Any]) -> str:
     point = study_runs.describe(row["run"])
     name = row["run"] if point == row["run"] else f"{row['run']} ({point})"
     again = f" ({row['attempts']} attempts)" if row["status"] in FAILED and row["attempts"] > 1 else ""
-    far = how_far(State("running", progress={name: row[name] for name in _TOLD if row.get(name) is not None}))
-    told = "  ".join(part for part in (far, row["reason"] or "") if part)
+    told = "  ".join(part for part in (how_far(row), row["reason"] or "") if part)
     return f"  {row['status']:13} {name}{again}  {told}".rstrip()
 
 

@@ -8,7 +8,7 @@ exist, is made, and is newer than the table.
 
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -24,9 +24,7 @@ from ddp_hpc.runs.project import Project
 from ddp_hpc.runs.state import state_of
 from ddp_hpc.runs.study_runs import Planned, StudyRuns
 from ddp_hpc.slurm.resources import Request
-from ddp_hpc.workflow import resource_requests as submission
-
-TEMPLATES = catalog.PACKAGE / "analysis" / "report" / "templates"
+from ddp_hpc.workflow import resource_requests
 
 
 @dataclass(frozen=True)
@@ -49,8 +47,8 @@ class StudyTargets:
 
     @cached_property
     def missing(self) -> list[Planned]:
-        """The planned runs that have not ended as result or finding."""
-        return [planned for planned in self.study_runs.planned if not self.study_runs.store.finished(planned.run)]
+        """The planned runs that had not ended as result or finding when this was first asked."""
+        return self.study_runs.lacking
 
     @property
     def in_rounds(self) -> list[Planned]:
@@ -66,31 +64,29 @@ class StudyTargets:
             point = tuple(value for name, value in planned.spec.columns().items() if name != "seed")
             rounds[planned.run] = taken[point]
             taken[point] += 1
-        pairs = self.study_runs.study.pairs
-        if pairs:
+        if pairs := self.study_runs.study.pairs:
             by_planned = {planned: rounds[planned.run] for planned in self.study_runs.planned}
             return pairing.side_by_side(self.study_runs.planned, lambda planned: planned.spec, by_planned, pairs)
         return sorted(self.study_runs.planned, key=lambda planned: rounds[planned.run])
 
     @property
-    def tables(self) -> list[str]:
-        """The tables that the study asks for, and those that its figures read."""
-        read = [table for name in self.study_runs.study.figure_names for table in figure_tables(name)]
-        return list(dict.fromkeys([*self.study_runs.study.table_names, *read]))
+    def _made(self) -> dict[str, tuple[str, str]]:
+        """By file: kind and name of all tables, also those that figures read, of all figures, and of the page."""
+        study = self.study_runs.study
+        read = [table for name in study.figure_names for table in figure_tables(name)]
+        made = {self._table(name): ("table", name) for name in [*study.table_names, *read]}
+        made |= {f"{self.folder}/figures/{name}.svg": ("figure", name) for name in study.figure_names}
+        return made | {f"{self.folder}/report/index.html": ("report", "report")}
 
     @property
     def outputs(self) -> list[str]:
-        """All tables and figures, and the page."""
-        tables = [self._table(name) for name in self.tables]
-        figures = [f"{self.folder}/figures/{name}.svg" for name in self.study_runs.study.figure_names]
-        return [*tables, *figures, f"{self.folder}/report/index.html"]
+        """All tables and figures and, last, the page."""
+        return list(self._made)
 
     @property
     def stamps(self) -> list[str]:
         """The stamps of all outputs."""
-        tables = [self.stamp("table", name) for name in self.tables]
-        figures = [self.stamp("figure", name) for name in self.study_runs.study.figure_names]
-        return [*tables, *figures, self.stamp("report", "report")]
+        return [self.stamp(kind, name) for kind, name in self._made.values()]
 
     def inputs_of_figure(self, name: str) -> list[str]:
         """Return the tables that a figure reads, as the workflow names them."""
@@ -106,36 +102,26 @@ class StudyTargets:
 
     def stamp(self, kind: str, name: str) -> str:
         """Return the stamp of a table, a figure or the page (kind `report`)."""
-        parts = {"table": self._table_parts, "figure": self._figure_parts, "report": self._report_parts}[kind](name)
-        return f"{self.folder}/.made/{kind}-{name}.{_digest(parts)}"
-
-    def _table_parts(self, name: str) -> Any:
-        roots = [catalog.path("table", name), catalog.PACKAGE / "analysis" / "tables" / "_formats.py"]
-        if "OF_CLAIMS" not in catalog.constants("table", name):
-            return [identity.closure(roots), self._rules, self._evidence]
-        claims = self.study_runs.study.claims
-        read = [catalog.path("table", table) for table in tables_read(claims)]
-        written = [claim.model_dump(mode="json") for claim in claims]
-        return [identity.closure([*roots, *read]), self._rules, self._evidence, written]
-
-    def _figure_parts(self, name: str) -> Any:
-        return [
-            identity.closure([catalog.path("figure", name), catalog.PACKAGE / "analysis" / "figures" / "_save.py"]),
-            self._rules,
-            self.study_runs.study.description,
-        ]
-
-    def _report_parts(self, _name: str) -> Any:
-        templates = {file.name: identity.content_hash(file) for file in sorted(TEMPLATES.glob("*")) if file.is_file()}
-        study = self.study_runs.study.model_dump(
-            mode="json", include={"name", "description", "citation", "rules", "search", "claims"}
-        )
-        return [
-            identity.closure([catalog.PACKAGE / "analysis" / "report" / "page.py"]),
-            templates,
-            study,
-            self._evidence,
-        ]
+        study, analysis = self.study_runs.study, catalog.PACKAGE / "analysis"
+        told: list[Any]
+        if kind == "report":
+            code = [analysis / "report" / "page.py"]
+            files = sorted((analysis / "report" / "templates").iterdir())
+            shown = {"name", "description", "citation", "rules", "search", "claims"}
+            told = [
+                {file.name: identity.content_hash(file) for file in files},
+                study.model_dump(mode="json", include=shown),
+                self._evidence,
+            ]
+        elif kind == "figure":
+            code = [catalog.path("figure", name), analysis / "figures" / "_save.py"]
+            told = [self._rules, study.description]
+        else:
+            claims = study.claims if "OF_CLAIMS" in catalog.constants("table", name) else []
+            code = [catalog.path("table", table) for table in (name, *tables_read(claims))]
+            code.append(analysis / "tables" / "_formats.py")
+            told = [self._rules, self._evidence, [claim.model_dump(mode="json") for claim in claims]]
+        return f"{self.folder}/.made/{kind}-{name}.{_digest([identity.closure(code), *told])}"
 
     @cached_property
     def _rules(self) -> Any:
@@ -144,22 +130,18 @@ class StudyTargets:
     @cached_property
     def _evidence(self) -> str:
         """A hash of the planned runs and, in the second call, of why some are not there: a reason is worth a table."""
-        lacking = [planned.run for planned in self.missing]
-        states = {run: state_of(self.study_runs.store, run) for run in lacking} if self.settled else {}
-        return _digest(
-            {
-                "runs": {planned.run: self._version(planned.run) for planned in self.study_runs.planned},
-                "missing": {run: [state.status, state.reason] for run, state in states.items()},
-            }
-        )
+        lacking = [planned.run for planned in self.missing] if self.settled else []
+        states = {run: state_of(self.study_runs.store, run) for run in lacking}
+        missing = {run: [state.status, state.reason] for run, state in states.items()}
+        runs = {planned.run: self._version(planned.run) for planned in self.study_runs.planned}
+        return _digest({"runs": runs, "missing": missing})
 
     def _version(self, run: str) -> list[int]:
-        """Return size and date of a record: another one in its place makes other tables."""
-        try:
+        """Return size and date of a record, nothing without one: another in its place makes other tables."""
+        with suppress(FileNotFoundError):
             status = self.study_runs.store.file(run).stat()
-        except FileNotFoundError:
-            return []
-        return [status.st_size, status.st_mtime_ns]
+            return [status.st_size, status.st_mtime_ns]
+        return []
 
 
 @dataclass(frozen=True)
@@ -171,24 +153,11 @@ class Targets:
     machine: Machine | None = None  # that runs them; None: they run here
     only: frozenset[str] | None = None  # of the missing runs, train these; None: all
 
-    @classmethod
-    def of(
-        cls,
-        project: Project,
-        names: Sequence[str],
-        settled: bool,
-        machine: Machine | None = None,
-        only: frozenset[str] | None = None,
-    ) -> "Targets":
-        """Expand the named studies; everything is checked here, before any job exists."""
-        studies = {name: StudyTargets(project, project.study_runs(name), settled) for name in names}
-        return cls(project, studies, machine, only)
-
     @cached_property
     def requests(self) -> dict[str, Request]:
         """What each run that is still to be trained asks of the machine; empty without one."""
         studies = [study.study_runs for study in self.studies.values() if not study.settled]
-        return {} if self.machine is None else submission.requests(studies, self.machine)
+        return {} if self.machine is None else resource_requests.requests(studies, self.machine)
 
     def runtime_min(self, run: str) -> int | None:
         """Return the minutes that a run may take: the most of those that its studies give; None: they do not say."""
@@ -224,7 +193,7 @@ class Targets:
 
     def spec(self, run: str) -> RunSpec:
         """Return the spec of a run; of one that no study here plans, from its folder."""
-        return self.planned[run].spec if run in self.planned else submission.spec(self.project.store, run)
+        return self.planned[run].spec if run in self.planned else resource_requests.spec(self.project.store, run)
 
     def data_for(self, run: str) -> list[str]:
         """Return the receipts of datasets that must have been fetched before `run`; none for those that ship."""

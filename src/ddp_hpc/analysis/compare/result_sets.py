@@ -9,9 +9,8 @@ import pyarrow as pa
 
 from ddp_hpc.analysis.intervals import Array
 from ddp_hpc.runs import identity, records
-from ddp_hpc.runs.attempt import RunFolder, finished
+from ddp_hpc.runs.attempt import RunFolder, Store, finished
 from ddp_hpc.runs.project import Project
-from ddp_hpc.runs.store import Store
 from ddp_hpc.system.terminal import counted
 
 BEFORE = "@before"
