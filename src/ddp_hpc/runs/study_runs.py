@@ -55,10 +55,8 @@ class StudyRuns:
     def runs(self) -> "pd.DataFrame":
         """One row per planned run, in the order of the plan: the columns of `schema.RUN` and `attempts`.
 
-        A run that has not ended as result or finding has its spec, its status and reason; all else is null.
-
-        Raises:
-            RecordError: naming every record that cannot be read.
+        A run that has not ended as result or finding has its spec, its status and reason; all else is null. A
+        RecordError names every record that cannot be read.
         """
         import pandas as pd
         import pyarrow as pa

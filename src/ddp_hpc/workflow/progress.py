@@ -55,8 +55,8 @@ class TrainingProgress:
 
     def __init__(self, study_runs: StudyRuns, missing: Sequence[Planned]) -> None:
         self.study_runs = study_runs
-        # by run that has not ended: how many attempts at it were over before the round
         states = {planned.run: state_of(study_runs.store, planned.run) for planned in missing}
+        # by run that has not ended: how many attempts at it were over before the round
         self.waiting = {run: one.attempts - (one.status in ("running", "queued")) for run, one in states.items()}
         self.total = len(missing)
         self.failed = 0
@@ -73,11 +73,14 @@ class TrainingProgress:
         done, elapsed = self.total - len(self.waiting), time.monotonic() - self.began
         worked = done + sum(map(_share, states.values()))
         running = [run for run, state in states.items() if state.status == "running"]
+        queued = Counter(why_queued(state.reason) for state in states.values() if state.status == "queued")
+        # if nothing runs, why most of them wait: somebody may have to help, e.g. JobHeldUser
+        why = f" ({queued.most_common(1)[0][0]})" if queued and not running else ""
         parts = [
             f"{done - self.failed} of {counted(self.total, 'run')} trained",
             *([f"{self.failed} failed"] if self.failed else []),
             *([f"{len(running)} running"] if len(running) > 1 else []),
-            *_queued([state for state in states.values() if state.status == "queued"], bool(running)),
+            *([f"{queued.total()} queued{why}"] if queued else []),
             duration(elapsed),
             *([f"about {duration(elapsed / worked * (self.total - worked))} left"] if done and self.waiting else []),
         ]
@@ -110,14 +113,6 @@ class TrainingProgress:
         return found
 
 
-def _queued(waiting: Sequence[State], others_run: bool) -> list[str]:
-    """Return how many wait and, if nothing runs, why most of them do: somebody may have to help, e.g. JobHeldUser."""
-    if not waiting:
-        return []
-    (why, _), *_ = Counter(why_queued(state.reason) for state in waiting).most_common(1)
-    return [f"{len(waiting)} queued" if others_run else f"{len(waiting)} queued ({why})"]
-
-
 def _share(state: State) -> float:
     """Return which part of a run is done: many run side by side on a cluster, and none of them counts as nothing."""
     return min(1.0, float(state.progress.get("step", 0)) / (state.progress.get("steps_asked") or float("inf")))
@@ -129,3 +124,6 @@ def how_far(told: Mapping[str, Any]) -> str:
         return ""
     asked = f" of {told['steps_asked']}" if told.get("steps_asked") else ""
     return f"step {told['step']}{asked}, {duration(told.get('eta_s') or 0)} left"
+
+
+Progress = Making | TrainingProgress

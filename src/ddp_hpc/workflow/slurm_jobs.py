@@ -11,7 +11,8 @@ from ddp_hpc.runs.study_runs import Planned
 from ddp_hpc.slurm import client
 from ddp_hpc.system import deadlines
 from ddp_hpc.system.terminal import counted, duration
-from ddp_hpc.workflow.snakemake_process import POLL_S, Shows, Signals
+from ddp_hpc.workflow.progress import Progress
+from ddp_hpc.workflow.snakemake_process import POLL_S, Signals
 
 QUESTIONS = ("sacct", "scontrol", "squeue")  # of the plugin about its jobs
 PATIENCE = 3  # so many questions without an answer, and Slurm is taken to be away
@@ -49,7 +50,7 @@ class Jobs:
                 said = time.monotonic()
             time.sleep(POLL_S)
 
-    def wait_for_end(self, progress: Shows) -> None:
+    def wait_for_end(self, progress: Progress) -> None:
         """Wait until no job is left, or a signal asks to end."""
         while (client.queue().problem or self.active()) and not self.signals.asked:
             progress.show()

@@ -11,12 +11,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ddp_hpc.runs.project import Project
 from ddp_hpc.system import deadlines
 from ddp_hpc.system.process import die_with_parent, path_with_own_scripts
 from ddp_hpc.workflow.driver_lock import DriverLock
+from ddp_hpc.workflow.progress import Progress
 from ddp_hpc.workflow.snakefile import DRIVER
 
 POLL_S = 0.5
@@ -32,16 +33,6 @@ _REFUSAL = re.compile(
     r"(?:'\.\n    sbatch call:|For further error details|\Z)",
     re.DOTALL,
 )
-
-
-class Shows(Protocol):
-    """Shows how far things are."""
-
-    def show(self) -> None:
-        """Show it now, if it is time to."""
-
-    def end(self) -> None:
-        """Leave what was shown."""
 
 
 class Signals:
@@ -98,7 +89,7 @@ class Snakemake:
         self.events = Events(project.root / self.log.with_suffix(".events"))
         (project.root / self.log).parent.mkdir(parents=True, exist_ok=True)
 
-    def start(self, target: str, progress: Shows, config: str, over: Callable[[int], object] | None = None) -> int:
+    def start(self, target: str, progress: Progress, config: str, over: Callable[[int], object] | None = None) -> int:
         """Run snakemake to a target and return its exit code; negative if a signal or `over` ended it.
 
         `config` is `key=value`, for the Snakefile. `over` is for jobs that run elsewhere: it says of Snakemake's
@@ -141,7 +132,7 @@ class Snakemake:
         return [line for name in logs for line in (f"{name}:", *_end_of(self.project.root / name))]
 
     def _watch(
-        self, process: subprocess.Popen[bytes], progress: Shows, over: Callable[[int], object] | None
+        self, process: subprocess.Popen[bytes], progress: Progress, over: Callable[[int], object] | None
     ) -> int:
         """Wait for the workflow and show progress; on a signal let it cancel its local jobs, then kill it."""
         deadline, ended = None, False

@@ -96,12 +96,13 @@ def lines(study_runs: StudyRuns, found: Mapping[str, Any]) -> list[str]:
         *(row for row in of_status["missing"] if row["reason"]),
     ]
     more = len(shown) - MOST_LINES
+    reasons = Counter(why_queued(row["reason"]) for row in of_status["queued"])  # thousands of jobs may wait
     return [
         f"{study_runs.study.name}: {finished} of {counted(len(rows), 'run')} finished: {listed}",
         _cost(found["node_hours"]),
         *(_line(study_runs, row) for row in shown[:MOST_LINES]),
         *([f"  ... and {more} more: --json"] if more > 0 else []),
-        *_queued(of_status["queued"]),
+        *(f"  queued        {counted(count, 'run')}: {reason}" for reason, count in reasons.most_common()),
     ]
 
 
@@ -125,9 +126,3 @@ def _line(study_runs: StudyRuns, row: Mapping[str, Any]) -> str:
     again = f" ({row['attempts']} attempts)" if row["status"] in FAILED and row["attempts"] > 1 else ""
     told = "  ".join(part for part in (how_far(row), row["reason"] or "") if part)
     return f"  {row['status']:13} {name}{again}  {told}".rstrip()
-
-
-def _queued(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a line per reason for which jobs wait, not one per job: thousands may."""
-    reasons = Counter(why_queued(row["reason"]) for row in rows)
-    return [f"  queued        {counted(count, 'run')}: {reason}" for reason, count in reasons.most_common()]
