@@ -8,9 +8,9 @@ import fake_slurm
 import pytest
 from fake_slurm import line, says, shown
 
+from ddp_hpc.runs.attempt import Store
 from ddp_hpc.runs.ending import Ending
 from ddp_hpc.runs.state import State, keep_end, keep_slurm_ends, record_is_late, state_of
-from ddp_hpc.runs.attempt import Store
 from ddp_hpc.slurm import client
 from ddp_hpc.system.deadlines import SILENT_S
 

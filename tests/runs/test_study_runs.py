@@ -12,8 +12,8 @@ from factory import write_run
 
 from ddp_hpc.config import grid
 from ddp_hpc.runs import identity, records
-from ddp_hpc.runs.state import State, state_of
 from ddp_hpc.runs.attempt import Store
+from ddp_hpc.runs.state import State, state_of
 from ddp_hpc.runs.study_runs import Planned, StudyRuns
 from ddp_hpc.system.process import process_created
 

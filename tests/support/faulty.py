@@ -6,8 +6,8 @@ import time
 from sandbox import Sandbox
 
 from ddp_hpc.runs import records
-from ddp_hpc.runs.state import state_of
 from ddp_hpc.runs.attempt import Store
+from ddp_hpc.runs.state import state_of
 
 FAULTY = '''"""A model that fails as it is told to, at its eighth step, on one rank."""
 

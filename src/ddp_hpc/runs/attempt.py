@@ -119,11 +119,10 @@ class RunFolder(_Folder):
         number = max((attempt.number for attempt in self.attempts), default=0)
         while True:
             number += 1
-            try:
-                (self.path / "attempts" / str(number)).mkdir(parents=True)
-            except FileExistsError:
-                continue
-            return Attempt((self.path / "attempts" / str(number)).resolve())
+            folder = self.path / "attempts" / str(number)
+            with suppress(FileExistsError):
+                folder.mkdir(parents=True)
+                return Attempt(folder.resolve())
 
 
 class Attempt(_Folder):

@@ -42,11 +42,6 @@ class Project:
         return Store(self.root / "results")
 
     @property
-    def studies_folder(self) -> Path:
-        """One file per study."""
-        return self.root / "config" / "studies"
-
-    @property
     def data_folder(self) -> Path:
         """Fetched datasets, one folder each."""
         return self.root / "results" / "data"
@@ -54,7 +49,7 @@ class Project:
     @property
     def studies(self) -> list[str]:
         """The names of all studies, sorted."""
-        return sorted(file.stem for file in self.studies_folder.glob("*.yaml"))
+        return sorted(file.stem for file in (self.root / "config" / "studies").glob("*.yaml"))
 
     def profile(self, profile: str) -> Mapping[str, Any]:
         """Return the content of a workflow profile, a folder relative to the project or an absolute one.
@@ -80,15 +75,8 @@ class Project:
 
     def machine(self, name: str) -> Machine:
         """Return the machine of the file NAME.yaml in config/machines, or raise a MachineError."""
-        folder = self.root / "config" / "machines"
-        file = folder / f"{name}.yaml"
-        if not file.is_file():
-            known = sorted(other.stem for other in folder.glob("*.yaml"))
-            raise MachineError(
-                f"no machine {name!r} in {folder}{did_you_mean(name, known)}; expected: {', '.join(known) or 'none'}; "
-                "`ddp-hpc doctor --machine` proposes one"
-            )
-        return read_machine(file)
+        file, hint = self.root / "config" / "machines" / f"{name}.yaml", "; `ddp-hpc doctor --machine` proposes one"
+        return read_machine(_existing(file, "machine", MachineError, hint))
 
     def machine_of(self, profile: str) -> Machine | None:
         """Return the machine that a profile names; None if it names none."""
@@ -98,13 +86,7 @@ class Project:
     def study_file(self, name: str) -> Path:
         """Return the file of a study, given its name or its path; a StudyError says which there are."""
         stem = Path(name).stem if name.endswith(".yaml") else name
-        file = self.studies_folder / f"{stem}.yaml"
-        if not file.is_file():
-            known = ", ".join(self.studies) or "none"
-            raise StudyError(
-                f"no study {stem!r} in {self.studies_folder}{did_you_mean(stem, self.studies)}; expected: {known}"
-            )
-        return file
+        return _existing(self.root / "config" / "studies" / f"{stem}.yaml", "study", StudyError)
 
     def study_folder(self, name: str) -> Path:
         """Return the folder of a study's tables, figures and page."""
@@ -126,6 +108,15 @@ class Project:
         values = read_mapping(file, StudyError).values if file.exists() else {}
         source = (values.get("data") or {}).get(name)
         return None if source is None else str(source)
+
+
+def _existing(file: Path, what: str, error: type[StudyError], hint: str = "") -> Path:
+    """Return the file of a study or a machine, if there is one of this name."""
+    if not file.is_file():
+        known = sorted(other.stem for other in file.parent.glob("*.yaml"))
+        expected = f"{did_you_mean(file.stem, known)}; expected: {', '.join(known) or 'none'}"
+        raise error(f"no {what} {file.stem!r} in {file.parent}{expected}{hint}")
+    return file
 
 
 def _warn_of_another_package(source: Path) -> None:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from ddp_hpc.config.spec import RunSpec
 from ddp_hpc.config.study import Study
 from ddp_hpc.runs import identity
+from ddp_hpc.runs.attempt import Store
 from ddp_hpc.runs.state import state_of, stranger
 from ddp_hpc.runs.statuses import FINISHED, in_words
-from ddp_hpc.runs.attempt import Store
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,8 +10,8 @@ from ddp_hpc.config.claims import Cells, Trend, places
 from ddp_hpc.config.errors import StudyError, unknown
 from ddp_hpc.config.matching import is_option
 from ddp_hpc.config.yaml_file import Document, Key, read_mapping
-from ddp_hpc.runs.project import Project
 from ddp_hpc.runs.attempt import Store
+from ddp_hpc.runs.project import Project
 from ddp_hpc.runs.study_runs import Planned, StudyRuns
 
 if TYPE_CHECKING:

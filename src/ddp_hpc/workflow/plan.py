@@ -11,9 +11,9 @@ from ddp_hpc.config import catalog
 from ddp_hpc.config.spec import SPEC_FIELDS, RunSpec
 from ddp_hpc.config.types import canonical_json
 from ddp_hpc.runs import identity
+from ddp_hpc.runs.attempt import Store
 from ddp_hpc.runs.state import State, state_of
 from ddp_hpc.runs.statuses import FAILED
-from ddp_hpc.runs.attempt import Store
 from ddp_hpc.runs.study_runs import Planned, StudyRuns
 
 MOST_NEIGHBOURS = 20
@@ -133,7 +133,8 @@ def _nearest(waiting: Sequence[Planned], finished: Sequence[Finished]) -> list[l
     nearest: list[list[Finished]] = []
     for planned in waiting:
         fields = fields_of(planned.spec.canonical)
-        names, order = _names(fields), []
+        names = _names(fields)
+        order: list[int] = []
         if names in tables:
             old_codes, old_logarithms = tables[names]
             different = old_codes != np.array(encoded(fields))

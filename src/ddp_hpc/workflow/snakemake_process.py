@@ -131,9 +131,7 @@ class Snakemake:
         logs = dict.fromkeys(name for error in failed for name in error["log"])
         return [line for name in logs for line in (f"{name}:", *_end_of(self.project.root / name))]
 
-    def _watch(
-        self, process: subprocess.Popen[bytes], progress: Progress, over: Callable[[int], object] | None
-    ) -> int:
+    def _watch(self, process: subprocess.Popen[bytes], progress: Progress, over: Callable[[int], object] | None) -> int:
         """Wait for the workflow and show progress; on a signal let it cancel its local jobs, then kill it."""
         deadline, ended = None, False
         while process.poll() is None:
@@ -204,5 +202,3 @@ class Events:
                 with suppress(ValueError):  # a full disk has cut it
                     self._events.append(json.loads(line))
         return self._events
-
-
