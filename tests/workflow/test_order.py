@@ -4,13 +4,17 @@ from factory import planned
 from sandbox import Sandbox
 
 from ddp_hpc.runs.project import Project
-from ddp_hpc.workflow import snakefile
-from ddp_hpc.workflow.targets import StudyTargets
+from ddp_hpc.workflow.targets import StudyTargets, Targets
 
 BASE = (
     "base: {dataset: digits, model: mlp, batch_size: 16, learning_rate: 0.1, threads_per_rank: 1}\nbudget: {steps: 2}\n"
 )
 GRID = "grid:\n- {exchange: none, world_size: 1}\n- {exchange: [ring, mpi_allreduce], world_size: 1}\n"
+
+
+def targets_of(folder, *names):
+    project = Project(folder)
+    return Targets(project, {name: StudyTargets(project, project.study_runs(name), settled=False) for name in names})
 
 
 def in_rounds(folder, **keys):
@@ -38,12 +42,11 @@ def test_all_points_come_once_before_any_comes_twice(tmp_path):
     ]
 
 
-def test_studies_follow_one_another_and_a_shared_run_comes_with_the_first(tmp_path, monkeypatch):
+def test_studies_follow_one_another_and_a_shared_run_comes_with_the_first(tmp_path):
     project = Sandbox.make(tmp_path / "project")
     project.study("one", BASE + GRID + "repeats: 2\n")
     project.study("two", BASE + "grid: {exchange: ring, world_size: 1, learning_rate: [0.1, 0.2]}\n")
-    monkeypatch.chdir(project.root)
-    targets = snakefile.targets({"studies": ["one", "two"]})
+    targets = targets_of(project.root, "one", "two")
     order = sorted(targets.priority, key=targets.priority.__getitem__, reverse=True)
 
     assert len(order) == 6 + 1
@@ -52,11 +55,10 @@ def test_studies_follow_one_another_and_a_shared_run_comes_with_the_first(tmp_pa
     assert targets.planned[order[-1]].spec.learning_rate == 0.2
 
 
-def test_runs_really_start_in_that_order(tmp_path, monkeypatch):
+def test_runs_really_start_in_that_order(tmp_path):
     project = Sandbox.make(tmp_path / "project")
     project.study("order", BASE + GRID + "repeats: 2\ntables: []\nfigures: []\n")
-    monkeypatch.chdir(project.root)
-    targets = snakefile.targets({"studies": "order"})
+    targets = targets_of(project.root, "order")
     try:
         done = project.call("ddp-hpc", "run", "order")
     finally:
