@@ -35,9 +35,16 @@ DEVIATION = (0.2470, 0.2435, 0.2616)
 def build(
     folder: Path, *, train_samples: PositiveInt | None = None, test_samples: PositiveInt | None = None
 ) -> Dataset:
-    """Return the first so many images, or all, each channel with mean 0 and standard deviation 1.
+    """Return the images, each channel with mean 0 and standard deviation 1.
 
-    The folder holds the unpacked archive; a FileNotFoundError says how to fetch it.
+    Args:
+        folder: holds the unpacked archive.
+        train_samples: take only the first so many training images; None: all 50,000.
+        test_samples: take only the first so many test images; None: all 10,000.
+
+    Raises:
+        FileNotFoundError: nothing was fetched; says how to.
+        ValueError: a file is not in the published format, or there are fewer images.
     """
     return Dataset(
         train=_read(folder, TRAIN_FILES, "train_samples", train_samples),

@@ -24,7 +24,12 @@ TEST_SAMPLES = 360  # a fifth, always the same
 def build(folder: Path, *, train_samples: PositiveInt = 1437) -> Dataset:
     """Return the digits: pixels scaled to [0, 1], a fixed random split into 1,437 to train and 360 to test.
 
-    Of those to train only the first so many; no folder is needed.
+    Args:
+        folder: not needed; the file comes with scikit-learn.
+        train_samples: take only the first so many of the training samples.
+
+    Raises:
+        ValueError: more training samples than there are.
     """
     package = find_spec("sklearn")  # its file is read without importing it, which would take longer than the training
     if package is None or package.origin is None:

@@ -36,10 +36,18 @@ MEAN, DEVIATION = 0.2860, 0.3530  # of the pixels of the training images, as sha
 def build(
     folder: Path, *, train_samples: PositiveInt | None = None, test_samples: PositiveInt | None = None
 ) -> Dataset:
-    """Return the first so many images, or all, with a margin: networks for CIFAR-10 take them, as they are 32x32.
+    """Return the images with a margin that makes them 32x32, so that networks for CIFAR-10 take them.
 
-    Their published pixels have mean 0 and standard deviation 1; the margin is as black as their background. The folder
-    holds the four files, unpacked; a FileNotFoundError says how to fetch them.
+    Their published pixels have mean 0 and standard deviation 1; the margin is as black as their background.
+
+    Args:
+        folder: holds the four files, unpacked.
+        train_samples: take only the first so many training images; None: all 60,000.
+        test_samples: take only the first so many test images; None: all 10,000.
+
+    Raises:
+        FileNotFoundError: nothing was fetched; says how to.
+        ValueError: a file is not in the published format, or there are fewer images.
     """
     return Dataset(
         train=_read(folder, "train", "train_samples", train_samples),

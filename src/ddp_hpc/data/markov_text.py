@@ -34,9 +34,16 @@ def build(
 ) -> Dataset:
     """Return sequences of `context` tokens, each with the token that follows as its target; tokens are symbols, 0, 1...
 
-    So many `samples` to train on, each beginning with `order` symbols drawn evenly. Of the 256 symbols that a model of
-    bytes knows those of the `alphabet` occur. The seed is that of the table and the text; the seed of a run decides
-    only their order and the weights. No folder is needed.
+    Args:
+        folder: not needed.
+        samples: sequences to train on; each begins with `order` symbols drawn evenly.
+        context: tokens of a sequence.
+        alphabet: symbols that occur, of the 256 that a model of bytes knows.
+        order: symbols on which the next one depends.
+        seed: of the table and the text. The seed of a run decides only their order and the weights.
+
+    Raises:
+        ValueError: an alphabet beyond 256, a table that is too large, or a context shorter than the order.
     """
     if not 2 <= alphabet <= OUTPUTS:
         raise ValueError(f"dataset markov_text: alphabet={alphabet}, expected: 2 to {OUTPUTS}")

@@ -20,9 +20,12 @@ TEST_SAMPLES = 600
 
 
 def build(folder: Path, *, samples: PositiveInt = 6000, seed: int = 0) -> Dataset:
-    """Return inputs and targets from U[0, 1), 2.4 kB a sample, so many to train on; no folder is needed.
+    """Return inputs and targets from U[0, 1), 2.4 kB a sample.
 
-    The seed is that of the numbers, not negative; the seed of a run decides only their order and the weights.
+    Args:
+        folder: not needed.
+        samples: how many to train on.
+        seed: of the numbers; not negative. The seed of a run decides only their order and the weights.
     """
     draw = np.random.default_rng(seed)
     test, train = (_numbers(draw, count) for count in (TEST_SAMPLES, samples))

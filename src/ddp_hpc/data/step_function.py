@@ -19,10 +19,13 @@ TEST_SAMPLES = 1000
 
 
 def build(folder: Path, *, samples: PositiveInt = 400, seed: int | None = 0) -> Dataset:
-    """Return the points, so many to train on; no folder is needed.
+    """Return the points.
 
-    The seed is that of the points, not negative. None: the seed of the run, so that repeats have points of their own;
-    else that decides only their order and the weights.
+    Args:
+        folder: not needed.
+        samples: how many to train on.
+        seed: of the points; not negative. None: the seed of the run, so that repeats have points of their own; else
+            that decides only their order and the weights.
     """
     draw = np.random.default_rng(torch.initial_seed() if seed is None else seed)
     test, train = (_points(draw, count) for count in (TEST_SAMPLES, samples))

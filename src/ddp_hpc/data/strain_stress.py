@@ -44,7 +44,7 @@ def build(
 ) -> Dataset:
     """Return the curves: the first three quarters to train, the others to test.
 
-    More than 256 MB of them (106,000 curves) are written to the folder once, 2.4 kB a curve, and mapped into memory by
+    More than 256 MB of them (106,000 curves) are written to a folder once, 2.4 kB a curve, and mapped into memory by
     all ranks and runs that use them. The first curves are the same in any number of them.
 
     Args:
@@ -55,6 +55,11 @@ def build(
         path: of a file of your own curves, absolute or from the project's folder, where trainings run. They should
             stand in random order, and are read into memory. See `_own_curves.FORMAT`. Inputs and targets are
             standardised by means and deviations over those to train on.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it holds something else, or there are fewer than 4 curves.
+        OSError: the curves cannot be written.
     """
     count = samples or SAMPLES
     if count < _own_curves.FEWEST:

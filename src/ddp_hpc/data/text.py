@@ -17,10 +17,19 @@ TOKENS = True
 def build(folder: Path, *, path: str | None = None, context: PositiveInt = 64, test_share: Share = 0.1) -> Dataset:
     """Return the text cut into sequences of `context` bytes, each byte with the one that follows as its target.
 
-    The path is that of a file, or of a folder whose files, also in folders below, are put together in the order of
-    their names; hidden ones are left out. It is absolute, or from the project's folder, where trainings run; without
-    one, it is `results/data/text`. Runs are told apart by the path, not by what lies there: give other text another
-    name. The last sequences, `test_share` of all, are to test on.
+    Runs are told apart by the path, not by what lies there: give other text another name.
+
+    Args:
+        folder: where the text is looked for if no path is given.
+        path: of a file, or of a folder whose files, also in folders below, are put together in the order of their
+            names; hidden ones are left out. Absolute, or from the project's folder, where trainings run. None: the
+            folder `results/data/text`.
+        context: bytes of a sequence.
+        test_share: of the sequences, the last ones, to test on.
+
+    Raises:
+        FileNotFoundError: there is no such path; says what to do.
+        ValueError: there is too little text.
     """
     place = folder if path is None else Path(path).expanduser()
     text = _bytes(place)

@@ -33,7 +33,8 @@ def make(
 ) -> AverageThenStep:
     """Return the exchange; all ranks of `comm` must call.
 
-    `wire` is how gradients travel, and are added: as they are, or divided by the ranks and rounded to 16 bits; float16
-    has none beyond 65504.
+    Args:
+        wire: how gradients travel, and are added: as they are, or divided by the ranks and rounded to 16 bits; float16
+            has none beyond 65504.
     """
     return all_reduce(replica, comm, timers, make_optimizer, "gloo", wire)

@@ -34,5 +34,10 @@ def make(
     *,
     wire: Literal["full", "float16", "bfloat16"] = "full",
 ) -> AverageThenStep:
-    """Return the exchange; all ranks of `comm` must call. `wire`: as of `gloo`."""
+    """Return the exchange; all ranks of `comm` must call.
+
+    Args:
+        wire: how gradients travel, and are added: as they are, or divided by the ranks and rounded to 16 bits; float16
+            has none beyond 65504.
+    """
     return all_reduce(replica, comm, timers, make_optimizer, "nccl", wire)

@@ -11,9 +11,15 @@ def build(input_shape: tuple[int, ...], outputs: int, *, dropout: Fraction = 0.0
     """Return the network that SHM-Learn-Dist trained on CIFAR-10.
 
     Convolutions of 5x5 pixels with 32, 32 and 64 channels, ReLU, and overlapping pooling (3x3, every second pixel)
-    that halves the image after each; then 64, 32 and `outputs` units, one a class. Images have channels and 32, 32:
-    CIFAR-10 3, Fashion-MNIST padded to this size 1. The share `dropout` of the units is set to 0 before each hidden
-    fully connected layer; each rank draws its own.
+    that halves the image after each; then 64, 32 and `outputs` units.
+
+    Args:
+        input_shape: of one image, channels and 32, 32; CIFAR-10 has 3 channels, Fashion-MNIST padded to this size 1.
+        outputs: classes.
+        dropout: share of the units set to 0 before each hidden fully connected layer; each rank draws its own.
+
+    Raises:
+        ValueError: images of another shape.
 
     Source: Biswas, SHM-Learn (2017), bi-weekly report 7; the layers' sizes are published, padding and pooling are not.
     """

@@ -31,12 +31,19 @@ def build(
     bias: bool = False,
     loss: Literal["absolute", "published"] = "absolute",
 ) -> nn.Module:
-    """Return the neuron, for samples that are single numbers with a single target: weight from U[0, 1), bias 0.
+    """Return the neuron: weight from U[0, 1), bias (if any) 0.
 
-    The published neuron has no bias: it cannot step at 0.5, so its loss has a high floor. The loss of training steps is
-    absolute: the mean of |output - target|; or published: what the source's script records, which has x itself in the
-    place of the output where the target is 0. Weights descend the absolute error either way, as they do in that script,
-    and a test set's loss is always the absolute error.
+    Without a bias it cannot step at 0.5, so its loss has a high floor.
+
+    Args:
+        input_shape, outputs: of a dataset whose samples are single numbers with a single target.
+        bias: whether it has one; the published neuron has none.
+        loss: of training steps. absolute: the mean of |output - target|. published: what the source's script records,
+            which has x itself in the place of the output where the target is 0. Weights descend the absolute error
+            either way, as they do in that script, and a test set's loss is always the absolute error.
+
+    Raises:
+        ValueError: samples are not single numbers with a single target.
 
     Source: Biswas, SHM-Learn-Dist (2017), section 3, and data_parallel_demo.py in its repository SHM-Learn.
     """

@@ -61,10 +61,17 @@ def build(
     heads it has 302,835,712 parameters, the size of the language model of the post on the ring allreduce (A. Gibiansky,
     Baidu, 2017), whose own network is not published; a context of 32, 4 layers, width 256 make 3,233,280.
 
-    `input_shape` is the context, the tokens of a sample; `outputs` the vocabulary, the tokens that there are. A token
-    is represented by `width` numbers, a multiple of the `heads` of the attention; if `tied`, the last layer's matrix is
-    its embedding, too. The share `dropout` of the numbers is set to 0 after each attention and in each perceptron; each
-    rank draws its own.
+    Args:
+        input_shape: tokens of a sample, the context.
+        outputs: tokens that there are, the vocabulary.
+        layers: of attention and perceptron.
+        width: numbers by which a token is represented; a multiple of `heads`.
+        heads: of the attention.
+        tied: whether the embedding of the tokens is the last layer's matrix too.
+        dropout: share of the numbers set to 0 after each attention and in each perceptron; each rank draws its own.
+
+    Raises:
+        ValueError: samples are no rows of tokens, or `width` is no multiple of `heads`.
 
     Source: A. Radford et al., Language Models are Unsupervised Multitask Learners (2019), for the layout.
     """
