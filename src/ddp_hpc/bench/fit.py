@@ -31,12 +31,19 @@ def fits(rows: Sequence[Row]) -> list[Row]:
 
 
 def fit(sizes: Sequence[int], times: Sequence[float], world_size: int, exchange: str, options: str = "{}") -> Row:
-    """Return `latency_s`, `bandwidth`, their standard errors and how far the fit is from the times of those sizes.
+    """Return `latency_s`, `bandwidth`, their standard errors and how far the fit is from the times.
 
     The time of an exchange is linear in alpha and 1/beta, with the factors of `perfmodel.cost`: one rank, and what has
     no model there, is one message of the whole buffer; of compressed gradients the bandwidth is an effective one.
     Relative errors are made least (weights 1/t), for the times span six powers of ten; neither number may be negative.
     Standard errors are those of linear least squares.
+
+    Args:
+        sizes: in bytes.
+        times: of one exchange of each, in s, greater than 0.
+        world_size: ranks.
+        exchange: a file in exchange/.
+        options: of it, as JSON.
     """
     t = np.array(times)
     factors = np.array([_factors(exchange, size, world_size, json.loads(options)) for size in sizes])

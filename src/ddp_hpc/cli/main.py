@@ -251,7 +251,7 @@ def _data(options: argparse.Namespace) -> int:
         "--checkpoint-every-s",
         "seconds between checkpoints; 0: only when the run is asked to end, by SIGUSR1, SIGTERM or its time limit",
         type=float,
-        default=600.0,
+        default=600,
     ),
 )
 def _train(options: argparse.Namespace) -> int:

@@ -31,9 +31,15 @@ def gather(
     metered: Metered | None = None,
     clock: ClockReading | None = None,
 ) -> list[RankPart]:
-    """Return the parts of all ranks on rank 0, an empty list on the others. All ranks must call, each with its own.
+    """Return the parts of all ranks on rank 0, an empty list on the others. All ranks must call.
 
-    Where the ranks sit on several hosts, `clock` is how far this rank's was ahead before the training.
+    Args:
+        result: of this rank.
+        placement: of this rank.
+        startup: seconds by part.
+        comm: the ranks.
+        metered: what this rank's meter has sampled.
+        clock: how far this rank's clock was ahead before the training, where the ranks sit on several hosts.
     """
     history, device = result.history(), torch.device(result.device)
     timings, clock_error_s = history.timings, None

@@ -56,9 +56,15 @@ def record(
 ) -> list[Event]:
     """Take the steps `first` to `last`, counted from 1, under the profiler, and return its events.
 
-    Whoever calls sees to it that the steps tell `Marks`; `take_step` counts them from 0. The first is taken once more
-    before, because under the profiler the first of everything is slow; its events are there too, before those of the
-    first step that is named. Between the two `begin` puts the state of the training back as it was before.
+    Whoever calls sees to it that the steps tell `Marks`. The first step is taken once more before, because under the
+    profiler the first of everything is slow; its events are there too, before those of the first step that is named.
+
+    Args:
+        take_step: of its number, counted from 0.
+        first: is named and traced, as all up to `last`.
+        last: included.
+        device: whose kernels are traced too, if it is a GPU.
+        begin: called between the two, puts the state of the training back as it was before.
     """
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
     with profile(activities=activities) as profiler:

@@ -63,8 +63,14 @@ class Staged:
     """Batches gathered in host memory and copied to a GPU beside the step before.
 
     Two buffers take turns. The dataset itself is not pinned: only the copy needs that, and pinned memory is scarce.
-    Samples and numbers lie in host memory. `h2d_s` is what a step waits for its copy; the copy itself is longer, and
-    hidden.
+    `h2d_s` is what a step waits for its copy; the copy itself is longer, and hidden.
+
+    Args:
+        samples: in host memory.
+        numbers: in host memory.
+        batch_size: samples per step.
+        device: a GPU.
+        timers: is told of `h2d_s` and `data_s`.
     """
 
     def __init__(

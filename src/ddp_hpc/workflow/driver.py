@@ -44,9 +44,16 @@ def run(
 ) -> int:
     """Run a study to its page and return the exit code: 0 if every planned run ended as result or finding.
 
-    The launcher is used instead of the profile's, `more` are further arguments of snakemake. A StudyError says that the
-    study is wrong or that the machine cannot take a run, a DriverAliveError that another driver is alive in this
-    project: nothing was started.
+    Args:
+        project: where the study is.
+        name: of the study.
+        profile: the workflow profile, relative to the project.
+        launcher: what starts the ranks, instead of the profile's.
+        more: further arguments of snakemake.
+
+    Raises:
+        StudyError: the study is wrong, or the machine cannot take a run; nothing was started.
+        DriverAliveError: another driver is alive in this project.
     """
     study_runs = claims_check.checked(project, project.study_runs(name))
     remote, machine = project.profile(profile).get("executor") == "slurm", project.machine_of(profile)

@@ -66,8 +66,14 @@ class Signals:
 class Snakemake:
     """Snakemake, as often as it has to be started; its words go to one log, its events to a file beside it.
 
-    The workflow holds the driver's lock, too, so that it is not free before that has gone. The launcher is used instead
-    of the profile's; `more` are further arguments of snakemake.
+    Args:
+        project: where it runs.
+        name: of the study.
+        lock: of the driver; the workflow holds it too, so that it is not free before that has gone.
+        profile: the workflow profile, relative to the project.
+        launcher: what starts the ranks, instead of the profile's.
+        more: further arguments of snakemake.
+        signals: what asks to end.
     """
 
     def __init__(

@@ -15,10 +15,17 @@ SHOWN = 20  # points in a list
 
 
 def main(given_a: str, given_b: str, tolerance: float, change: float, everything: bool, as_json: bool) -> int:
-    """Compare two result sets, as `result_sets.read` takes them, print what came out, and return the exit code.
+    """Compare two result sets, print what came out, and return the exit code.
 
-    That is 0: nothing is worse; 1: something is; 2: some metric could be judged at no point. `tolerance` and `change`
-    are those of `judge`; `everything` lists what does not differ too.
+    Args:
+        given_a, given_b: as `result_sets.read` takes them; A is what was, B what is.
+        tolerance: relative difference that is no matter.
+        change: relative difference for which the repeats needed are told.
+        everything: list all findings, not only the differences.
+        as_json: for programs.
+
+    Returns:
+        0: nothing is worse; 1: something is; 2: some metric could be judged at no point.
 
     Raises:
         ValueError: a set cannot be found, or they have no point in common.
