@@ -24,7 +24,14 @@ from ddp_hpc.system.files import write_json
 from ddp_hpc.system.process import DONE_FD, rank_from_environment, remember
 
 if TYPE_CHECKING:
-    from ddp_hpc.execution.node_meter import Metered
+    from mpi4py import MPI
+
+    from ddp_hpc.config.spec import RunSpec
+    from ddp_hpc.execution.clock_sync import ClockReading
+    from ddp_hpc.execution.node_meter import Metered, NodeMeter
+    from ddp_hpc.execution.progress_file import StepProgress
+    from ddp_hpc.execution.trace_steps import Tracer
+    from ddp_hpc.training.placement import Placement
     from ddp_hpc.training.result import TrainResult
     from ddp_hpc.training.trainer import Trainer
 
@@ -52,6 +59,14 @@ def main(arguments: list[str], asked: list[int] | None = None) -> NoReturn:
 class Rank:
     """One rank, stage by stage. A stage imports what it needs: torch must not be there before the threads are set."""
 
+    launch: dict[str, Any]
+    spec: "RunSpec"
+    comm: "MPI.Intracomm"
+    place: "Placement"
+    clock: "ClockReading | None"  # before the training, where the ranks sit on several hosts
+    meter: "NodeMeter"
+    tracer: "Tracer | None"
+    progress: "StepProgress | None"
     trainer: "Trainer"
 
     def __init__(self, attempt: Attempt, asked: list[int]) -> None:
@@ -63,24 +78,17 @@ class Rank:
         """Train, and leave the records, or that the training was asked to end."""
         self.join()
         self.check_plan()
-        # for the libraries that are imported from now on
-        note = mpi_environment.set_threads(os.environ, self.place.threads, self.place.core_set)
-        if note and self.place.rank == 0:
-            print(note, file=sys.stderr)
+        self.set_threads()
         self.assemble()
         result = self.trainer.run()
         if self.progress:
             self.progress.close()
         metered = self.meter.stop()
-        if not result.interrupted:
+        if result.interrupted:
+            self.say_interrupted(result)
+        else:
             self.record(result, metered)
-        elif self.comm.rank == 0:
-            left = {"steps": result.steps, "saved": result.saved, "signal": next(iter(self.asked), None)}
-            self.attempt.interrupted = left
-        self.comm.Barrier()  # all ranks are through, and the records are written
-        from mpi4py import MPI
-
-        MPI.Finalize()
+        self.leave()
 
     def join(self) -> None:
         """Read what was launched, and join the other ranks."""
@@ -127,6 +135,12 @@ class Rank:
                 "plan again"
             )
 
+    def set_threads(self) -> None:
+        """Let libraries that are imported from now on use this rank's cores."""
+        note = mpi_environment.set_threads(os.environ, self.place.threads, self.place.core_set)
+        if note and self.place.rank == 0:
+            print(note, file=sys.stderr)
+
     def assemble(self) -> None:
         """Make the trainer, and the meters beside it."""
         with self._timed("import_s"):
@@ -141,8 +155,8 @@ class Rank:
         self.tracer = Tracer(launch["trace"], spec, comm) if launch.get("trace") else None
         self.clock = None if place.on_one_host else reading(comm)
         self.meter = NodeMeter(comm)
-        first = lambda: heading(place, self.trainer.result.device)
-        self.progress = None if comm.rank else StepProgress(spec, ProgressFile(self.attempt, spec), first)
+        first_line = lambda: heading(place, self.trainer.result.device)
+        self.progress = None if comm.rank else StepProgress(spec, ProgressFile(self.attempt, spec), first_line)
         kept = CheckpointFolder(Path(launch["checkpoint"])) if "checkpoint" in launch else None
         every_s = launch.get("checkpoint_every_s", 0.0)
         self.trainer = Trainer(
@@ -156,6 +170,12 @@ class Rank:
             tracer=self.tracer,
         )
         self.result = self.trainer.result
+
+    def say_interrupted(self, result: "TrainResult") -> None:
+        """Say that the ranks were asked to end, and have left."""
+        if self.comm.rank == 0:
+            left = {"steps": result.steps, "saved": result.saved, "signal": next(iter(self.asked), None)}
+            self.attempt.interrupted = left
 
     def record(self, result: "TrainResult", metered: "Metered") -> None:
         """Gather what the ranks have measured; rank 0 writes the records."""
@@ -174,6 +194,13 @@ class Rank:
             nulls = run_record.write(self.attempt, self.launch, self.spec, result, parts, library)
             if result.device == "cuda" and "energy_j" in nulls:
                 print(f"GPU metering: energy_j is null: {nulls['energy_j']}", flush=True)
+
+    def leave(self) -> None:
+        """Leave MPI, when all ranks are through and the records are written."""
+        from mpi4py import MPI
+
+        self.comm.Barrier()
+        MPI.Finalize()
 
     @contextmanager
     def _timed(self, part: str) -> Iterator[None]:

@@ -55,6 +55,10 @@ class Trainer:
         LaunchError: GPUs, hosts, ranks and the exchange do not fit together.
     """
 
+    spec: RunSpec
+    comm: MPI.Intracomm
+    components: Components
+    checkpoints: Checkpoints
     result: TrainResult  # filled as the training goes, so that one that fails leaves its part too
     take_step: Step
     steps: int  # taken so far, in this process and in those before
