@@ -92,13 +92,21 @@ def _fetch_files(place: str, folder: Path, files: Mapping[str, str]) -> None:
         brought = folder.with_name(file)
         _bring(given, brought)
         try:
-            content = brought.read_bytes()
-            content = gzip.decompress(content) if content.startswith(GZIP) else content
-            (folder / file).write_bytes(content)
+            found = _decompress(brought, folder / file)
         except (OSError, EOFError, zlib.error) as error:
             raise FetchError(f"{given} cannot be unpacked: {error}") from error
-        if (found := hashlib.sha256(content).hexdigest()) != sha256:
+        if found != sha256:
             raise FetchError(f"the content of {given} has the SHA-256 {found}, expected: {sha256}; {DAMAGED}")
+
+
+def _decompress(given: Path, to: Path) -> str:
+    """Copy a file piece by piece, unpacked if it is compressed, and return the SHA-256 of its content."""
+    with given.open("rb") as file:
+        compressed = file.read(len(GZIP)) == GZIP
+    with gzip.open(given) if compressed else given.open("rb") as content, to.open("wb") as copy:
+        shutil.copyfileobj(content, copy)
+    with to.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _fetch_archive(place: str, folder: Path, sha256: str) -> None:
