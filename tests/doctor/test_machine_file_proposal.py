@@ -56,6 +56,71 @@ def test_a_type_that_the_plugin_cannot_ask_for_is_told_in_a_comment(tmp_path):
     assert "# GPUs of type nvidia_a100-80gb, which the plugin cannot ask for: choose them by `constraint`" in text
 
 
+# GRES of nodes as sites' `sinfo -o %G` prints them, and what a node then has
+GRES = {
+    "(null)": {},
+    "gpu:4": {"": 4},
+    "gpu": {"": 1},
+    "gpu:a100": {"a100": 1},
+    "gpu:a100:4": {"a100": 4},
+    "gpu:a100:4(S:0-3)": {"a100": 4},
+    "gpu:4(S:0,2)": {"": 4},
+    "gpu:v100:2(S:0),gpu:v100:2(S:1)": {"v100": 4},
+    "gpu:h100:8(S:0-7),tmpdisk:900": {"h100": 8},
+    "gpu:2080ti:8(S:0-1)": {"2080ti": 8},
+    "gpu:1080:2": {"1080": 2},
+    "gpu:rtx_2080_ti:10(S:0-1)": {"rtx_2080_ti": 10},
+    "gpu:nvidia_a100-sxm4-80gb:4(S:0,1)": {"nvidia_a100-sxm4-80gb": 4},
+    "gpu:nvidia_h100_80gb_hbm3:4(S:0-1)": {"nvidia_h100_80gb_hbm3": 4},
+    "gpu:nvidia_gh200_480gb:1(S:0)": {"nvidia_gh200_480gb": 1},
+    "gpu:1g.10gb:7": {"1g.10gb": 7},
+    "gpu:a100_1g.5gb:7,gpu:a100_2g.10gb:3": {"a100_1g.5gb": 7, "a100_2g.10gb": 3},
+    "gpu:a100:2(S:0),gpu:1g.10gb:14(S:1)": {"1g.10gb": 14, "a100": 2},
+    "gpu:nvidia_a100_80gb_pcie_1g.10gb+me:1(S:0)": {"nvidia_a100_80gb_pcie_1g.10gb+me": 1},
+    "gpu:mi250x:8(S:0-7)": {"mi250x": 8},
+    "gpu:pvc:4(S:0-1),lustre:1": {"pvc": 4},
+    "gpu:tesla:no_consume:2": {"tesla": 2},
+    "gpu:k80:4,gpu:p100:4,mps:400": {"k80": 4, "p100": 4},
+    "craynetwork:4": {},
+    "craynetwork:4,gpu:4": {"": 4},
+    "bandwidth:lustre:no_consume:4G": {},
+    "gpu_mem:80": {},
+    "vgpu:4": {},
+    "shard:a100:16(S:0),gpu:a100:4(S:0)": {"a100": 4},
+    "gpu:gtx_titan_x:4(IDX:0-3)": {"gtx_titan_x": 4},
+    "nvme:1,localssd:1.7T": {},
+}
+
+
+@pytest.mark.parametrize(("gres", "counts"), GRES.items())
+def test_gpus_are_counted_once_by_their_type(gres, counts):
+    assert machine_file.gpus(gres) == counts
+
+
+def test_of_several_types_in_one_node_the_most_are_asked_for_and_the_others_named(tmp_path):
+    listed = "mixed|3|64|515000|gpu:a100:2(S:0),gpu:1g.10gb:14(S:1)|1:00:00|up|1-3|mixed*\n"
+    text = machine_file.proposal(machine_file.nodes(listed), ANSWER, "MPICH")
+    mixed = read(tmp_path, text).partitions["mixed"]
+    assert (mixed.gpus_per_node, mixed.gpu_type) == (14, "1g.10gb")
+    assert "mixed: # not counted: 2 GPUs a100" in text
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("gpu|2|64|515000|gpu:a100:4K|1:00:00|up|1|gpu", "GRES 'gpu:a100:4K', expected: gpu[:TYPE][:COUNT]"),
+        ("gpu|2|64|515000|gpu:a100:4|1:00:00|up|1", "8 columns, expected: 9"),
+        ("gpu|2|many|515000|gpu:4|1:00:00|up|1|gpu", "'many', expected: a number"),
+        ("gpu|2|64|515000|gpu:4|a while|up|1|gpu", "time limit 'a while'"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_by_its_line(line, told):
+    with pytest.raises(machine_file.NoSlurmError) as refused:
+        machine_file.nodes(f"Welcome!\n{LISTED}{line}\n")
+    assert repr(line) in str(refused.value)
+    assert told in str(refused.value)
+
+
 @pytest.mark.parametrize(
     ("limit", "minutes"),
     [("infinite", None), ("5:00", 5), ("0:30", 1), ("30", 1), ("1:00:00", 60), ("2-12:00:00", 3600), ("n/a", None)],

@@ -22,7 +22,10 @@ _COLUMNS = {
     "job_nodes": "%s",
     "starred": "%P",
 }
-_GPU = re.compile(r"gpu(?::(?P<type>[A-Za-z][\w.-]*))?:(?P<count>\d+)")
+# gres.conf(5), Name, Type and Count: a number alone is a count, and after `(` stand the sockets or indices of the GPUs
+_GPU = re.compile(r"gpu(?::(?P<type>(?!\d+$)[\w.+-]+))??(?::no_consume)?(?::(?P<count>\d+))?")
+_IN_BRACKETS = re.compile(r"\([^()]*\)")
+_NO_LIMIT = ("infinite", "unlimited", "n/a", "not_set", "partition_limit")
 
 
 class NoSlurmError(RuntimeError):
@@ -39,6 +42,7 @@ class Nodes:
     memory_mb: int
     gpus: int
     gpu_type: str | None
+    other_gpus: str  # of other types in the same nodes, e.g. `14 GPUs 1g.10gb`
     max_minutes: int | None
     max_job_nodes: int | None
     default: bool
@@ -56,23 +60,48 @@ def main() -> int:
 
 
 def nodes(listed: str) -> list[Nodes]:
-    """Return the kinds of nodes in the output of sinfo, in its order; down partitions are left out."""
-    rows = [line.strip().split("|") for line in listed.splitlines() if line.strip()]
-    kinds = [dict(zip(_COLUMNS, row, strict=True)) for row in rows if len(row) == len(_COLUMNS)]
-    return [_nodes(kind) for kind in kinds if kind["state"] == "up"]
+    """Return the kinds of nodes in the output of sinfo, in its order; down partitions are left out.
+
+    What cannot be read is a NoSlurmError; a line without columns is a site's greeting.
+    """
+    found = []
+    for line in filter(lambda line: "|" in line, listed.splitlines()):
+        row = line.strip().split("|")
+        try:
+            if len(row) != len(_COLUMNS):
+                raise ValueError(f"{len(row)} columns, expected: {len(_COLUMNS)}")
+            kind = dict(zip(_COLUMNS, row, strict=True))
+            if kind["state"] == "up":
+                found.append(_nodes(kind))
+        except ValueError as error:
+            advice = "write the machine file by hand: its keys stand in config/README.md"
+            raise NoSlurmError(f"sinfo says {line.strip()!r}: {error}; {advice}") from error
+    return found
+
+
+def gpus(gres: str) -> dict[str, int]:
+    """Return how many GPUs of each type, most first, a node has by its GRES; the type is empty where none is told."""
+    counts: dict[str, int] = {}
+    for word in _IN_BRACKETS.sub("", gres).split(","):
+        if word.partition(":")[0] == "gpu":
+            found = _GPU.fullmatch(word)
+            if not found:
+                raise ValueError(f"GRES {word!r}, expected: gpu[:TYPE][:COUNT]")
+            counts[found["type"] or ""] = counts.get(found["type"] or "", 0) + int(found["count"] or 1)
+    return dict(sorted(counts.items(), key=lambda item: -item[1]))
 
 
 def _nodes(kind: Mapping[str, str]) -> Nodes:
-    gpus = list(_GPU.finditer(kind["gres"]))
-    types = {found["type"] for found in gpus}
+    (gpu_type, count), *others = gpus(kind["gres"]).items() or [("", 0)]
     largest = kind["job_nodes"].rpartition("-")[2]  # `1-infinite`, `1-4`, `2`
     return Nodes(
         partition=kind["partition"],
         nodes=int(kind["nodes"]),
         cores=_integer(kind["cores"]),
         memory_mb=_integer(kind["memory_mb"]),
-        gpus=sum(int(found["count"]) for found in gpus),
-        gpu_type=types.pop() if len(types) == 1 else None,
+        gpus=count,
+        gpu_type=gpu_type or None,
+        other_gpus=", ".join(f"{more} GPUs {name}".strip() for name, more in others),
         max_minutes=minutes(kind["limit"]),
         max_job_nodes=int(largest) if largest.isdigit() else None,
         default=kind["starred"].endswith("*"),
@@ -80,14 +109,19 @@ def _nodes(kind: Mapping[str, str]) -> Nodes:
 
 
 def _integer(text: str) -> int:
-    return int(re.match(r"\d*", text)[0] or 0)  # type: ignore[index]
+    """Return a number of sinfo's, which a `+` follows where some nodes of a line have more."""
+    if not re.fullmatch(r"\d+\+?", text.strip()):
+        raise ValueError(f"{text!r}, expected: a number")
+    return int(text.strip().rstrip("+"))
 
 
 def minutes(limit: str) -> int | None:
     """Return a time limit of Slurm's, `[days-]hours:minutes:seconds` or shorter, in minutes; None: no limit."""
+    if limit.strip().lower() in _NO_LIMIT:
+        return None
     found = re.fullmatch(r"(?:(\d+)-)?(?:(?:(\d+):)?(\d+):)?(\d+)", limit.strip())
     if not found:
-        return None
+        raise ValueError(f"time limit {limit!r}, expected: [DAYS-]HOURS:MINUTES:SECONDS or infinite")
     days, hours, mins, secs = (int(part or 0) for part in found.groups())
     return max(1, 1440 * days + 60 * hours + mins + secs // 60)
 
@@ -127,11 +161,11 @@ def _text(name: str) -> str:
 
 def _partition(kinds: Sequence[Nodes]) -> list[str]:
     most = max(kinds, key=lambda one: one.nodes)
-    others = [_described(one) for one in kinds if one is not most]
+    others = [*filter(None, [most.other_gpus]), *(_described(one) for one in kinds if one is not most)]
     gpu_type = f"gpu_type: {_text(most.gpu_type or '')}"
     if not re.fullmatch(GPU_TYPE.pattern, most.gpu_type or ""):
         gpu_type = f"# GPUs of type {most.gpu_type}, which the plugin cannot ask for: choose them by `constraint`"
-    several = len({one.gpu_type for one in kinds if one.gpus}) > 1
+    several = most.other_gpus or len({one.gpu_type for one in kinds if one.gpus}) > 1
     return [
         f"  {_text(most.partition)}:" + (f" # not counted: {', '.join(others)}" if others else ""),
         f"    nodes: {min(most.nodes, most.max_job_nodes or most.nodes)}",
