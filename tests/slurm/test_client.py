@@ -4,7 +4,7 @@ import fake_slurm
 import pytest
 from fake_slurm import line, says, shown
 
-from ddp_hpc.slurm import client, job_end
+from ddp_hpc.slurm import client, job_end, job_environment
 
 
 @pytest.fixture
@@ -60,8 +60,8 @@ def test_only_a_known_end_is_an_end(cluster, state, active, waits):
     [
         ("echo; exit 1", "squeue: "),
         ("echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1", "Unable to contact"),
-        (says("Welcome to this cluster!"), "strange answer: 'Welcome to this cluster!'"),
-        (says(f"{line(1, 'RUNNING')}\nhalf a line"), "strange answer: 'half a line'"),
+        (says("Welcome to this cluster!"), "Welcome to this cluster!'"),
+        (says(f"{line(1, 'RUNNING')}\n{line(2, 'RUNNING')[:20]}"), "ends within a job"),
         ("while :; do /bin/sleep 0.1; done", "no answer within 0.5 s"),
         (None, "No such file"),
     ],
@@ -88,6 +88,36 @@ def test_an_answer_without_the_names_of_its_columns_is_none_and_a_greeting_befor
     script.write_text(whole.replace("#!/bin/sh\n", "#!/bin/sh\necho 'Maintenance on Monday'\n"))
     client.forget()
     assert [job.number for job in client.queue().jobs] == ["1"]
+
+
+def test_what_others_write_into_their_jobs_hides_none_of_ours(cluster, tmp_path):
+    odd = [
+        "two\nlines",
+        "\n",
+        f"a separator {fake_slurm.SEPARATOR} in it",
+        f"a {fake_slurm.BEGINS} b",
+        "a | b\tc",
+        "é–≤",
+    ]
+    foreign = [line(2 + at, "RUNNING").rpartition(fake_slurm.SEPARATOR)[0] for at in range(len(odd))]
+    rows = [f"{job}{fake_slurm.SEPARATOR}{comment}" for job, comment in zip(foreign, odd, strict=True)]
+    cluster(squeue=says("\n".join([line(1, "RUNNING", "a", tmp_path), *rows, line(20, "PENDING", "b", tmp_path)])))
+
+    found = client.queue()
+
+    assert found.problem is None
+    assert [job.number for job in found.jobs if job.run] == ["1", "20"]
+    assert found.job("2").comment == "two"
+
+
+@pytest.mark.parametrize(("clusters", "asked"), [("a,b", "none"), ("all", "none"), ("b", "b")])
+def test_only_one_cluster_is_asked(cluster, monkeypatch, clusters, asked):
+    monkeypatch.setenv("SLURM_CLUSTERS", clusters)
+    cluster(squeue=says(line(1, "RUNNING")), scontrol='echo "cluster ${SLURM_CLUSTERS:-none}" >&2; exit 1')
+    assert client._ask("scontrol").last_words == f"cluster {asked}"
+    shell = {"SLURM_CLUSTERS": clusters}
+    note = job_environment.without_shapes(shell)
+    assert (shell, bool(note)) == (({}, True) if asked == "none" else ({"SLURM_CLUSTERS": "b"}, False))
 
 
 def test_no_jobs_is_an_answer(cluster):

@@ -4,13 +4,13 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-SEPARATOR = "\x1f"
-HEADER = SEPARATOR.join(["JOBID", "STATE", "NODES", "REASON", "NAME", "WORK_DIR", "COMMENT"])
+BEGINS, SEPARATOR = "\x1e", "\x1f"
+HEADER = BEGINS + SEPARATOR.join(["JOBID", "STATE", "NODES", "REASON", "NAME", "WORK_DIR", "COMMENT"])
 
 
 def line(number: int, state: str, run: str = "one", folder: object = "/project", reason: str = "None") -> str:
     """A job as squeue prints it in our format."""
-    return SEPARATOR.join(
+    return BEGINS + SEPARATOR.join(
         [str(number), state, "1", reason, f"ddp_{number}", str(folder), f"rule_train_wildcards_{run}"]
     )
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from ddp_hpc.slurm.job_environment import several_clusters
 from ddp_hpc.system.commands import Said, run
 from ddp_hpc.system.deadlines import QUEUE_KEPT_S
 
@@ -28,7 +29,7 @@ WAITING = frozenset(
     {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
 )
 
-_SEPARATOR = "\x1f"  # in no name, path or comment
+_BEGINS, _SEPARATOR = "\x1e", "\x1f"  # a job, and its columns: a comment may have lines of its own
 _COLUMNS = ["%A", "%T", "%D", "%r", "%j", "%Z", "%k"]
 _COMMENT = re.compile(r"rule_train_wildcards_(\S+)")  # as the executor plugin writes it
 
@@ -148,28 +149,32 @@ def is_here() -> bool:
 
 def _ask_for_all() -> Queue:
     """Ask squeue. An answer without the names of its columns is none: it may be a failure that was not told."""
-    said = _ask("squeue", "--me", "--states=all", f"--format={_SEPARATOR.join(_COLUMNS)}")
+    said = _ask("squeue", "--me", "--states=all", f"--format={_BEGINS}{_SEPARATOR.join(_COLUMNS)}")
     if said.code != 0:
         return Queue(problem=f"squeue: {said.last_words}")
-    lines = [line for line in said.out.splitlines() if line.strip()]
-    heads = [number for number, line in enumerate(lines) if line.split(_SEPARATOR)[0].strip() == "JOBID"]
-    if not heads:
-        return Queue(problem=f"squeue: strange answer: {lines[0][:80]!r}" if lines else "squeue: an empty answer")
+    _, *rows = said.out.split(_BEGINS)  # before the first a site may greet
+    jobs_told = [[part.strip() for part in row.split(_SEPARATOR, len(_COLUMNS) - 1)] for row in rows]
+    if not any(row[0] == "JOBID" and row[-1] == "COMMENT" for row in jobs_told):
+        said_instead = said.out.strip()[-80:]
+        return Queue(problem=f"squeue: strange answer: {said_instead!r}" if said_instead else "squeue: an empty answer")
+    if len(jobs_told[-1]) != len(_COLUMNS):
+        return Queue(problem=f"squeue: an answer that ends within a job: {said.out[-80:]!r}")
     jobs = []
-    for line in lines[heads[0] + 1 :]:  # before it a site may greet
-        parts = [part.strip() for part in line.split(_SEPARATOR)]
-        if len(parts) != len(_COLUMNS) or not parts[0].isdigit():
-            return Queue(problem=f"squeue: strange answer: {line[:80]!r}")
-        number, state, nodes, reason, name, folder, comment = parts
-        jobs.append(Job(number, state, int(nodes) if nodes.isdigit() else 1, reason, name, folder, comment))
+    for row in jobs_told:
+        if len(row) != len(_COLUMNS) or not row[0].isdigit():
+            continue  # the names of the columns, or what somebody has put into the name of a job that is not ours
+        number, state, nodes, reason, name, folder, comment = row
+        first_line = comment.partition("\n")[0].strip()  # more would be a site's words below its last job
+        jobs.append(Job(number, state, int(nodes) if nodes.isdigit() else 1, reason, name, folder, first_line))
     return Queue(tuple(jobs))
 
 
 def _ask(*command: str) -> Said:
-    """Run a command of Slurm's without the variables that change the formats of its answers."""
-    ours = {
-        name: text for name, text in os.environ.items() if not name.startswith(("SQUEUE_", "SACCT_", "SLURM_TIME_"))
-    }
+    """Run a command of Slurm's without the variables that change the formats of its answers, or whom it asks."""
+    changing = ("SQUEUE_", "SACCT_", "SLURM_TIME_")
+    ours = {name: text for name, text in os.environ.items() if not name.startswith(changing)}
+    if several_clusters(ours):
+        del ours["SLURM_CLUSTERS"]
     return run(list(command), TIMEOUT_S, ours)
 
 

@@ -66,12 +66,19 @@ def environment(launcher: Sequence[str], ours: Mapping[str, str]) -> dict[str, s
     return dict(ours) | (kept if of_this_job else {})
 
 
+def several_clusters(environment: Mapping[str, str]) -> bool:
+    """Return whether Slurm's commands would speak of several clusters: a job's number then says not which it is."""
+    named = environment.get("SLURM_CLUSTERS", "")
+    return "," in named or named == "all"
+
+
 def without_shapes(environment: MutableMapping[str, str]) -> str | None:
     """Take from an environment what would change the jobs that are submitted in it; return a note, or None.
 
     What a site sets for all, such as SBATCH_ACCOUNT, SBATCH_QOS and SBATCH_RESERVATION, stays.
     """
     found = sorted(name for name in environment if _SHAPES.fullmatch(name))
+    found += ["SLURM_CLUSTERS"] * several_clusters(environment)
     for name in found:
         del environment[name]
     if not found:
