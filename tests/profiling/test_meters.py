@@ -214,6 +214,24 @@ def test_processor_packages_start_again_and_may_not_be_readable(tmp_path):
     assert CpuPackages(tmp_path / "nowhere").reason == "RAPL: this node shows no processor package"
 
 
+def test_a_processor_that_is_shown_twice_counts_once(tmp_path):
+    shown = {"intel-rapl:0": "package-0", "intel-rapl:1": "package-1", "intel-rapl:2": "psys", "intel-rapl:0:0": "dram"}
+    mirrored = {"intel-rapl-mmio:0": "package-0", "intel-rapl-mmio:1": "package-1"}
+    for number, (zone, name) in enumerate((shown | mirrored).items()):
+        (tmp_path / zone).mkdir()
+        for file, text in (("name", name), ("energy_uj", 10**6 * 10**number), ("max_energy_range_uj", 10**12)):
+            (tmp_path / zone / file).write_text(f"{text}\n")
+    assert CpuPackages(tmp_path).read() == pytest.approx(1 + 10)
+
+
+def test_dies_of_one_package_each_count(tmp_path):
+    for number, name in enumerate(("package-0-die-0", "package-0-die-1")):
+        (tmp_path / f"intel-rapl:{number}").mkdir()
+        for file, text in (("name", name), ("energy_uj", 10**6), ("max_energy_range_uj", 10**12)):
+            (tmp_path / f"intel-rapl:{number}" / file).write_text(f"{text}\n")
+    assert CpuPackages(tmp_path).read() == pytest.approx(2)
+
+
 def test_processors_of_one_kernel_count_once_and_of_two_twice():
     def node(boot, watts, reason=""):
         t_ns = array("q", range(0, 4 * 10**9, 10**8))

@@ -16,10 +16,13 @@ class CpuPackages:
         self.reason = "RAPL: this node shows no processor package"  # why they cannot be read; empty if they can
         self._files: list[tuple[Path, float]] = []  # and after how many joules they start again
         try:
-            for zone in sorted(root.glob("*:*")):
-                if (zone / "name").read_text().startswith("package-"):
+            names = set[str]()  # a processor may be shown twice: as intel-rapl, and as intel-rapl-mmio
+            for zone in sorted(root.glob("*:*"), key=lambda zone: ("mmio" in zone.name, zone)):
+                name = (zone / "name").read_text().strip()
+                if name.startswith("package-") and name not in names:
                     (zone / "energy_uj").read_text()
                     self._files.append((zone / "energy_uj", int((zone / "max_energy_range_uj").read_text()) / 1e6))
+                    names.add(name)
                     self.reason = ""
         except (OSError, ValueError) as error:
             self.reason, self._files = f"RAPL: {error}", []
