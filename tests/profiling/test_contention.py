@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from ddp_hpc.profiling.contention import Contention, CpuTimes, between, others_share, read, wait_share
+from ddp_hpc.profiling.contention import Contention, CpuTimes, between, others_share, read, throttled_share, wait_share
 
 WORK = """
 import dataclasses, json, time
@@ -42,6 +42,14 @@ def test_three_who_share_a_core_wait_for_two_thirds_of_their_time_and_see_each_o
 def test_a_thread_counts_from_when_it_began_and_one_that_has_ended_no_more():
     before, after = CpuTimes({1: 10.0, 2: 4.0}, None, 1.0), CpuTimes({1: 10.5, 3: 0.25}, None, 3.0)
     assert between(before, after, 4.0) == Contention(0.5, None, 2.0, 4.0)
+
+
+def test_of_several_quotas_the_one_used_up_most_often_counts():
+    before = CpuTimes(None, None, 0.0, {"outer": (100, 50), "inner": (10, 0), "gone": (1, 1)})
+    after = CpuTimes(None, None, 1.0, {"outer": (140, 60), "inner": (50, 30), "new": (9, 9)})
+    ranks = [between(before, after, 4.0), between(before, before, 4.0), None]
+    assert throttled_share(ranks) == pytest.approx(0.75)
+    assert throttled_share(ranks[1:]) is None, "no period has passed"
 
 
 def test_what_ranks_use_themselves_is_not_of_others_and_the_worst_host_counts():

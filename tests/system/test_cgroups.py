@@ -35,6 +35,17 @@ CPU_TREES = {
         {"cpu/job/cpu.cfs_quota_us": "200000", "cpu/job/cpu.cfs_period_us": "100000"},
         2.0,
     ),
+    "v1, mounted by both names": (
+        "3:cpuacct,cpu:/a/b\n1:memory:/",
+        {"cpuacct,cpu/a/cpu.cfs_quota_us": "150000", "cpuacct,cpu/a/cpu.cfs_period_us": "100000"},
+        1.5,
+    ),
+    "v1, a container that sees only its own group": (
+        "3:cpu,cpuacct:/docker/abc",
+        {"cpu,cpuacct/cpu.cfs_quota_us": "50000", "cpu,cpuacct/cpu.cfs_period_us": "100000"},
+        0.5,
+    ),
+    "v2, a container that sees only its own group": ("0::/../outer", {"cpu.max": "300000 100000"}, 3.0),
     "v1, none": ("3:cpu:/", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None),
     "rubbish": ("0::/", {"cpu.max": "a lot"}, None),
     "not there": ("0::/elsewhere", {}, None),
@@ -44,6 +55,33 @@ CPU_TREES = {
 @pytest.mark.parametrize(("own", "files", "expected"), CPU_TREES.values(), ids=CPU_TREES.keys())
 def test_the_quota_of_control_groups(tmp_path, own, files, expected):
     assert cgroups.cores(*tree(tmp_path, own, files)) == expected
+
+
+@pytest.mark.parametrize(
+    ("own", "files"),
+    [
+        (
+            "0::/job/step",
+            {"job/cpu.max": "150000 100000", "job/cpu.stat": "usage_usec 5\nnr_periods 40\nnr_throttled 10"},
+        ),
+        (
+            "3:cpu,cpuacct:/job/step",
+            {
+                "cpu/job/cpu.cfs_quota_us": "150000",
+                "cpu/job/cpu.cfs_period_us": "100000",
+                "cpu/job/cpu.stat": "nr_periods 40\nnr_throttled 10\nthrottled_time 7",
+            },
+        ),
+    ],
+    ids=["version 2", "version 1"],
+)
+def test_the_periods_in_which_a_quota_is_used_up_are_counted(tmp_path, own, files):
+    assert list(cgroups.quota_periods(*tree(tmp_path, own, files)).values()) == [(40, 10)]
+
+
+def test_groups_without_a_quota_count_no_periods(tmp_path):
+    files = {"job/cpu.max": "max 100000", "job/cpu.stat": "nr_periods 0\nnr_throttled 0"}
+    assert cgroups.quota_periods(*tree(tmp_path, "0::/job", files)) == {}
 
 
 def tree(folder: Path, own: str, files: dict[str, str]) -> tuple[Path, Path]:

@@ -15,6 +15,7 @@ _HEADINGS = {
     "samples_per_s": "rate (samples/s)",
     "train_s": "training (s)",
     "core_wait_share": "waiting for cores (share)",
+    "throttled_by_quota_share": "throttled by the quota (share)",
     "others_core_share": "cores used by others (share)",
     "slow_steps_share": "slow steps (share)",
     "oversubscribed": "too few cores",

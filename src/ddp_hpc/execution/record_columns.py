@@ -92,6 +92,7 @@ def run_columns(
         "others_core_share": contention.others_share(
             (part.placement.host, part.placement.core_set, part.crowding) for part in parts
         ),
+        "throttled_by_quota_share": contention.throttled_share(part.crowding for part in parts),
         "oversubscribed": place.oversubscribed,
         "placement_verified": place.verified,
     }

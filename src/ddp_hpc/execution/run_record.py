@@ -116,6 +116,8 @@ def null_reasons(parts: Sequence[RankPart], run: dict[str, Any]) -> dict[str, st
     for name, what in (("core_wait_share", "threads wait for cores"), ("others_core_share", "cores are busy")):
         if run[name] is None:
             reasons[name] = f"Linux does not count here how long {what}"
+    if run["throttled_by_quota_share"] is None:
+        reasons["throttled_by_quota_share"] = "no control group of ours has a quota of CPU time"
     if run["compile_s"] is None:
         reasons["compile_s"] = "nothing was compiled"
     if not catalog.constants("exchange", run["exchange"])["SYNCHRONOUS"]:

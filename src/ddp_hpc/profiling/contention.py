@@ -1,4 +1,4 @@
-"""Whether others used the cores of the ranks: how long threads had none, and what of the cores was not the ranks' own.
+"""Whether ranks had their cores: how long threads had none, what others used of them, and whether a quota took them.
 
 A machine that is loaded evenly makes all steps slower, so that no step stands out: this tells it. Threads of one
 process wait for each other, too, e.g. those of a library that are more than the cores; so neither number tells of
@@ -10,9 +10,10 @@ Source: https://docs.kernel.org/scheduler/sched-stats.html, /proc/<pid>/schedsta
 import os
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from ddp_hpc.system import cgroups
 from ddp_hpc.system.files import text_of
 
 PROC = Path("/proc")
@@ -27,6 +28,7 @@ class CpuTimes:
     waited_s: Mapping[int, float] | None  # each thread of this process, by its number: ready and without a core
     busy_s: Mapping[int, float] | None  # each core of this host, whoever used it, other virtual machines too
     own_s: float  # all threads of this process
+    quotas: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # periods, and those cut short
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ class Contention:
     busy_s: Mapping[int, float] | None
     own_s: float
     wall_s: float
+    throttled_share: float | None = None  # of the periods of the quota that was used up most often; None: no quota
 
 
 def read(proc: Path = PROC) -> CpuTimes:
@@ -44,7 +47,7 @@ def read(proc: Path = PROC) -> CpuTimes:
     counted = {int(task.name): text_of(task / "schedstat").split() for task in (proc / "self" / "task").glob("[0-9]*")}
     # without its numbers a thread has ended, or nobody counts
     waited = {thread: int(words[1]) / 1e9 for thread, words in counted.items() if len(words) > 1}
-    return CpuTimes(waited or None, _busy_s(proc / "stat"), time.process_time())
+    return CpuTimes(waited or None, _busy_s(proc / "stat"), time.process_time(), cgroups.quota_periods())
 
 
 def _busy_s(file: Path) -> dict[int, float] | None:
@@ -64,12 +67,23 @@ def between(before: CpuTimes, after: CpuTimes, wall_s: float) -> Contention:
         wait_s = max(seconds - before.waited_s.get(thread, 0.0) for thread, seconds in after.waited_s.items())
     if before.busy_s is not None and after.busy_s is not None:
         busy_s = {core: seconds - before.busy_s.get(core, 0.0) for core, seconds in after.busy_s.items()}
-    return Contention(wait_s, busy_s, after.own_s - before.own_s, wall_s)
+    cut = [
+        (throttled - before.quotas[name][1]) / (periods - before.quotas[name][0])
+        for name, (periods, throttled) in after.quotas.items()
+        if periods > before.quotas.get(name, (periods,))[0]
+    ]
+    return Contention(wait_s, busy_s, after.own_s - before.own_s, wall_s, max(cut, default=None))
 
 
 def wait_share(ranks: Iterable[Contention | None]) -> float | None:
     """Return the largest share of its time for which a thread of these ranks had no core; None: not known."""
     known = [one.wait_s / one.wall_s for one in ranks if one is not None and one.wait_s is not None]
+    return max(known, default=None)
+
+
+def throttled_share(ranks: Iterable[Contention | None]) -> float | None:
+    """Return the largest share of the periods of a CPU quota in which these ranks used it up; None: no quota."""
+    known = [one.throttled_share for one in ranks if one is not None and one.throttled_share is not None]
     return max(known, default=None)
 
 

@@ -123,6 +123,7 @@ RUN = pa.schema(
         field("hosts", INTEGER, "", "nodes"),
         field("core_wait_share", FLOAT, "", "of the time of the steps: a thread was ready and had no core; worst rank"),
         field("others_core_share", FLOAT, "", "share of the ranks' cores that other processes used; worst host"),
+        field("throttled_by_quota_share", FLOAT, "", "of a CPU quota's periods: used up before their end; worst rank"),
         field("oversubscribed", BOOL, "", "more ranks x threads than cores on a node: its times mean nothing"),
         field(
             "placement_verified",

@@ -21,6 +21,16 @@ def within(quota: float | None, listed: int) -> int:
     return listed if quota is None else max(1, min(listed, math.floor(quota)))
 
 
+def quota_periods(root: Path = CGROUPS, own: Path = OWN_CGROUPS) -> dict[str, tuple[int, int]]:
+    """Return how many periods each quota of ours has had, and in how many of them it was used up."""
+    counted = {}
+    for folder in _with_parents(root, own, "cpu"):
+        told = dict(line.split(maxsplit=1) for line in text_of(folder / "cpu.stat").splitlines() if " " in line)
+        if _quota(folder) is not None and {"nr_periods", "nr_throttled"} <= told.keys():
+            counted[str(folder)] = int(told["nr_periods"]), int(told["nr_throttled"])
+    return counted
+
+
 def memory_bytes(root: Path = CGROUPS, own: Path = OWN_CGROUPS) -> tuple[int, int]:
     """Return total and free memory of the machine, or of our control group where that has less."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -52,7 +62,9 @@ def _folders(root: Path, own: Path, controller: str) -> Iterator[Path]:
     for line in text_of(own).splitlines():
         _, controllers, name = line.split(":", 2)
         if not controllers or controller in controllers.split(","):
-            yield root / (controller if controllers else "") / name.strip("/")
+            mounts = ("",) if not controllers else (controller, controllers)  # e.g. cpu, a link to cpu,cpuacct
+            mount = next((mount for mount in mounts if (root / mount).is_dir()), mounts[0])
+            yield root / mount / name.strip("/")
 
 
 def _with_parents(root: Path, own: Path, controller: str) -> Iterator[Path]:

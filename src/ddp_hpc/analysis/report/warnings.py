@@ -65,6 +65,13 @@ def _bad_times(runs: pd.DataFrame) -> Iterator[str]:
             "others_core_share in the table of runs). This may slow down all steps evenly, so that none stands out: "
             "run again on a quiet machine."
         )
+    throttled = runs["throttled_by_quota_share"].astype("float64")
+    if count := int((throttled > CROWDED).sum()):
+        yield (
+            f"In {count} of {len(runs)} runs the ranks used up the CPU quota of their control group in up to "
+            f"{throttled.max():.0%} of its periods (throttled_by_quota_share in the table of runs) and then stood "
+            "still: ask for as many cores as ranks x threads, or use fewer ranks."
+        )
 
 
 def _unsteady(runs: pd.DataFrame) -> Iterator[str]:
