@@ -46,7 +46,7 @@ class LogHandler(LogHandlerBase):
 
     def __post_init__(self) -> None:
         assert isinstance(self.settings, LogHandlerSettings)
-        self._file = os.open(self.settings.events, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        self._file = os.open(self.settings.events, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
 
     def close(self) -> None:
         """Close the file."""

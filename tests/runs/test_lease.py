@@ -65,6 +65,18 @@ def test_an_allocation_for_many_runs_outlives_the_supervisor_of_one(tmp_path, cl
 
 
 @pytest.mark.parametrize(("silent_s", "expected"), [(0, True), (OLD, False)])
+def test_of_a_process_in_another_container_only_the_heartbeat_tells(tmp_path, cluster, silent_s, expected):
+    cluster()
+    assert lease.alive(attempt(tmp_path, 1, silent_s, **HERE, process_space="another")) is expected
+    other = attempt(tmp_path, 2)
+    if expected:
+        with pytest.raises(lease.HeldError, match="attempt 1"):
+            lease.take(other)
+    else:
+        lease.take(other)
+
+
+@pytest.mark.parametrize(("silent_s", "expected"), [(0, True), (OLD, False)])
 @pytest.mark.parametrize("job", [None, "17"])
 def test_without_slurm_only_the_heartbeat_tells(tmp_path, cluster, job, silent_s, expected):
     cluster()

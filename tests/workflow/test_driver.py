@@ -1,6 +1,9 @@
 """`ddp-hpc run`: one command to the page, whatever happens on the way."""
 
+import errno
+import json
 import os
+import pwd
 import re
 import signal
 import subprocess
@@ -10,6 +13,7 @@ import pytest
 from faulty import FAULTY
 from sandbox import Sandbox, wait_for
 
+from ddp_hpc.runs.project import Project
 from ddp_hpc.runs.state import State
 from ddp_hpc.system.progress import ProgressLine
 from ddp_hpc.workflow import driver, progress
@@ -121,6 +125,70 @@ def test_failures_that_differ_in_job_host_and_log_only_are_one_line(tmp_path):
     )
     assert [line.split(":")[0] for line in lines] == ["  10 crashed", "  1 crashed", "  1 not yet run"]
     assert "Slurm job 0 failed on gx-r00" in lines[0]
+
+
+@pytest.fixture
+def without_locks(monkeypatch):
+    """A file system that knows no flock, as Lustre is often mounted."""
+
+    def unsupported(*ignored: object) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(lock_of.fcntl, "flock", unsupported)
+    monkeypatch.setattr(lock_of, "OTHERS_WRITE_S", 0)
+
+
+def test_where_files_cannot_be_locked_the_process_that_the_file_names_holds_it(tmp_path, without_locks):
+    first, second = lock_of.DriverLock(tmp_path), lock_of.DriverLock(tmp_path)
+    assert first.take()
+    assert not second.take()
+    assert f"pid {os.getpid()}" in second.refusal()
+    assert f"has no locks: if it is gone, delete {second.file}" in second.refusal()
+    first.release()
+    assert second.take()
+    second.release()
+
+
+def test_where_files_cannot_be_locked_a_dead_holder_holds_nothing_and_one_elsewhere_does(tmp_path, without_locks):
+    lock = lock_of.DriverLock(tmp_path)
+    assert lock.take()
+    ours = json.loads(lock.file.read_text())
+    lock.file.write_text(json.dumps(ours | {"process_created": ours["process_created"] - 1}))  # the id was used before
+    assert lock.take()
+    lock.file.write_text(json.dumps(ours | {"process_space": "another container"}))
+    assert not lock.take()
+
+
+def test_what_is_written_in_a_group_folder_is_for_the_group(tmp_path, monkeypatch):
+    for folder in ("config/studies", "workflow", "results"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "workflow" / "Snakefile").touch()
+    before = os.umask(0o022)
+    try:
+        for mode, expected in ((0o2755, 0o644), (0o2775, 0o664)):
+            (tmp_path / "results").chmod(mode)
+            lock = lock_of.DriverLock(Project.here(tmp_path).root)
+            assert lock.take()
+            lock.release()
+            assert lock.file.stat().st_mode & 0o777 == expected
+            lock.file.unlink()
+    finally:
+        os.umask(before)
+
+
+def test_who_may_not_write_the_lock_is_told_whose_it_is(tmp_path, monkeypatch):
+    lock = lock_of.DriverLock(tmp_path)
+    assert lock.take()
+    lock.release()
+    lock.file.chmod(0o640)
+
+    def refused(*ignored: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(lock_of.os, "open", refused)
+    owner = pwd.getpwuid(os.getuid()).pw_name
+    with pytest.raises(PermissionError, match=rf"driver.lock is not yours to write \(of {owner}, mode 0640\)"):
+        lock.take()
 
 
 def test_a_driver_on_another_host_is_not_to_be_killed_here(tmp_path):

@@ -26,7 +26,7 @@ from ddp_hpc.runs.ending import Ending, Evidence, classify, first_report
 from ddp_hpc.runs.statuses import FINISHED
 from ddp_hpc.slurm import job_environment
 from ddp_hpc.system import cgroups, deadlines
-from ddp_hpc.system.process import Fork, boot_id, die_with_parent, process_created
+from ddp_hpc.system.process import Fork, boot_id, die_with_parent, process_created, process_space
 
 Process = subprocess.Popen[Any] | Fork
 
@@ -106,6 +106,7 @@ def _started(launcher: Sequence[str]) -> dict[str, Any]:
         "host": os.uname().nodename,
         "pid": os.getpid(),
         "process_created": process_created(os.getpid()),
+        "process_space": process_space(),
         "launcher": list(launcher),
         "slurm_job": os.environ.get("SLURM_JOB_ID"),
     }

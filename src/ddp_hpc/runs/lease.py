@@ -1,16 +1,18 @@
 """Who works at a run: an attempt is held by its supervisor for as long as that lives.
 
-On its own host a supervisor is known by its process, elsewhere by its Slurm job and by a heartbeat, the date of a file
-in the folder of the attempt. Nothing heavy is imported: a supervisor asks before it starts.
+Where its process can be seen a supervisor is known by that, elsewhere (another host, another container) by its Slurm
+job and by a heartbeat, the date of a file in the folder of the attempt. Nothing heavy is imported: a supervisor asks
+before it starts.
 """
 
 import os
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from ddp_hpc.runs.attempt import Attempt
 from ddp_hpc.system import deadlines
-from ddp_hpc.system.process import process_created
+from ddp_hpc.system.process import process_created, process_space
 
 
 class HeldError(RuntimeError):
@@ -24,7 +26,7 @@ def alive(attempt: Attempt) -> bool | None:
         return not silent and not attempt.has_ended
     if not {"at", "host", "pid", "process_created"} <= started.keys():
         return False
-    if started["host"] == os.uname().nodename:
+    if _seen_here(started):
         created = process_created(started["pid"])
         return created is not None and created == started["process_created"]
     if number := started.get("slurm_job"):
@@ -38,6 +40,11 @@ def alive(attempt: Attempt) -> bool | None:
     return not silent
 
 
+def _seen_here(started: Mapping[str, Any]) -> bool:
+    here = {"host": os.uname().nodename, "process_space": process_space()}
+    return all(started.get(name, ours) == ours for name, ours in here.items())
+
+
 def take(attempt: Attempt) -> None:
     """Make sure that nobody else works at the run, or raise a HeldError that says who. Of several the first goes on."""
     attempt.beat()
@@ -45,7 +52,7 @@ def take(attempt: Attempt) -> None:
     before = [other for other in attempt.run.attempts if other.number < attempt.number]
     while other := next((other for other in before if not other.has_ended and alive(other)), None):
         started = other.started
-        if started.get("host") != os.uname().nodename or time.monotonic() > deadline:
+        if not _seen_here(started) or time.monotonic() > deadline:
             raise HeldError(
                 f"{attempt.run.path.name} is being trained already, by attempt {other.number}: {holder(started)}. "
                 "Wait for it or end it; `ddp-hpc status STUDY` shows how far it is"

@@ -16,6 +16,7 @@ from ddp_hpc.config.yaml_file import read_mapping
 from ddp_hpc.runs import identity
 from ddp_hpc.runs.attempt import Store
 from ddp_hpc.runs.study_runs import Planned, StudyRuns
+from ddp_hpc.system.files import share_like
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Project:
         for folder in (start, *start.parents):
             if (folder / "config" / "studies").is_dir() and (folder / "workflow" / "Snakefile").is_file():
                 _warn_of_another_package(folder / "src" / PACKAGE.name)
+                share_like(folder / "results")
                 return cls(folder)
         raise StudyError(
             f"{start} is in no ddp-hpc project: none of its parents has config/studies and workflow/Snakefile"

@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,14 @@ def replaced(file: Path) -> Iterator[Path]:
         os.replace(temporary, file)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def share_like(folder: Path) -> None:
+    """Let what this process and its children write be as open to the group as `folder` is, beyond our umask."""
+    with suppress(OSError):
+        ours = os.umask(0o077)
+        os.umask(ours)
+        os.umask(ours & ~(folder.stat().st_mode & 0o070))
 
 
 def text_of(file: Path) -> str:

@@ -51,6 +51,14 @@ def boot_id() -> str:
     return text_of(Path("/proc/sys/kernel/random/boot_id")).strip() or os.uname().nodename
 
 
+def process_space() -> str:
+    """Return what processes that see each other by their ids have in common: a kernel, and a namespace of ids."""
+    try:
+        return f"{boot_id()} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return os.uname().nodename
+
+
 def path_with_own_scripts() -> str:
     """Return PATH with the scripts of our own environment first: ddp-hpc, and an MPI that came with it."""
     return os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
