@@ -80,7 +80,9 @@ def test_one_failed_run_blocks_neither_the_others_nor_the_page(project, tmp_path
     )
 
 
-def test_nothing_that_snakemake_is_told_deletes_or_retrains_a_finished_run(project):
+def test_nothing_that_snakemake_is_told_deletes_or_retrains_a_finished_run(project, monkeypatch):
+    monkeypatch.setenv("HOME", "/proc/nowhere")  # a node without the home folder
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     project.study("kept", HEAD + "budget: {steps: 20}\ngrid: {model: mlp}\ntables: [runs]\nfigures: []\n")
     assert project.call("ddp-hpc", "run", "kept").returncode == 0
     (record,) = (project.root / "results" / "runs").glob("*/run.parquet")

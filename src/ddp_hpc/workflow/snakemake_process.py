@@ -115,7 +115,7 @@ class Snakemake:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
-                env=ours | {"PATH": path_with_own_scripts(), DRIVER: str(os.getpid())},
+                env=ours | _cache(self.project.root) | {"PATH": path_with_own_scripts(), DRIVER: str(os.getpid())},
                 start_new_session=True,
                 pass_fds=[] if self.lock.descriptor is None else [self.lock.descriptor],
                 preexec_fn=_as_child,
@@ -161,6 +161,16 @@ class Snakemake:
 def _as_child() -> None:
     die_with_parent(signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # a script's background job inherits it as ignored
+
+
+def _cache(root: Path) -> dict[str, str]:
+    """Return where Snakemake keeps what it has compiled, if the home folder cannot be written."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
+    with suppress(OSError):
+        cache.mkdir(parents=True, exist_ok=True)
+        if os.access(cache, os.W_OK):
+            return {}
+    return {"XDG_CACHE_HOME": str(root / ".snakemake" / "cache")}
 
 
 def _end_of(log: Path) -> list[str]:
