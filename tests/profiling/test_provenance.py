@@ -70,6 +70,18 @@ def test_source_outside_git_is_null(tmp_path, monkeypatch):
     assert provenance.source() == {"commit": None, "dirty": None}
 
 
+def test_a_git_that_distrusts_the_owner_of_the_folder_is_told(tmp_path, monkeypatch):
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "git").write_text(
+        "#!/bin/sh\necho \"fatal: detected dubious ownership in '/shared'\" >&2\nexit 128\n"
+    )
+    (tmp_path / "bin" / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    told = provenance.source()
+    assert (told["commit"], told["dirty"]) == (None, None)
+    assert "dubious ownership in '/shared'" in told["refused"]
+
+
 def test_peak_memory_is_in_bytes_and_grows_with_use():
     before = provenance.peak_memory_bytes(torch.device("cpu"))
     block = torch.ones((before + 100_000_000) // 8, dtype=torch.float64)

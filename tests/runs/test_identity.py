@@ -52,6 +52,18 @@ def edit(file: Path, added: str = "\n\ndef _added() -> int:\n    return 1\n") ->
     file.write_text(file.read_text() + added)
 
 
+@pytest.mark.parametrize(
+    ("start", "encoding"),
+    [(b"\xef\xbb\xbf", "utf-8"), (b"# -*- coding: latin-1 -*-\n", "latin-1")],
+    ids=["BOM", "Latin-1"],
+)
+def test_a_file_counts_as_python_reads_it(package, start, encoding):
+    file = package / "models/twin.py"
+    before = hashes(package)
+    file.write_bytes(start + f"{file.read_text()}\n# Gewölbe\n".encode(encoding))
+    assert hashes(package) == before, "the same code"
+
+
 def new_runs(package: Path, change: Callable[[], object]) -> set[str]:
     """Which runs a change makes new."""
     before = hashes(package)

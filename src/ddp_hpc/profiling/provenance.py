@@ -14,7 +14,7 @@ import torch
 
 from ddp_hpc import __version__
 from ddp_hpc.profiling.mpi_library import mpi_cuda_aware
-from ddp_hpc.system.commands import run
+from ddp_hpc.system.commands import Said, run
 from ddp_hpc.system.files import text_of
 
 _PREFIXES = ("OMP_", "OMPI_MCA_", "PRTE_MCA_", "PMIX_MCA_", "MPICH_", "FI_", "UCX_", "NCCL_", "CUDA_", "MKL_", "SLURM_")
@@ -75,17 +75,24 @@ def peak_memory_bytes(device: torch.device) -> int:
 
 
 def source() -> dict[str, Any]:
-    """Return the git commit of this package and whether tracked files differ from it; both null outside git."""
+    """Return the git commit of this package and whether tracked files differ from it; both null outside git.
+
+    Where git refuses to tell, e.g. because another user owns the folder, `refused` has its words.
+    """
     package = Path(__file__).parents[1]
 
-    def git(*words: str) -> str | None:
-        said = run(["git", "-C", str(package), *words], timeout_s=20)
-        return said.out.strip() if said.code == 0 else None
+    def git(*words: str) -> Said:
+        return run(["git", "-C", str(package), *words], timeout_s=20)
 
-    if git("ls-files", "--error-unmatch", "perfmodel.py") is None:  # e.g. installed below somebody's repository
-        return {"commit": None, "dirty": None}
-    changes = git("status", "--porcelain", "--untracked-files=no")
-    return {"commit": git("rev-parse", "HEAD"), "dirty": None if changes is None else bool(changes)}
+    asked = git("ls-files", "--error-unmatch", "perfmodel.py")
+    if asked.code != 0:  # e.g. installed below somebody's repository
+        refused = "safe.directory" in asked.err or "dubious ownership" in asked.err
+        return {"commit": None, "dirty": None} | ({"refused": asked.err.strip()} if refused else {})
+    head, changes = git("rev-parse", "HEAD"), git("status", "--porcelain", "--untracked-files=no")
+    return {
+        "commit": head.out.strip() if head.code == 0 else None,
+        "dirty": bool(changes.out.strip()) if changes.code == 0 else None,
+    }
 
 
 def slurm_job(variables: Mapping[str, str] = os.environ) -> str | None:

@@ -97,7 +97,7 @@ def content_hash(file: Path) -> str:
 @cache
 def file_hash(file: Path) -> str:
     """Return the hash of a file's meaning: its syntax tree without comments, docstrings, `WORDS` and formatting."""
-    tree = ast.parse(file.read_text(encoding="utf-8"), filename=str(file))
+    tree = ast.parse(file.read_bytes(), filename=str(file))
     tree.body = [
         child
         for child in tree.body
@@ -133,7 +133,7 @@ def _imports(file: Path) -> tuple[Path, ...]:
     """Return the files of ours that `file` imports, inside functions too, and the `__init__.py` above: they are run."""
     package = file.relative_to(catalog.PACKAGE.parent).parts[:-1]
     names = {".".join(package[:depth]) for depth in range(1, len(package) + 1)}
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"), filename=str(file))):
+    for node in ast.walk(ast.parse(file.read_bytes(), filename=str(file))):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
