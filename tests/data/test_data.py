@@ -22,6 +22,70 @@ def write_cifar(folder, images_per_file=3):
     return written
 
 
+def samples(inputs, targets):
+    part = _tasks.Samples(inputs, targets)
+    return _tasks.Dataset(train=part, test=part)
+
+
+INPUTS, CLASSES = torch.zeros(4, 3), torch.tensor([0, 1, 2, 1])
+
+
+@pytest.mark.parametrize(
+    ("kind", "inputs", "targets", "said"),
+    [
+        ("classification", INPUTS, CLASSES + 1, "classes 1 to 3, expected: 0 to 2"),
+        ("classification", INPUTS, CLASSES - 1, "classes -1 to 1, expected: 0 to 2"),
+        ("classification", INPUTS, CLASSES.int(), "torch.int32 and shape (4,), expected for classification: int64"),
+        ("classification", INPUTS, CLASSES.float(), "torch.float32"),
+        ("classification", INPUTS, CLASSES[:, None], "shape (4, 1), expected for classification: int64 in 1 dimension"),
+        ("classification", INPUTS, CLASSES[:3], "4 inputs and 3 targets"),
+        ("classification", INPUTS[:0], CLASSES[:0], "0 inputs and 0 targets"),
+        ("classification", INPUTS / 0, CLASSES, "inputs that are not finite (in 4 of 4)"),
+        ("regression", INPUTS, torch.tensor([[0.0], [1.0], [float("inf")], [2.0]]), "not finite (in 1 of 4)"),
+        ("regression", INPUTS, torch.tensor([0.0, 1.0, float("nan"), 2.0]), "targets that are not finite"),
+        ("regression", INPUTS, CLASSES, "targets of torch.int64, expected for a regression: floats"),
+        ("next_token", CLASSES[:, None], CLASSES, "shape (4,), expected for next_token: int64 in 2 dimensions"),
+        ("next_token", CLASSES[:, None], CLASSES[:, None] + 1, "classes 1 to 3, expected: 0 to 2"),
+    ],
+)
+def test_samples_that_cannot_be_trained_on_are_refused_by_name(kind, inputs, targets, said):
+    with pytest.raises(ValueError, match="dataset mine: the train samples have") as refused:
+        _tasks.check_samples("mine", kind, 3, samples(inputs, targets))
+    assert said in str(refused.value)
+
+
+def test_finite_samples_whose_sum_is_not_are_no_mistake():
+    large = torch.full((4, 3), torch.finfo(torch.float32).max)
+    _tasks.check_samples("mine", "classification", 3, samples(large, CLASSES))
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "targets", "fits"),
+    [
+        ("regression", torch.zeros(4, 1), torch.zeros(4), False),  # torch would make it 4 x 4
+        ("regression", torch.zeros(4), torch.zeros(4, 1), False),
+        ("regression", torch.zeros(4, 1), torch.zeros(4, 2), False),
+        ("regression", torch.zeros(1, 2), torch.zeros(4, 2), False),
+        ("regression", torch.zeros(4, 2), torch.zeros(4, 2), True),
+        ("regression", torch.zeros(4), torch.zeros(4), True),
+        ("classification", torch.zeros(4, 2), CLASSES, False),
+        ("classification", torch.zeros(4), CLASSES, False),
+        ("classification", torch.zeros(4, 3, 1), CLASSES, False),
+        ("classification", torch.zeros(4, 3, dtype=torch.int64), CLASSES, False),
+        ("classification", (torch.zeros(4, 3),), CLASSES, False),
+        ("classification", torch.zeros(4, 3), CLASSES, True),
+        ("next_token", torch.zeros(4, 3), CLASSES[:, None], False),
+        ("next_token", torch.zeros(4, 1, 3), CLASSES[:, None], True),
+    ],
+)
+def test_outputs_must_have_the_shape_of_the_targets_for_torch_would_broadcast(kind, given, targets, fits):
+    if fits:
+        _tasks.check_outputs("mine", kind, 3, given, targets)
+        return
+    with pytest.raises(ValueError, match=r"model mine gives .* expected for .*: floats of shape \("):
+        _tasks.check_outputs("mine", kind, 3, given, targets)
+
+
 @pytest.mark.parametrize("name", ["digits", "step_function"])
 def test_constants_that_planning_reads_are_true(name, tmp_path):
     module = {"digits": digits, "step_function": step_function}[name]

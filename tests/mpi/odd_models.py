@@ -46,6 +46,12 @@ def test_a_loss_that_breaks_in_the_last_step_of_one_rank_ends_all_of_them(comm, 
         assert result.evaluations == [], name
 
 
+def test_a_model_whose_outputs_would_be_broadcast_is_refused_before_the_first_step(comm, monkeypatch):
+    give(monkeypatch, lambda: nn.Sequential(nn.Linear(1, 1), nn.Flatten(0)))  # (N,), where the targets are (N, 1)
+    with pytest.raises(ValueError, match=r"model mlp gives .* of shape \(8,\) .* expected for regression: .* \(8, 1\)"):
+        run(comm, dataset="step_function", batch_size=8)
+
+
 class Shared(nn.Module):
     """A layer used twice, each time computed anew in the backward pass: its weights get two gradients there."""
 

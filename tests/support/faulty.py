@@ -38,12 +38,12 @@ class Faulty(nn.Module):
         self.register_buffer("seen", torch.zeros(1))
 
     def forward(self, x):
-        self.calls += 1
+        self.calls += self.training
         if self.fault == "slow" and "QUICK" not in os.environ:
             time.sleep(0.05)
         if self.fault == "late":
             time.sleep(0.2)
-        if self.calls == 8:
+        if self.training and self.calls == 8:
             if self.fault == "clock set back":  # by an hour, as an administrator does, or a wrong time server
                 epoch_s = time.time
                 time.time = lambda: epoch_s() - 3600

@@ -71,10 +71,12 @@ def test_one_failed_run_blocks_neither_the_others_nor_the_page(project, tmp_path
     assert trained_in(project) == tried + 2  # asked again: the failed ones only
     assert table.stat().st_mtime_ns == before  # and nothing new to show
 
-    project.edit("src/ddp_hpc/models/faulty.py", 'raise ValueError("the eighth step is bad")', "pass")
+    warns = '__import__("warnings").warn("the eighth step is odd")'
+    project.edit("src/ddp_hpc/models/faulty.py", 'raise ValueError("the eighth step is bad")', warns)
     mended = project.call("ddp-hpc", "run", "some")
     assert mended.returncode == 0, mended.stderr
     assert "4 of 4 runs" in mended.stdout
+    assert re.search(r"in 2 of 4 runs .{1,8}UserWarning: the eighth step is odd \(faulty.py:\d+\)", page.read_text())
     assert (
         "missing" not in re.sub(r"<script.*?</script>|<style.*?</style>", "", page.read_text(), flags=re.DOTALL)[:3000]
     )

@@ -58,6 +58,53 @@ class Dataset:
         return tuple(self.train.inputs.shape[1:])
 
 
+def check_samples(name: str, kind: str, outputs: int, dataset: Dataset) -> None:
+    """Raise a ValueError if samples of the task `kind` are not what training takes for granted."""
+    for part, samples in (("train", dataset.train), ("test", dataset.test)):
+        inputs, targets = samples.inputs, samples.targets
+        of = f"dataset {name}: the {part} samples have"
+        if not len(inputs) or len(inputs) != len(targets):
+            raise ValueError(
+                f"{of} {len(inputs)} inputs and {len(targets)} targets, expected: as many of both, at least 1"
+            )
+        for what, values in (("inputs", inputs), ("targets", targets)):
+            if values.is_floating_point() and not (values.sum().isfinite() or values.isfinite().all()):
+                broken = int((~values.isfinite().flatten(1).all(dim=1)).sum()) if values.dim() > 1 else "some"
+                raise ValueError(f"{of} {what} that are not finite (in {broken} of {len(values)}), expected: numbers")
+        if kind == "regression":
+            if not targets.is_floating_point():
+                raise ValueError(f"{of} targets of {targets.dtype}, expected for a regression: floats")
+            continue
+        dims = 1 if kind == "classification" else 2
+        if targets.dtype != torch.int64 or targets.dim() != dims:
+            raise ValueError(
+                f"{of} targets of {targets.dtype} and shape {tuple(targets.shape)}, expected for {kind}: int64 in "
+                f"{dims} dimension{'s' * (dims > 1)}"
+            )
+        least, most = int(targets.min()), int(targets.max())
+        if least < 0 or most >= outputs:
+            raise ValueError(f"{of} classes {least} to {most}, expected: 0 to {outputs - 1} (its OUTPUTS is {outputs})")
+
+
+def check_outputs(name: str, kind: str, outputs: int, given: Tensor, targets: Tensor) -> None:
+    """Raise a ValueError if a model's outputs do not fit the targets: torch would broadcast, and train something else.
+
+    Args:
+        name: of the model.
+        kind: of the task.
+        outputs: of the dataset: classes, or numbers of a regression.
+        given: by the model, for some samples, in evaluation.
+        targets: of these samples.
+    """
+    expected = tuple(targets.shape) if kind == "regression" else (*targets.shape, outputs)
+    if not isinstance(given, Tensor) or not given.is_floating_point() or tuple(given.shape) != expected:
+        found = f"{given.dtype} of shape {tuple(given.shape)}" if isinstance(given, Tensor) else type(given).__name__
+        raise ValueError(
+            f"model {name} gives {found} for {len(targets)} samples with targets of shape {tuple(targets.shape)}, "
+            f"expected for {kind}: floats of shape {expected}"
+        )
+
+
 # a dataset's TASK; the metric is the share of correct classes, the mean square error, or the share of correct tokens
 TASKS = {
     "classification": Task(F.cross_entropy, "accuracy", lambda out, targets: (out.argmax(dim=1) == targets).sum()),

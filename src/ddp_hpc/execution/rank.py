@@ -10,6 +10,7 @@ import socket
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from ddp_hpc.training.trainer import Trainer
 
 EXIT_ERROR, EXIT_LAUNCH = 1, 3
+MOST_WARNINGS, WARNING_LENGTH = 20, 300  # that a record keeps of a rank
 LOST = ("Connection closed by peer", "Connection reset by peer", "remote process exited")  # Gloo's words, and NCCL's
 
 
@@ -73,9 +75,11 @@ class Rank:
         self.attempt, self.asked = attempt, asked
         self.startup: dict[str, float] = {}  # seconds by part of the start
         self.result: TrainResult | None = None  # what the training has left so far; None: it has not begun
+        self.warnings: list[str] = []  # of Python, each text once
 
     def run(self) -> None:
         """Train, and leave the records, or that the training was asked to end."""
+        _keep_warnings(self.warnings)
         self.join()
         self.check_plan()
         self.set_threads()
@@ -185,7 +189,9 @@ class Rank:
 
         if self.tracer is not None:
             self.tracer.write(self.attempt, self.place)
-        parts = run_record.gather(result, self.place, self.startup, self.comm, metered, self.clock)
+        parts = run_record.gather(
+            result, self.place, self.startup, self.comm, metered, self.clock, warnings=self.warnings
+        )
         if self.comm.rank == 0:
             # only now: it takes memory, whose peak is in the parts
             worked = node_meter.with_work(metered, self.trainer.components.replica, result.example)
@@ -207,6 +213,19 @@ class Rank:
         began = time.perf_counter()
         yield
         self.startup[part] = self.startup.get(part, 0.0) + time.perf_counter() - began
+
+
+def _keep_warnings(kept: list[str]) -> None:
+    """From now on put what Python warns of into `kept`, too."""
+    show = warnings.showwarning
+
+    def keep(message: Warning | str, category: type[Warning], filename: str, lineno: int, *more: Any) -> None:
+        text = f"{category.__name__}: {message} ({os.path.basename(filename)}:{lineno})"[:WARNING_LENGTH]
+        if text not in kept and len(kept) < MOST_WARNINGS:
+            kept.append(text)
+        show(message, category, filename, lineno, *more)
+
+    warnings.showwarning = keep
 
 
 def _fail(attempt: Attempt, error: BaseException, result: "TrainResult | None") -> NoReturn:

@@ -30,6 +30,7 @@ class RankPart:
     startup: dict[str, float]  # seconds by part
     facts: dict[str, Any]
     metrics: dict[str, float | None]  # of the exchange
+    warnings: tuple[str, ...] = ()  # of Python
     metered: Metered = field(default_factory=Metered)
     crowding: Contention | None = None  # from time zero to the last step
     clock_error_s: float | None = None  # of arrivals on rank 0's clock; None: they are on the host's

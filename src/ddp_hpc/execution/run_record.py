@@ -30,6 +30,8 @@ def gather(
     comm: MPI.Intracomm,
     metered: Metered | None = None,
     clock: ClockReading | None = None,
+    *,
+    warnings: Sequence[str] = (),
 ) -> list[RankPart]:
     """Return the parts of all ranks on rank 0, an empty list on the others. All ranks must call.
 
@@ -40,6 +42,7 @@ def gather(
         comm: the ranks.
         metered: what this rank's meter has sampled.
         clock: how far this rank's clock was ahead before the training, where the ranks sit on several hosts.
+        warnings: what Python has warned of on this rank.
     """
     history, device = result.history(), torch.device(result.device)
     timings, clock_error_s = history.timings, None
@@ -56,6 +59,7 @@ def gather(
         facts=provenance.of_rank(device) | {"compiled": result.compiled, "captured": result.captured},
         crowding=result.crowding,
         metrics=result.metrics,
+        warnings=tuple(warnings),
         metered=metered or Metered(),
         clock_error_s=clock_error_s,
     )
@@ -81,8 +85,10 @@ def write(
     consumed, samples, not_metered, bugs = _metered(parts, spec, run, result.resumes)
     run |= consumed
     about = {"null_columns": not_metered | null_reasons(parts, run), "train_samples": result.train_samples}
+    said = {"bugs": bugs, "warnings": list(dict.fromkeys(text for part in parts for text in part.warnings))}
+    about |= {name: texts for name, texts in said.items() if texts}
     metadata = {
-        "provenance": provenance_of(launch, parts, run, mpi_library) | about | ({"bugs": bugs} if bugs else {}),
+        "provenance": provenance_of(launch, parts, run, mpi_library) | about,
         "run": launch["run"],
         "spec": spec.canonical,
         "files": identity.fingerprints(spec),

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ddp_hpc.config import catalog
 from ddp_hpc.config.spec import RunSpec
-from ddp_hpc.data._tasks import TASKS, Dataset, Samples, Task
+from ddp_hpc.data._tasks import TASKS, Dataset, Samples, Task, check_outputs, check_samples
 from ddp_hpc.exchange._protocol import Exchange, Stateful
 from ddp_hpc.models._replica import Replica
 from ddp_hpc.profiling.timers import Clock, TimerProxy
@@ -72,6 +72,7 @@ def assemble(spec: RunSpec, comm: MPI.Intracomm, data_dir: Path, device: torch.d
     data_file = import_module(f"ddp_hpc.data.{spec.dataset.name}")
     _seed(spec.seed)  # a dataset may draw its samples
     loaded = data_file.build(data_dir / spec.dataset.name, **spec.dataset.options)
+    check_samples(spec.dataset.name, data_file.TASK, data_file.OUTPUTS, loaded)
     place = torch.device("cpu") if spec.data_placement == "host" else device
     dtype = getattr(torch, spec.dtype)
     train, test = (_moved(part, place, dtype) for part in (loaded.train, loaded.test))
@@ -87,6 +88,9 @@ def assemble(spec: RunSpec, comm: MPI.Intracomm, data_dir: Path, device: torch.d
     model = model_file.build(dataset.shape, data_file.OUTPUTS, **spec.model.options)
     replica = Replica(model, device, dtype)
     broadcast([*([] if different_starts else [replica.weights]), *replica.frozen(), *replica.buffers()], comm)
+    some = slice(min(spec.batch_size, len(dataset.train)))
+    outputs, targets = _outputs(replica, dataset.train.inputs[some].to(device)), dataset.train.targets[some]
+    check_outputs(spec.model.name, data_file.TASK, data_file.OUTPUTS, outputs, targets)
     _seed(own_seed)
 
     make_optimizer = Maker(spec.optimizer, learning_rate_rule(spec), spec.momentum, spec.weight_decay)
@@ -112,6 +116,17 @@ def assemble(spec: RunSpec, comm: MPI.Intracomm, data_dir: Path, device: torch.d
         synchronous=exchange_file.SYNCHRONOUS,
         last_of_backward="exchange_exposed_s" if getattr(exchange_file, "WAITS_IN_BACKWARD", False) else "backward_s",
     )
+
+
+def _outputs(replica: Replica, inputs: Tensor) -> Tensor:
+    """Return what the model gives in evaluation, and put back what that changes."""
+    before = Snapshot(replica.frozen(), replica.model, replica.weights.device)
+    replica.model.eval()
+    with torch.no_grad():
+        outputs: Tensor = replica.model(inputs)
+    replica.model.train()
+    before.restore()
+    return outputs
 
 
 def _seed(number: int) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from ddp_hpc.runs import records
 from ddp_hpc.runs.study_runs import StudyRuns
 
-_PER_RUN = ("command", "startup", "null_columns", "bugs")  # differ by nature, or are told elsewhere
+_PER_RUN = ("command", "startup", "null_columns", "bugs", "warnings")  # differ by nature, or are told elsewhere
 _PER_RANK = {
     "host": "hosts",
     "cpu": "processors",
@@ -30,6 +30,7 @@ class Provenance:
     differing: Facts
     nulls: Facts  # columns that are null, and why; those with the same reasons together
     bugs: list[tuple[str, int]]  # of ddp-hpc, beside the training: each traceback, and in how many runs it stands
+    warnings: list[tuple[str, int]]  # that Python gave on ranks: each text, and in how many runs
 
 
 def of_runs(study_runs: StudyRuns) -> Provenance:
@@ -42,12 +43,17 @@ def of_runs(study_runs: StudyRuns) -> Provenance:
     reasons = _counted(provenance.get("null_columns", {}).items() for provenance in found)
     for name, values in sorted(reasons.items()):
         nulls.setdefault(tuple(values), []).append(name)
+    bugs, warnings = (
+        Counter(text for provenance in found for text in set(provenance.get(name, []))).most_common()
+        for name in ("bugs", "warnings")
+    )
     return Provenance(
         runs=len(done),
         common=common,
         differing={name: values for name, values in facts.items() if name not in common},
         nulls={", ".join(names): reasons[names[0]] for names in nulls.values()},
-        bugs=Counter(bug for provenance in found for bug in set(provenance.get("bugs", []))).most_common(),
+        bugs=bugs,
+        warnings=warnings,
     )
 
 

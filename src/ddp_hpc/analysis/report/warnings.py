@@ -107,6 +107,13 @@ def _mixed(provenance: Provenance) -> Iterator[str]:
             said = "; ".join(f"{text} in {count} runs" for text, count in values)
             said += f"; not known in {others} runs" if others else ""
             yield f"Runs of different {name} stand side by side: {said}. Their times may differ for it."
+    if provenance.warnings:
+        first, runs = provenance.warnings[0]
+        others = len(provenance.warnings) - 1
+        yield (
+            f"Ranks gave warnings: in {runs} of {provenance.runs} runs {first!r}"
+            + (f", and {others} other{'s' * (others > 1)} (provenance.warnings of the run records)." if others else ".")
+        )
     if dirty := dict((provenance.common | provenance.differing).get("source.dirty", [])).get("True"):
         yield f"{dirty} of {provenance.runs} runs were made by code with uncommitted changes."
 
