@@ -3,7 +3,10 @@
 Those that only Slurm can give (queued, preempted, node_fail, rejected) are the business of the tests on a real Slurm.
 """
 
+import re
+import shutil
 import signal
+import subprocess
 
 import pytest
 from faulty import FAULTY, plan_one, record, starts_twice, state, train
@@ -265,3 +268,77 @@ def test_a_run_without_a_gpu_has_null_gpu_columns_and_says_so_in_one_line(projec
     assert (row["device_used"], row["energy_j"]) == ("cpu", None)
     notes = records.read_metadata(project.root / "results" / "runs" / run / "run.parquet")
     assert "energy_j" in notes["provenance"]["null_columns"]
+
+
+@pytest.fixture
+def small_disk(project):
+    """The project's results on a disk of 1 MB; `small_disk(kB)` fills it but for so much, None: makes room again."""
+    results = project.root / "results"
+    results.mkdir(exist_ok=True)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", results], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("mounting a disk of 1 MB needs root")
+    filler = results / "filler"
+
+    def leave(kilobytes: int | None) -> None:
+        filler.unlink(missing_ok=True)
+        if kilobytes is not None:
+            free = shutil.disk_usage(results).free
+            filler.write_bytes(bytes(free - 1024 * kilobytes))
+
+    yield leave
+    project.end_all()
+    subprocess.run(["umount", "--lazy", results], check=True)
+
+
+@pytest.mark.parametrize("kilobytes", [4, 12, 24, 40])
+def test_a_full_disk_is_named_with_the_file_and_the_next_call_goes_on(project, small_disk, kilobytes):
+    run = plan_one(project, f"disk_{kilobytes}", "none", 1)
+    small_disk(kilobytes)
+
+    done, _ = train(project, run, 1, launcher="")
+
+    assert done.returncode != 0
+    assert "No space left on device" in done.stderr
+    found = state(project, run)
+    if found.attempts:  # else there was not even room for what says that one has begun
+        assert found.status == "crashed", found
+        assert re.search(r"No space left on device.*results/runs/", found.reason), found.reason
+    small_disk(None)
+    assert train(project, run, 1, launcher="")[0].returncode == 0
+    assert state(project, run).status == "ok"
+    left = [file.name for file in (project.root / "results" / "runs" / run).rglob("*")]
+    assert not [name for name in left if name.endswith(".tmp") or name == "room"], left
+
+
+def test_a_supervisor_that_has_waited_for_another_finds_nothing_to_do(project):
+    run = plan_one(project, "twice_at_once", "slow", 1, steps=60)
+    command = ("ddp-hpc", "train", run, "--launcher", "")
+    both = [project.start(*command, stdout=subprocess.PIPE) for _ in range(2)]
+    said = [process.communicate(timeout=120)[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+    assert sum("trained meanwhile, by another supervisor" in text for text in said) == 1
+    assert record(project, run)["wall_s"] < 30
+    assert len(list((project.root / "results" / "runs" / run / "attempts").iterdir())) == 1
+
+
+def test_a_run_under_nohup_outlives_its_terminal(project):
+    run = plan_one(project, "nohup", "slow", 1, steps=60)
+    supervisor = project.start("nohup", "ddp-hpc", "train", run, "--launcher", "", stdout=subprocess.DEVNULL)
+    wait_for(lambda: state(project, run).progress, 60)
+    supervisor.send_signal(signal.SIGHUP)
+    assert supervisor.wait(timeout=60) == 0
+    assert state(project, run).status == "ok"
+
+
+def test_a_word_that_cannot_be_written_after_the_record_does_not_cost_it(project):
+    run = plan_one(project, "no_last_word", "slow", 1, steps=30)
+    supervisor = project.start("ddp-hpc", "train", run, "--launcher", "", stderr=subprocess.PIPE)
+    attempt = project.root / "results" / "runs" / run / "attempts" / "1"
+    wait_for(lambda: (attempt / "progress.json").exists(), 60)
+    (attempt / "ended.json").mkdir()
+    said = supervisor.communicate(timeout=60)[1]
+    assert supervisor.returncode == 0, said
+    assert re.search(r"how the attempt ended cannot be written down: .*ended.json", said)
+    assert state(project, run).status == "ok"
+    assert not (attempt.parents[1] / "checkpoint").exists()

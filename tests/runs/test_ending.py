@@ -57,6 +57,11 @@ TABLE = [  # what is known, status, words of the reason
     ({"exit_code": 1, "summary": OK, "reports": [report()]}, "crashed", "it is bad"),
     # asked to end
     ({"exit_code": 0, "asked_by": "SIGTERM"}, "cancelled", "SIGTERM: .*there is no checkpoint, it starts anew"),
+    (
+        {"exit_code": 1, "last_words": ["Traceback", "rank 1 on n1: OSError: [Errno 28] No space left on device: 'a'"]},
+        "crashed",
+        "rank 1 on n1: OSError: .* No space left on device: 'a'",
+    ),
     ({"exit_code": 0, "asked_by": "SIGINT", "checkpointed_step": 30}, "cancelled", "goes on after step 30"),
     ({"exit_code": 0, "asked_by": "SIGUSR1"}, "preempted", "SIGUSR1: asked to make room"),
     ({"asked_by": "SIGUSR1", "asked_after_s": 10, "limit_s": 3600}, "preempted", "asked to make room"),

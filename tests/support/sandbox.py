@@ -1,12 +1,17 @@
 """A copy of the project, package included, that a test may edit and run in."""
 
+import atexit
+import compileall
+import functools
 import json
 import os
+import py_compile
 import re
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,6 +25,17 @@ from ddp_hpc.runs import records
 from ddp_hpc.runs.study_runs import Planned
 
 PROJECT = Path(__file__).parents[2]
+
+
+@functools.cache
+def _compiled_source() -> Path:
+    """A copy of the source, compiled once so that not each process does it; an edited file no longer fits its hash."""
+    folder = Path(tempfile.mkdtemp(prefix="ddp-hpc-source-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    source = folder / "src"
+    shutil.copytree(PROJECT / "src", source, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    compileall.compile_dir(source, quiet=2, invalidation_mode=py_compile.PycInvalidationMode.CHECKED_HASH)
+    return source
 
 
 @dataclass(frozen=True)
@@ -36,7 +52,7 @@ class Sandbox:
     def make(cls, root: Path, through: tuple[str, ...] = ()) -> "Sandbox":
         for folder in ("config", "workflow", "profiles"):
             shutil.copytree(PROJECT / folder, root / folder)
-        shutil.copytree(PROJECT / "src", root / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+        shutil.copytree(_compiled_source(), root / "src")
         for study in (root / "config" / "studies").glob("*.yaml"):
             study.unlink()
         return cls(root, through)

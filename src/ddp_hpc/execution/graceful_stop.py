@@ -12,19 +12,19 @@ from typing import Any
 
 from ddp_hpc.runs.ending import TIME_LIMIT
 from ddp_hpc.system.deadlines import AHEAD, LEAVE_S, LEAVE_WARNED_S, WARNED_S
-from ddp_hpc.system.process import Fork
+from ddp_hpc.system.process import Fork, heeded
 
 _LEAVE_S = {signal.SIGUSR1: LEAVE_WARNED_S, **dict.fromkeys((signal.SIGTERM, signal.SIGINT, signal.SIGHUP), LEAVE_S)}
 
 
 class Interruption:
-    """What asks a run to end: signals until `close`, and that it takes longer than `time_limit_s` from now, if any."""
+    """What asks a run to end: signals until `close`, but ignored ones; and the time limit, `time_limit_s` from now."""
 
     def __init__(self, time_limit_s: float | None) -> None:
         self._began, self._limit_s = time.monotonic(), time_limit_s
         self._heard: dict[int, float] = {}  # signal: when, in the order in which they came
         self._told = False
-        self._previous = {number: signal.signal(number, self._hear) for number in _LEAVE_S}
+        self._previous = {number: signal.signal(number, self._hear) for number in heeded(*_LEAVE_S)}
 
     def _hear(self, number: int, frame: Any) -> None:
         self._heard.setdefault(number, time.monotonic())

@@ -10,13 +10,14 @@ import os
 import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
 from ddp_hpc.runs.attempt import Attempt
 from ddp_hpc.system.deadlines import LEAVE_S
 from ddp_hpc.system.files import write_json
-from ddp_hpc.system.process import DONE_FD, die_with_parent, rank_from_environment, remember
+from ddp_hpc.system.process import DONE_FD, die_with_parent, heeded, rank_from_environment, remember
 
 BROKEN = 70  # exit code where the rank's own would be 0
 
@@ -48,7 +49,8 @@ def main(attempt: Attempt) -> NoReturn:
         os.kill(child, signal.SIGUSR1)
     signal.signal(signal.SIGALRM, lambda number, frame: _end(child, signal.SIGTERM))
     signal.signal(signal.SIGTERM, lambda number, frame: _end_soon(child, attempt, parent))
-    signal.signal(signal.SIGINT, lambda number, frame: _end(child, number))
+    if heeded(signal.SIGINT):
+        signal.signal(signal.SIGINT, lambda number, frame: _end(child, number))
     os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
     for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGALRM):
         signal.signal(number, signal.SIG_IGN)  # the child's number may be another process's from now on
@@ -94,7 +96,8 @@ def _report(attempt: Attempt, error: str | None, message: str, status: str = "cr
         return
     print(f"rank {rank} on {host}: {f'{error}: ' if error else ''}{message}", file=sys.stderr, flush=True)
     report = {"rank": rank, "host": host, "error": error, "message": message, "at": time.time(), "status": status}
-    write_json(file, report)
+    with suppress(OSError):  # a full disk: the launcher's last words have it
+        write_json(file, report)
 
 
 if __name__ == "__main__":

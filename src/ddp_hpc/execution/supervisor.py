@@ -63,14 +63,18 @@ def supervise(
         raise FileNotFoundError(
             f"{folder / PLAN} is missing or not of this run: plan it, with `ddp-hpc plan --write STUDY`"
         )
-    attempt = run.new_attempt()
-    began_at, began_ns = time.time(), time.monotonic_ns()  # the latter is what a rank's perf_counter reads
-    attempt.started = _started(launcher) | {"request": run.request or None}
+    attempt, finished = run.new_attempt(), run.finished
     try:
+        attempt.keep_room()
+        attempt.started = _started(launcher) | {"request": run.request or None}
         lease.take(attempt)
-    except lease.HeldError:
+    except (OSError, lease.HeldError):
         shutil.rmtree(attempt.path)
         raise
+    if run.finished and not finished:  # by the one for which we have waited
+        shutil.rmtree(attempt.path)
+        return Ending("ok", "it has been trained meanwhile, by another supervisor")
+    began_at, began_ns = time.time(), time.monotonic_ns()  # the latter is what a rank's perf_counter reads
     launch = planned | ({"trace": list(trace)} if trace else {})
     launch |= {
         "launched_at": began_at,
@@ -82,22 +86,36 @@ def supervise(
         "command": [*launcher, sys.executable, "-m", "ddp_hpc.execution.rank_watchdog", str(attempt.path)],
         "request": run.request or None,
     }
-    attempt.launch = launch
-    evidence = _launch(launcher, attempt, launch, Interruption(time_limit_s))
-    ending = classify(evidence)
-    assert ending is not None  # the launcher has ended
-    if ending.status == "oom_gpu":
-        from ddp_hpc.execution import oom_record
+    try:
+        attempt.launch = launch
+        evidence = _launch(launcher, attempt, launch, Interruption(time_limit_s))
+        ending = classify(evidence)
+        assert ending is not None  # the launcher has ended
+        wall_s = (time.monotonic_ns() - began_ns) / 1e9
+        if ending.status == "oom_gpu":
+            from ddp_hpc.execution import oom_record
 
-        oom_record.write(run, ending, first_report(evidence.reports), (time.monotonic_ns() - began_ns) / 1e9)
-    elif ending.status in FINISHED:
-        attempt.publish()
+            oom_record.write(run, ending, first_report(evidence.reports), wall_s)
+        elif ending.status in FINISHED:
+            attempt.publish()
+    except OSError as error:
+        wall_s = (time.monotonic_ns() - began_ns) / 1e9
+        ending = Ending("crashed", f"its files cannot be written or put in place: {error}")
+        print(f"ddp-hpc: {error}", file=sys.stderr)
+    _say_ended(attempt, ending, wall_s)
     if ending.status in FINISHED:
         run.checkpoint.remove()
-    wall_s = (time.monotonic_ns() - began_ns) / 1e9
-    ended = {"status": ending.status, "reason": ending.reason, "at": _now(), "wall_s": wall_s}
-    attempt.ended = ended | dict(ending.numbers)
     return ending
+
+
+def _say_ended(attempt: Attempt, ending: Ending, wall_s: float) -> None:
+    """Write how the attempt ended. That this cannot be written must not make a failure of a run that has its record."""
+    ended = {"status": ending.status, "reason": ending.reason, "at": _now(), "wall_s": wall_s}
+    try:
+        attempt.end(ended | dict(ending.numbers))
+    except OSError as error:
+        with suppress(OSError):
+            print(f"ddp-hpc: how the attempt ended cannot be written down: {error}", file=sys.stderr, flush=True)
 
 
 def _started(launcher: Sequence[str]) -> dict[str, Any]:

@@ -12,6 +12,7 @@
         rank-<r>.pid      the process of a rank
         progress.json     how far rank 0 is
         rank-<r>.json     by a rank or its watchdog: how it failed
+        room              kept by the supervisor for ended.json, for when the disk is full
         interrupted.json  by rank 0: asked to end, the ranks have left
         run.parquet, ...  by rank 0; summary.json says that they are whole
         ended.json        by the supervisor: how the attempt ended
@@ -20,6 +21,7 @@
 It imports only the standard library: supervisor and rank watchdog start quickly.
 """
 
+import json
 import os
 import shutil
 import time
@@ -29,6 +31,7 @@ from typing import Any
 
 from ddp_hpc.system.files import read_json, write_json
 
+ROOM, ROOM_BYTES = "room", 4096  # kept for `ended.json`, so that a full disk can be told of
 RECORDS = ("steps", "evaluations", "gpu", "run")  # in the order in which they are put in place
 PLAN, REQUEST, MANIFEST = "spec.json", "request.json", "checkpoint.json"
 _RECORD, _TRACE, _CHECKPOINT = "run.parquet", "trace", "checkpoint"
@@ -135,6 +138,22 @@ class Attempt(_Folder):
     summary = JsonFile("summary.json")
     ended = JsonFile("ended.json")
     slurm_end = JsonFile("slurm_end.json")
+
+    def keep_room(self) -> None:
+        """Take the room on the disk that `end` may need."""
+        (self.path / ROOM).write_bytes(bytes(ROOM_BYTES))
+
+    def end(self, content: dict[str, Any]) -> None:
+        """Write how the attempt ended: on a full disk, into the room that was kept for it."""
+        room = self.path / ROOM
+        try:
+            self.ended = content
+        except OSError:
+            reason = str(content.get("reason"))[: ROOM_BYTES // 4]
+            with open(room, "r+b") as file:
+                file.write(json.dumps(content | {"reason": reason}).encode().ljust(ROOM_BYTES))
+            os.replace(room, self.path / "ended.json")
+        room.unlink(missing_ok=True)
 
     @property
     def number(self) -> int:

@@ -4,6 +4,7 @@ The supervisor calls it when the launcher has ended, with what it has seen; whoe
 wrote, what Slurm says, and whether the supervisor lives.
 """
 
+import re
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -89,7 +90,7 @@ def first_report(reports: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
 
 def _failed_rank(e: Evidence) -> Ending | None:
     """Ranks that were asked to end, and found in their steps, were ended for that."""
-    first = first_report(e.reports)
+    first = first_report(e.reports) or ({} if e.summary else _printed(e.last_words))
     if not first or e.asked_by:
         return None
     who, error = f"rank {first['rank']} on {first['host']}: ", f"{first['error']}: " if first.get("error") else ""
@@ -103,6 +104,13 @@ def _failed_rank(e: Evidence) -> Ending | None:
     if status == "crashed" and e.oom_kills:
         return Ending("oom_host", f"{reason}; the kernel killed a process for memory meanwhile", numbers)
     return Ending(status, reason, numbers)
+
+
+def _printed(last_words: Sequence[str]) -> Mapping[str, Any]:
+    """Return what a rank has printed of how it failed, as its report has it: on a full disk it cannot write that."""
+    found = (re.fullmatch(r"rank (\d+) on (\S+): (\w*Error): (.*)", line) for line in last_words)
+    names = ("rank", "host", "error", "message")
+    return next((dict(zip(names, one.groups(), strict=True)) for one in found if one), {})
 
 
 def _done(e: Evidence) -> Ending | None:

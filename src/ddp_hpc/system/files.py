@@ -12,14 +12,19 @@ from typing import Any
 def replaced(file: Path) -> Iterator[Path]:
     """Give a path beside `file` to write to, which then takes its place: nobody ever reads half a file.
 
-    After an exception `file` is as it was, and nothing is left beside it.
+    After an exception `file` is as it was, and nothing is left beside it. An OSError of a write names `file`.
     """
     temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     try:
         yield temporary
         os.replace(temporary, file)
+    except OSError as error:
+        if error.filename is None and error.errno:  # of a write: only those that open a file say which
+            raise OSError(error.errno, f"{os.strerror(error.errno)}, writing", str(file)) from error
+        raise
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # the first error counts
+            temporary.unlink(missing_ok=True)
 
 
 def share_like(folder: Path) -> None:

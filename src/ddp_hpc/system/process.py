@@ -29,6 +29,11 @@ def die_with_parent(number: signal.Signals) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
 
 
+def heeded(*numbers: signal.Signals) -> list[signal.Signals]:
+    """Return those signals that whoever started us does not want ignored, as `nohup` does SIGHUP."""
+    return [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
+
+
 def remember(number: signal.Signals) -> list[int]:
     """Let a signal do nothing but add its number to the list that is returned."""
     asked: list[int] = []
@@ -83,7 +88,7 @@ class Fork:
         if self.pid == 0:
             os.setsid()
             die_with_parent(signal.SIGTERM)
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            for number in heeded(signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                 signal.signal(number, signal.SIG_DFL)
             nothing = os.open(os.devnull, os.O_RDONLY)
             os.dup2(nothing, 0)

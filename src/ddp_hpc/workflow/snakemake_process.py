@@ -15,7 +15,7 @@ from typing import Any
 
 from ddp_hpc.runs.project import Project
 from ddp_hpc.system import deadlines
-from ddp_hpc.system.process import die_with_parent, path_with_own_scripts
+from ddp_hpc.system.process import die_with_parent, heeded, path_with_own_scripts
 from ddp_hpc.workflow.driver_lock import DriverLock
 from ddp_hpc.workflow.progress import Progress
 from ddp_hpc.workflow.snakefile import DRIVER
@@ -36,7 +36,7 @@ _REFUSAL = re.compile(
 
 
 class Signals:
-    """Takes note of signals that ask to end, instead of ending. A context manager.
+    """Takes note of signals that ask to end, instead of ending; one that is ignored stays so. A context manager.
 
     With SIGHUP the terminal goes: what is still said to it is dropped, for the words would be an error.
     """
@@ -46,7 +46,7 @@ class Signals:
 
     def __enter__(self) -> "Signals":
         self._terminals = [descriptor for descriptor in (1, 2) if os.isatty(descriptor)]
-        ending = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        ending = heeded(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         self._previous = {number: signal.signal(number, self._note) for number in ending}
         return self
 
@@ -160,7 +160,7 @@ class Snakemake:
 
 def _as_child() -> None:
     die_with_parent(signal.SIGKILL)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a script's background job inherits it as ignored
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # by it we end Snakemake; a script's background job ignores it
 
 
 def _cache(root: Path) -> dict[str, str]:
