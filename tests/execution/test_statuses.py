@@ -335,7 +335,7 @@ def test_a_word_that_cannot_be_written_after_the_record_does_not_cost_it(project
     run = plan_one(project, "no_last_word", "slow", 1, steps=30)
     supervisor = project.start("ddp-hpc", "train", run, "--launcher", "", stderr=subprocess.PIPE)
     attempt = project.root / "results" / "runs" / run / "attempts" / "1"
-    wait_for(lambda: (attempt / "progress.json").exists(), 60)
+    wait_for(lambda: (attempt / "rank-0.pid").exists(), 60)
     (attempt / "ended.json").mkdir()
     said = supervisor.communicate(timeout=60)[1]
     assert supervisor.returncode == 0, said

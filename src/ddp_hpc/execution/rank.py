@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from ddp_hpc.execution import mpi_environment
 from ddp_hpc.runs.attempt import PLAN, Attempt, CheckpointFolder
@@ -219,11 +219,18 @@ def _keep_warnings(kept: list[str]) -> None:
     """From now on put what Python warns of into `kept`, too."""
     show = warnings.showwarning
 
-    def keep(message: Warning | str, category: type[Warning], filename: str, lineno: int, *more: Any) -> None:
+    def keep(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
         text = f"{category.__name__}: {message} ({os.path.basename(filename)}:{lineno})"[:WARNING_LENGTH]
         if text not in kept and len(kept) < MOST_WARNINGS:
             kept.append(text)
-        show(message, category, filename, lineno, *more)
+        show(message, category, filename, lineno, file, line)
 
     warnings.showwarning = keep
 
