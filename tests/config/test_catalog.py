@@ -42,6 +42,35 @@ def test_a_file_is_a_choice_and_an_underscore_hides_it(package):
     assert catalog.path("exchange", "ring") == package / "exchange/ring.py"
 
 
+def test_what_editors_leave_is_no_choice(package):
+    before = catalog.names("exchange")
+    folder = package / "exchange"
+    for name in (
+        ".#ring.py",
+        "._ring.py",
+        ".ring.py.swp",
+        "ring.py~",
+        "ring.py.bak",
+        "#ring.py#",
+        "ring (copy).py",
+        "2.py",
+    ):
+        (folder / name).write_text("def half(")
+    (folder / "folder.py").mkdir()
+    assert catalog.names("exchange") == before
+
+
+@pytest.mark.parametrize("content", [b"def make(\n", b"\x00", b"\xff\xfe", b"x = " + 400 * b"(" + 400 * b")"])
+def test_a_choice_that_is_half_written_hurts_only_who_names_it(package, content):
+    before = catalog.readable("exchange")
+    (package / "exchange" / "half.py").write_bytes(content)
+    catalog._tree.cache_clear()
+    assert "half" in catalog.names("exchange")
+    assert catalog.readable("exchange") == before
+    with pytest.raises(catalog.CatalogError, match=r"exchange/half\.py:"):
+        catalog.options("exchange", "half")
+
+
 @pytest.mark.parametrize("name", ["rong", "_helpers", "__init__", "", "../models/one", "ring.py", "Ring", "./ring"])
 def test_only_the_exact_name_is_a_choice(package, name):
     write(package, "", "exchange/ring.py")

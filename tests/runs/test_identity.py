@@ -64,6 +64,28 @@ def test_a_file_counts_as_python_reads_it(package, start, encoding):
     assert hashes(package) == before, "the same code"
 
 
+LEFTOVERS = (
+    *("models/twin.py~", "models/twin.py.bak", "models/twin.py.orig", "models/twin.bak", "models/.twin.py.swp"),
+    *("models/.#twin.py", "models/._twin.py", "models/#twin.py#", "models/twin (copy).py", "exchange/ring.rej"),
+    *("exchange/.half.py", "data/digits.py.1~", "training/trainer.py.save", "models/twin.tmp"),
+)
+
+
+def test_what_editors_and_merges_leave_makes_no_run_new(package):
+    before = hashes(package)
+    for name in LEFTOVERS:
+        (package / name).write_bytes(b"def half(\x00")
+    for name in ("models/twin.d", "exchange/ring.data", "models/folder.py"):
+        (package / name).mkdir()
+    assert hashes(package) == before
+
+
+def test_data_beside_a_module_counts_with_it(package):
+    assert new_runs(package, lambda: (package / "models/twin.csv").write_text("1\n")) == {
+        name for name in RUNS if name.startswith("twin/")
+    }
+
+
 def new_runs(package: Path, change: Callable[[], object]) -> set[str]:
     """Which runs a change makes new."""
     before = hashes(package)

@@ -125,7 +125,7 @@ def sweep_of(
         raise ValueError(f"--sizes: given {', '.join(map(str, bad))}, expected: multiples of 4, 4 at least")
     if min([rounds, *(ranks or ())]) < 1:
         raise ValueError("--rounds and --ranks: expected: integers greater than 0")
-    named = [_component(name) for name in exchanges or catalog.names("exchange")]
+    named = [_component(name) for name in exchanges or catalog.readable("exchange")]
     ranks = ranks or [2**power for power in range(1, max(2, usable_cores().bit_length()))]
     return Sweep(named, sorted(set(ranks)), sorted(set(sizes or SIZES)), rounds, launcher)
 

@@ -133,9 +133,22 @@ def canonical(value: Any) -> Any:
 
 
 def names(kind: str) -> list[str]:
-    """Return the choices of `kind`, sorted. Files with a leading underscore are helpers, not choices."""
-    folder = PACKAGE / KINDS[kind].folder
-    return sorted(path.stem for path in folder.glob("*.py") if not path.stem.startswith("_"))
+    """Return the choices of `kind`, sorted: what Python could import, but for helpers, which begin with an underscore.
+
+    What editors and file systems leave there is none: `.#ring.py`, `._ring.py`, `ring (copy).py`, a folder.
+    """
+    files = (PACKAGE / KINDS[kind].folder).glob("[!_]*.py")
+    return sorted(file.stem for file in files if file.stem.isidentifier() and file.is_file())
+
+
+def readable(kind: str) -> list[str]:
+    """Return the choices whose files can be read: one that is half written hurts only who names it."""
+    found = []
+    for name in names(kind):
+        with suppress(CatalogError):
+            constants(kind, name)
+            found.append(name)
+    return found
 
 
 def path(kind: str, name: str) -> Path:
@@ -157,6 +170,8 @@ def _tree(file: Path) -> ast.Module:
         return ast.parse(file.read_bytes(), filename=str(file))
     except SyntaxError as problem:
         raise CatalogError(f"{file}:{problem.lineno}: {problem.msg}") from None
+    except (OSError, ValueError, RecursionError, MemoryError) as problem:  # of null bytes, of a nesting of thousands
+        raise CatalogError(f"{file}: cannot be read as Python: {problem or type(problem).__name__}") from None
 
 
 @cache

@@ -85,7 +85,7 @@ class Predicted(BaseModel):
     @field_validator("exchange")
     @classmethod
     def _modelled(cls, exchange: str) -> str:
-        modelled = [name for name in catalog.names("exchange") if catalog.cost_model(name)]
+        modelled = [name for name in catalog.readable("exchange") if catalog.cost_model(name)]
         if exchange not in modelled:
             raise ValueError(unknown("exchange", exchange, modelled))
         return exchange

@@ -185,7 +185,9 @@ class RunSpec(BaseModel):
         model, dataset = catalog.constants("model", self.model.name), catalog.constants("dataset", self.dataset.name)
         tokens, wanted, shape = dataset.get("TOKENS", False), model.get("INPUT_SHAPE"), dataset.get("SHAPE")
         if model.get("TOKENS", False) != tokens:
-            able = [n for n in catalog.names("model") if catalog.constants("model", n).get("TOKENS", False) == tokens]
+            able = [
+                n for n in catalog.readable("model") if catalog.constants("model", n).get("TOKENS", False) == tokens
+            ]
             has, takes = ("tokens", "numbers") if tokens else ("numbers", "tokens")
             has += f"; expected: {', '.join(able)}"
         elif wanted and shape and not _fits(wanted, shape):
@@ -216,7 +218,7 @@ class RunSpec(BaseModel):
                 )
         devices = catalog.devices(name, self.exchange.options)
         if self.device is not None and self.device not in devices:
-            able = [other for other in catalog.names("exchange") if self.device in catalog.devices(other)]
+            able = [other for other in catalog.readable("exchange") if self.device in catalog.devices(other)]
             raise ConflictError(
                 f"exchange {str(self.exchange)!r} works on {' and '.join(devices)}, given device={self.device}; "
                 f"expected: {', '.join(able)}",

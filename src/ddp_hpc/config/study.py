@@ -28,7 +28,11 @@ def listed(value: Any) -> list[Any]:
 
 
 def _known(kind: str) -> AfterValidator:
-    return AfterValidator(lambda name: catalog.path(kind, name).stem)
+    def known(name: str) -> str:
+        catalog.constants(kind, name)  # its file can be read
+        return name
+
+    return AfterValidator(known)
 
 
 # they say what competes with what, or repeat it
@@ -166,7 +170,7 @@ class Study(BaseModel):
     def table_names(self) -> list[str]:
         """The tables to make; with claims also those that they read, and their own."""
         names = self._that_fit("table") if self.tables is None else list(self.tables)
-        own = [name for name in catalog.names("table") if "OF_CLAIMS" in catalog.constants("table", name)]
+        own = [name for name in catalog.readable("table") if "OF_CLAIMS" in catalog.constants("table", name)]
         return list(dict.fromkeys([*names, *tables_read(self.claims), *own])) if self.claims else names
 
     @property
@@ -189,7 +193,7 @@ class Study(BaseModel):
             "ON_REQUEST": True,
         }
         out = {constant for constant, lacks in lacking.items() if lacks}
-        return [name for name in catalog.names(kind) if not out & set(catalog.constants(kind, name))]
+        return [name for name in catalog.readable(kind) if not out & set(catalog.constants(kind, name))]
 
     @cached_property
     def _written(self) -> dict[str, set[str]]:

@@ -30,6 +30,8 @@ WORDS = (
 # which tests see to.
 _NOT_COUNTED = ("config/", "profiling/", "runs/", "system/", "training/checkpoint.py", "training/result.py")
 
+_LEFT = (".pyc", ".bak", ".orig", ".rej", ".old", ".save", ".swp", ".swo", ".tmp")  # by editors, merges, Python
+
 
 def run_id(spec: RunSpec) -> str:
     """Return `<readable>-<spec hash>-<code hash>`: the name of the run's folder."""
@@ -78,10 +80,16 @@ def closure(roots: list[Path], left_out: tuple[str, ...] = ()) -> dict[str, str]
         file = waiting.pop()
         if _path(file) in found:
             continue
-        beside = [other for other in file.parent.glob(f"{file.stem}.*") if other.suffix not in (".py", ".pyc")]
+        beside = [other for other in file.parent.glob(f"{file.stem}.*") if _belongs(other, file)]
         found |= {_path(file): file_hash(file)} | {_path(other): content_hash(other) for other in beside}
         waiting += [module for module in _imports(file) if not _path(module).startswith(left_out)]
     return dict(sorted(found.items()))
+
+
+def _belongs(other: Path, file: Path) -> bool:
+    """Return whether a file beside a module is data or an extension of it, not what an editor or a merge has left."""
+    left_by_tools = other.name.startswith(file.name) or other.suffix.endswith("~") or other.suffix in _LEFT
+    return not left_by_tools and other.is_file()
 
 
 def _path(file: Path) -> str:

@@ -147,7 +147,7 @@ def check_exchange(spec: RunSpec, placement: Placement, device: "torch.device") 
 
 
 def _exchanges_without(*flags: str) -> list[str]:
-    constants = {name: catalog.constants("exchange", name) for name in catalog.names("exchange")}
+    constants = {name: catalog.constants("exchange", name) for name in catalog.readable("exchange")}
     return [name for name, found in constants.items() if not any(found.get(flag) for flag in flags)]
 
 
