@@ -47,6 +47,24 @@ def run(comm, **fields):
     return result, training.components.replica, measured.curves(parts) if comm.rank == 0 else None
 
 
+def test_what_ranks_have_measured_arrives_whole_in_pieces(comm, monkeypatch):
+    """Each piece is short enough for MPI, whose counts end at 2^31; here they are short, and arrays end within one."""
+    monkeypatch.setattr(run_record, "PIECE_BYTES", 999)
+    given = spec.load(BASE | {"world_size": comm.size})
+    place = placement.survey(given, comm)
+    training = trainer.Trainer(given, comm, place, Path("unused"))
+    result = training.run()
+    parts = run_record.gather(result, place, {"import_s": 0.5 + comm.rank}, comm)
+    expected = comm.gather((place, result.history()), root=0) or []
+    assert [part.placement for part in parts] == [one for one, _ in expected]
+    assert [part.startup["import_s"] for part in parts] == [0.5 + rank for rank in range(len(expected))]
+    for part, (_, history) in zip(parts, expected, strict=True):
+        assert np.array_equal(part.losses, history.losses)
+        for name, values in vars(history.timings).items():
+            assert np.array_equal(getattr(part.timings, name), values), name
+            assert getattr(part.timings, name).flags.writeable, name
+
+
 def test_ranks_have_the_threads_of_their_cores_and_are_refused_on_other_nodes_than_asked(comm):
     given = spec.load(BASE | {"world_size": comm.size, "threads_per_rank": None, "placement": "packed"})
     asked = {"nodes": 1, "ranks_per_node": comm.size, "cores_per_rank": 1}

@@ -70,6 +70,21 @@ def test_source_outside_git_is_null(tmp_path, monkeypatch):
     assert provenance.source() == {"commit": None, "dirty": None}
 
 
+def test_a_file_of_a_run_that_git_does_not_have_makes_the_code_dirty(tmp_path, monkeypatch):
+    package = tmp_path / "package"
+    for name in ("profiling/provenance.py", "perfmodel.py", "models/mine.py", "data/é.csv"):
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        (package / name).write_text("")
+    monkeypatch.setattr(provenance, "__file__", str(package / "profiling" / "provenance.py"))
+    author = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+    for words in (("init", "-q"), ("add", "perfmodel.py", "data"), (*author, "commit", "-qm", "first")):
+        subprocess.run(["git", "-C", package, *words], check=True)
+    assert provenance.source(["perfmodel.py", "data/é.csv"])["dirty"] is False
+    assert provenance.source()["dirty"] is False
+    told = provenance.source(["perfmodel.py", "data/é.csv", "models/mine.py"])
+    assert (told["dirty"], told["untracked"]) == (True, ["models/mine.py"])
+
+
 def test_a_git_that_distrusts_the_owner_of_the_folder_is_told(tmp_path, monkeypatch):
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "git").write_text(

@@ -3,6 +3,7 @@
 `plan` and `snakemake -n` must agree, also when .snakemake is gone.
 """
 
+import json
 import shutil
 from pathlib import Path
 
@@ -172,6 +173,21 @@ def test_code_of_a_choice_reruns_the_points_that_use_it_and_reverting_finds_the_
 
     (project.package / file).write_text(before)
     assert trained(project) == []
+
+
+def test_the_code_of_every_run_can_be_got_back_after_an_edit(project):
+    before = (project.package / "models/mlp.py").read_bytes()
+    project.append("src/ddp_hpc/models/mlp.py", "\nCHANGED = 1\n")
+    assert project.call("ddp-hpc", "plan", "edits", "--write").returncode == 0
+    texts = set()
+    for plan in (project.root / "results" / "runs").glob("*/spec.json"):
+        files = json.loads(plan.read_text())["files"]
+        texts.add(
+            (project.root / "results" / "code" / files["models/mlp.py"]).read_bytes()
+            if "models/mlp.py" in files
+            else b""
+        )
+    assert texts == {before, before + b"\nCHANGED = 1\n", b""}
 
 
 def test_the_measurement_version_reruns_all(project):

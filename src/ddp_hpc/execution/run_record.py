@@ -1,7 +1,8 @@
 """The records of a run: gathered from its ranks, written by rank 0."""
 
+import pickle
 import traceback
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +22,8 @@ from ddp_hpc.runs import identity, records, schema
 from ddp_hpc.runs.attempt import Attempt
 from ddp_hpc.training.placement import Placement
 from ddp_hpc.training.result import TrainResult
+
+PIECE_BYTES = 2**28  # of a message to rank 0
 
 
 def gather(
@@ -63,7 +66,33 @@ def gather(
         metered=metered or Metered(),
         clock_error_s=clock_error_s,
     )
-    return comm.gather(part, root=0) or []
+    apart = comm.Dup()  # from what an exchange may have left unread
+    if comm.rank:
+        _send(part, apart)
+    parts = [] if comm.rank else [part, *(_receive(source, apart) for source in range(1, comm.size))]
+    apart.Free()
+    return parts
+
+
+def _send(part: RankPart, comm: MPI.Intracomm) -> None:
+    """Send a part to rank 0: its arrays as they lie in memory, in pieces, for MPI counts bytes up to 2^31."""
+    arrays: list[pickle.PickleBuffer] = []
+    head = pickle.dumps(part, protocol=5, buffer_callback=arrays.append)
+    views = [array.raw() for array in arrays]
+    comm.send((head, [view.nbytes for view in views]), dest=0)
+    for view in views:
+        for start in range(0, view.nbytes, PIECE_BYTES):
+            comm.Send([view[start : start + PIECE_BYTES], MPI.BYTE], dest=0)
+
+
+def _receive(source: int, comm: MPI.Intracomm) -> RankPart:
+    head, lengths = comm.recv(source=source)
+    arrays = [bytearray(length) for length in lengths]
+    for array in arrays:
+        for start in range(0, len(array), PIECE_BYTES):
+            comm.Recv([memoryview(array)[start : start + PIECE_BYTES], MPI.BYTE], source=source)
+    part: RankPart = pickle.loads(head, buffers=arrays)
+    return part
 
 
 def write(
@@ -88,7 +117,7 @@ def write(
     said = {"bugs": bugs, "warnings": list(dict.fromkeys(text for part in parts for text in part.warnings))}
     about |= {name: texts for name, texts in said.items() if texts}
     metadata = {
-        "provenance": provenance_of(launch, parts, run, mpi_library) | about,
+        "provenance": provenance_of(launch, parts, run, mpi_library, identity.files(spec)) | about,
         "run": launch["run"],
         "spec": spec.canonical,
         "files": identity.fingerprints(spec),
@@ -140,7 +169,11 @@ def null_reasons(parts: Sequence[RankPart], run: dict[str, Any]) -> dict[str, st
 
 
 def provenance_of(
-    launch: dict[str, Any], parts: Sequence[RankPart], run: dict[str, Any], mpi_library: str
+    launch: dict[str, Any],
+    parts: Sequence[RankPart],
+    run: dict[str, Any],
+    mpi_library: str,
+    files: Collection[str] = (),
 ) -> dict[str, Any]:
     """Return on what the run was made."""
     gradient_path = catalog.constants("exchange", run["exchange"]).get("GRADIENT_PATH", "through pinned host memory")
@@ -150,7 +183,7 @@ def provenance_of(
         gradient_path = "device memory, by MPI, tried before the start"
     return {
         "software": provenance.software(mpi_library),
-        "source": provenance.source(),
+        "source": provenance.source(files),
         "command": launch.get("command"),
         "environment": provenance.environment(),
         "slurm_job": provenance.slurm_job(),

@@ -5,7 +5,7 @@ import platform
 import re
 import resource
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -74,10 +74,11 @@ def peak_memory_bytes(device: torch.device) -> int:
     return kilobytes if sys.platform == "darwin" else kilobytes * 1024
 
 
-def source() -> dict[str, Any]:
-    """Return the git commit of this package and whether tracked files differ from it; both null outside git.
+def source(files: Collection[str] = ()) -> dict[str, Any]:
+    """Return the git commit of this package and whether its code differs from that; both null outside git.
 
-    Where git refuses to tell, e.g. because another user owns the folder, `refused` has its words.
+    It does if a tracked file has changed, or if git does not have one of `files`, paths in the package: these are then
+    listed as `untracked`. Where git refuses to tell, e.g. as another user owns the folder, `refused` has its words.
     """
     package = Path(__file__).parents[1]
 
@@ -89,9 +90,12 @@ def source() -> dict[str, Any]:
         refused = "safe.directory" in asked.err or "dubious ownership" in asked.err
         return {"commit": None, "dirty": None} | ({"refused": asked.err.strip()} if refused else {})
     head, changes = git("rev-parse", "HEAD"), git("status", "--porcelain", "--untracked-files=no")
+    tracked = git("ls-files", "-z", "--", *files).out.split("\0") if files else ()
+    untracked = sorted(set(files).difference(tracked))
     return {
         "commit": head.out.strip() if head.code == 0 else None,
-        "dirty": bool(changes.out.strip()) if changes.code == 0 else None,
+        "dirty": bool(changes.out.strip() or untracked) if changes.code == 0 else None,
+        **({"untracked": untracked} if untracked else {}),
     }
 
 

@@ -29,7 +29,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ddp_hpc.system.files import read_json, write_json
+from ddp_hpc.system.files import read_json, replaced, write_json
 
 ROOM, ROOM_BYTES = "room", 4096  # kept for `ended.json`, so that a full disk can be told of
 RECORDS = ("steps", "evaluations", "gpu", "run")  # in the order in which they are put in place
@@ -242,6 +242,18 @@ class Store:
     def finished(self, run: str) -> bool:
         """Return whether the run has ended as a result or a finding."""
         return self.run(run).finished
+
+    def code(self, hashed: str) -> Path:
+        """Return where the text of a file of our code is kept, by the hash that `files` of a plan or record has."""
+        return self.root / "code" / hashed
+
+    def keep_code(self, hashed: str, file: Path) -> None:
+        """Keep the text of a file of our code, unless it is there."""
+        kept = self.code(hashed)
+        if not kept.exists():
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            with replaced(kept) as temporary:
+                temporary.write_bytes(file.read_bytes())
 
     def finished_runs(self) -> list[RunFolder]:
         """Return all runs that have ended as a result or a finding, whichever study asked for them."""

@@ -17,6 +17,7 @@ from ddp_hpc.config.spec import RunSpec
 # Raise by hand when the meaning of a measurement changes (timers, meters, definitions): all runs are then new.
 MEASUREMENT_VERSION = 1
 
+VERSION = "MEASUREMENT_VERSION"  # stands among the files of a run
 DIGITS = 10  # hexadecimal: 40 bits, a collision among 10,000 runs has a chance of 5e-5
 
 # capitals of an exchange's file that say what it does and costs, for tables and records: they decide no result
@@ -55,11 +56,16 @@ def fingerprints(spec: RunSpec) -> dict[str, str]:
     return dict(_fingerprints(spec.model.name, spec.dataset.name, spec.exchange.name))
 
 
+def files(spec: RunSpec) -> list[str]:
+    """Return the files that `spec` depends on, by their paths in the package."""
+    return [name for name in fingerprints(spec) if name != VERSION]
+
+
 @cache
 def _fingerprints(model: str, dataset: str, exchange: str) -> Mapping[str, str]:
     named = {"model": model, "dataset": dataset, "exchange": exchange}
     roots = [catalog.PACKAGE / "training" / "trainer.py", *(catalog.path(kind, name) for kind, name in named.items())]
-    return {"MEASUREMENT_VERSION": str(MEASUREMENT_VERSION)} | closure(roots, _NOT_COUNTED)
+    return {VERSION: str(MEASUREMENT_VERSION)} | closure(roots, _NOT_COUNTED)
 
 
 def forget() -> None:

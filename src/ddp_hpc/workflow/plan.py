@@ -67,13 +67,15 @@ def plan(study_runs: StudyRuns) -> list[Item]:
 def prepare(study_runs: StudyRuns) -> None:
     """Write `spec.json` into the folder of every run that is not finished: what the supervisor starts from.
 
-    One that says anything else than what is planned is written anew.
+    One that says anything else than what is planned is written anew. The code that a run depends on is kept in
+    `results/code/`, each file by its hash.
     """
+    kept = set[str]()
     for planned in study_runs.lacking:
         folder = study_runs.store.run(planned.run)
         _, spec_hash, code_hash = identity.parts(planned.run)
         exchange = planned.spec.exchange
-        content = {
+        content: dict[str, Any] = {
             "run": planned.run,
             "spec": planned.spec.canonical,
             "spec_hash": spec_hash,
@@ -88,6 +90,10 @@ def prepare(study_runs: StudyRuns) -> None:
         if folder.plan != content:
             folder.path.mkdir(parents=True, exist_ok=True)
             folder.plan = content
+        for name in identity.files(planned.spec):
+            if (hashed := content["files"][name]) not in kept:
+                study_runs.store.keep_code(hashed, catalog.PACKAGE / name)
+                kept.add(hashed)
 
 
 def finished_runs(store: Store) -> list[Finished]:
