@@ -1,11 +1,12 @@
 """A wrong study is told file, line or key, what was given and what is allowed, in a line or two, before any job."""
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 
-from ddp_hpc.config import grid
+from ddp_hpc.config import catalog, grid
 from ddp_hpc.config.study import Study, StudyError
 
 GOOD = """\
@@ -294,3 +295,21 @@ def test_figures_of_a_search_are_left_out_where_nothing_is_searched(axes, search
     study = Study(name="any", grid=axes)
     assert ("heat_map" in study.figure_names) == ("loss_areas" in study.figure_names) == searches
     assert "loss_curves" in study.figure_names
+
+
+def test_an_own_table_or_figure_is_for_the_studies_that_name_it(tmp_path, monkeypatch):
+    """A file without a flag changes no other study; one that says GENERAL is for all."""
+    before = (Study(name="any").table_names, Study(name="any").figure_names)
+    shutil.copytree(catalog.PACKAGE / "analysis", tmp_path / "analysis")
+    monkeypatch.setattr(catalog, "PACKAGE", tmp_path)
+    table, figure, general = (
+        tmp_path / f"analysis/{place}.py" for place in ("tables/our_own", "figures/our_own", "tables/for_all_of_us")
+    )
+    table.write_text('CAPTION = "Ours."\ndef build(study_runs): ...\n')
+    figure.write_text('INPUTS = ("our_own",)\ndef draw(tables, study, coverage): ...\n')
+
+    assert (Study(name="any").table_names, Study(name="any").figure_names) == before
+    named = Study(name="any", tables=["our_own"], figures=["our_own"])
+    assert (named.table_names, named.figure_names) == (["our_own"], ["our_own"])
+    general.write_text("GENERAL = True\ndef build(study_runs): ...\n")
+    assert Study(name="any").table_names == sorted([*before[0], "for_all_of_us"])

@@ -1,7 +1,6 @@
 """The verbs of the command line: parse, call, print. Each imports what it needs when it is called."""
 
 import argparse
-import json
 import os
 import shlex
 import sys
@@ -117,7 +116,9 @@ def _say(text: object) -> int:
 
 
 def _say_json(values: Any) -> int:
-    return _say(json.dumps(values, indent=1))
+    from ddp_hpc.system.terminal import in_json
+
+    return _say(in_json(values))
 
 
 def _steps(text: str) -> list[int]:

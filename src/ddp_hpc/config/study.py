@@ -110,6 +110,10 @@ class Trace(BaseModel):
         return self
 
 
+# flags of tables and figures: which studies they are for without being named; without a flag, for none
+OF_STUDIES = frozenset({"GENERAL", "COMPARES_EXCHANGES", "COMPARES_PAIRS", "OF_GPUS", "OF_A_SEARCH", "OF_CLAIMS"})
+
+
 class Study(BaseModel):
     """One study file."""
 
@@ -139,12 +143,12 @@ class Study(BaseModel):
     rules: Rules = Field(default_factory=Rules, description="scaling of the learning rate, and which runs can win")
     tables: list[Annotated[str, _known("table")]] | None = Field(
         None,
-        description="tables to make; null: all general ones; those of exchanges if there are several, of pairs if the "
+        description="tables to make; null: the general ones; those of exchanges if there are several, of pairs if the "
         "study has some, of GPUs with `device: cuda`; others only if named here: see `ddp-hpc list tables`",
     )
     figures: list[Annotated[str, _known("figure")]] | None = Field(
         None,
-        description="figures to draw; null: all general ones; those of exchanges if there are several, of GPUs with "
+        description="figures to draw; null: the general ones; those of exchanges if there are several, of GPUs with "
         "`device: cuda`, of a search if a searched axis has several values; others only if named here: see "
         "`ddp-hpc list figures`",
     )
@@ -179,21 +183,21 @@ class Study(BaseModel):
         return self._that_fit("figure") if self.figures is None else list(self.figures)
 
     def _that_fit(self, kind: str) -> list[str]:
-        """Return all tables or figures that fit: not those of one kind of study, nor of what this one has not."""
+        """Return the tables or figures that say by a flag that they are for such studies; others have to be named."""
         written = self._written
         exchanges = [values - {'"none"'} for name, values in written.items() if name.partition(".")[0] == "exchange"]
         several = [name.partition(".")[0] for name, values in written.items() if len(values) > 1]  # or an option of it
         searched = {name.replace(GLOBAL_BATCH, "batch_size") for name in several} & set(self.search)
-        lacking = {
-            "COMPARES_EXCHANGES": not any(len(values) > 1 for values in exchanges),
-            "COMPARES_PAIRS": self.pairs is None,
-            "OF_GPUS": '"cuda"' not in written.get("device", ()),
-            "OF_A_SEARCH": not searched,
-            "OF_CLAIMS": not self.claims,
-            "ON_REQUEST": True,
+        fits = {
+            "GENERAL": True,
+            "COMPARES_EXCHANGES": any(len(values) > 1 for values in exchanges),
+            "COMPARES_PAIRS": self.pairs is not None,
+            "OF_GPUS": '"cuda"' in written.get("device", ()),
+            "OF_A_SEARCH": bool(searched),
+            "OF_CLAIMS": bool(self.claims),
         }
-        out = {constant for constant, lacks in lacking.items() if lacks}
-        return [name for name in catalog.readable(kind) if not out & set(catalog.constants(kind, name))]
+        said = {name: OF_STUDIES & catalog.constants(kind, name).keys() for name in catalog.readable(kind)}
+        return [name for name, flags in said.items() if flags and all(map(fits.__getitem__, flags))]
 
     @cached_property
     def _written(self) -> dict[str, set[str]]:

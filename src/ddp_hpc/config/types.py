@@ -74,6 +74,6 @@ class Unit:
     name: str
 
 
-def canonical_json(value: Any) -> str:
-    """Return JSON with sorted keys and no spaces: equal values give equal text."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+def canonical_json(value: Any, escaped: bool = True) -> str:
+    """Return JSON with sorted keys and no spaces: equal values give equal text. Hashes need all but ASCII escaped."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=escaped)

@@ -1,7 +1,6 @@
 """`ddp-hpc doctor`: what this machine offers for studies, what is missing, and what to do."""
 
 import fcntl
-import json
 import os
 import platform
 import shutil
@@ -17,6 +16,7 @@ import psutil
 
 from ddp_hpc.system import cgroups
 from ddp_hpc.system.process import usable_cores
+from ddp_hpc.system.terminal import in_json
 
 GB = 1e9
 RANK_BYTES = 0.5e9  # what one CPU rank with torch and a small model takes
@@ -43,7 +43,7 @@ def main(as_json: bool = False, results: Path = Path("results")) -> int:
     """Print what was found; return 0 if the quickstart could run here, else 1."""
     checks = examine(results)
     values = [asdict(check) | {"needed": check.needed} for check in checks]
-    print(json.dumps(values, indent=1) if as_json else text(checks))
+    print(in_json(values) if as_json else text(checks))
     return int(any(check.state == "missing" and check.needed for check in checks))
 
 

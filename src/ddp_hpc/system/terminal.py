@@ -1,13 +1,24 @@
 """Text for the terminal: aligned columns for people, JSON for programs, counts and durations in words."""
 
 import json
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 
 def write_rows(rows: Sequence[dict[str, Any]], as_json: bool) -> None:
     """Print rows; a column that some rows lack, or null, is `-`."""
-    print(json.dumps(rows, indent=1) if as_json else "\n".join(table_lines(rows)))
+    print(in_json(rows) if as_json else "\n".join(table_lines(rows)))
+
+
+def in_json(value: Any) -> str:
+    """Return a value as JSON to print: letters as they are, escaped where the terminal cannot show them all."""
+    text = json.dumps(value, indent=1, ensure_ascii=False)
+    try:
+        text.encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        return json.dumps(value, indent=1)
+    return text
 
 
 def table_lines(rows: Sequence[dict[str, Any]]) -> list[str]:

@@ -10,6 +10,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from factory import Result, made_up, planned, realistic
+from pyarrow import csv
 
 from ddp_hpc.analysis import tables
 from ddp_hpc.analysis.formatting import Readable, readable
@@ -248,3 +249,55 @@ def test_a_winner_is_text_for_who_reads_the_csv(tmp_path):
     file = tables.make("winners", made_up(tmp_path, grid=grid), tmp_path / "tables")
 
     assert pd.read_csv(file.with_suffix(".csv"))["winner"][0] in ("learning rate 0.1", "learning rate 0.5")
+
+
+def read_back(file):
+    """Return a CSV file as its metadata says to read it: text in quotes, an empty cell without quotes is missing."""
+    said = records.read_metadata(file.with_suffix(".parquet"))["csv"]
+    assert "an empty cell without quotes" in said
+    assert "an apostrophe before it" in said
+    convert = csv.ConvertOptions(
+        column_types=pq.read_schema(file.with_suffix(".parquet")).remove_metadata(),
+        null_values=[""],
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,
+    )
+    return csv.read_csv(file, parse_options=csv.ParseOptions(newlines_in_values=True), convert_options=convert)
+
+
+@pytest.mark.parametrize("name", READ)
+def test_a_csv_file_reads_back_as_its_table(tmp_path, name):
+    """The exchange `none` is a value, and so are the texts `NA`, `null` and an empty one; only nothing is missing."""
+    reasons = iter(["NA", "", "null", EVIL.replace("\n", "")])
+    train = lambda spec: realistic(spec) if spec.batch_size == 64 else Result("crashed", next(reasons))
+    grid = [SMALL[0] | {"batch_size": [16, 64], "learning_rate": [0.1, 0.2, 0.3, 0.5]}]
+    file = tables.make(name, made_up(tmp_path, train, grid=grid), tmp_path / "tables")
+
+    assert read_back(file.with_suffix(".csv")).equals(pq.read_table(file).replace_schema_metadata(None))
+
+
+def test_no_text_of_a_csv_file_is_a_formula_and_numbers_stay_numbers(tmp_path, monkeypatch):
+    evil = ["=1+2", "+cmd", "-a", "@SUM(A1)", "\t=1", "\r=1", " =1", "'=1", "\uff1d1"]
+    evil += ["plain", "it's", "-0.5", "", None]
+    numbers = np.linspace(-1, 1, len(evil))
+    frame = pd.DataFrame({"reason": pd.Series(evil, dtype="string"), "x": numbers})
+    monkeypatch.setattr(runs, "build", lambda _: frame)
+    file = tables.make("runs", planned(tmp_path, grid=SMALL), tmp_path / "tables")
+    found = read_back(file.with_suffix(".csv")).to_pydict()
+
+    assert found["reason"] == [*(f"'{text}" for text in evil[:9]), *evil[9:]]
+    assert found["x"] == list(numbers)
+    assert pq.read_table(file)["reason"].to_pylist() == evil
+
+
+def test_letters_are_themselves_in_every_form(tmp_path):
+    """Options are kept as JSON, which may escape letters."""
+    text = "été – ≤ “x” 漢"
+    grid = [SMALL[0] | {"dataset": [{"name": "text", "path": text}, {"name": "text", "path": "b"}]}]
+    grid[0] |= {"model": {"name": "transformer"}}
+    file = tables.make("runs", planned(tmp_path, grid=grid), tmp_path / "tables")
+
+    assert any(text in cell for cell in pd.read_parquet(file)["dataset_options"])
+    for form in (".csv", ".md"):
+        assert "été – ≤ “x” 漢" in file.with_suffix(form).read_text(encoding="utf-8")
+    assert "\\u00" not in file.with_suffix(".csv").read_text(encoding="utf-8")

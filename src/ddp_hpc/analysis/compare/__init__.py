@@ -1,13 +1,12 @@
 """`ddp-hpc compare A B`: which points of two result sets differ significantly, and whether they are better or worse."""
 
-import json
 from dataclasses import asdict
 from typing import Any
 
 from ddp_hpc.analysis.compare.result_sets import ResultSet, read
 from ddp_hpc.analysis.compare.significance import ALIKE, BETTER, OPEN, SMALL, WORSE, Finding, Judgement, judge
 from ddp_hpc.analysis.compare.variance_model import ALPHA, MOST_REPEATS
-from ddp_hpc.system.terminal import counted, table_lines
+from ddp_hpc.system.terminal import counted, in_json, table_lines
 
 NO_REGRESSION, REGRESSION, NOT_JUDGED = 0, 1, 2
 VERDICTS = (WORSE, BETTER, SMALL, ALIKE, OPEN)
@@ -37,7 +36,7 @@ def main(given_a: str, given_b: str, tolerance: float, change: float, everything
     unknown = found.not_judged or not found.findings
     code = REGRESSION if found.those(WORSE) else NOT_JUDGED if unknown else NO_REGRESSION
     if as_json:
-        print(json.dumps(values(a, b, found, tolerance, change, code), indent=1))
+        print(in_json(values(a, b, found, tolerance, change, code)))
     else:
         print("\n".join(lines(a, b, found, change, everything)))
     return code

@@ -1,6 +1,5 @@
 """`ddp-hpc diff`: differences of two runs in spec, code, versions, hosts, clocks, environment, job and results."""
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from ddp_hpc.runs import records
 from ddp_hpc.runs.attempt import RunFolder
 from ddp_hpc.runs.project import Project
 from ddp_hpc.runs.schema import RUN
-from ddp_hpc.system.terminal import table_lines
+from ddp_hpc.system.terminal import in_json, table_lines
 
 _MEASURED = columns(
     "status reason steps train_s step_s samples_per_s exchange_exposed_s wait_s startup_s final_loss test_metric",
@@ -38,7 +37,7 @@ def main(given_a: str, given_b: str, as_json: bool) -> int:
     a, b = find(given_a), find(given_b)
     found = differences(facts(a), facts(b))
     if as_json:
-        print(json.dumps({"a": str(a), "b": str(b), "differences": found}, indent=1))
+        print(in_json({"a": str(a), "b": str(b), "differences": found}))
     else:
         print("\n".join(lines(a, b, found)))
     return 0

@@ -93,7 +93,7 @@ def spelled_out(frame: pd.DataFrame) -> pd.DataFrame:
             }
             for name, _ in rows
         }
-        told[column] = [canonical_json(defaults[name] | options) for name, options in rows]
+        told[column] = [canonical_json(defaults[name] | options, escaped=False) for name, options in rows]
     return told
 
 

@@ -21,7 +21,6 @@ CAPTION = (
     "Metric and loss on the whole test set over epochs and over training time, without the time of the evaluations: "
     "medians over the runs of a setting, the band spans them."
 )
-ON_REQUEST = True
 
 MOST_LINES = len(COLOURS)
 PANEL_IN = 1.75

@@ -15,7 +15,6 @@ CAPTION = (
     "Time of an epoch over the batch size, slow steps included, and how many times as fast it is as with the smallest "
     "batch; medians over the runs, with their 95 % intervals."
 )
-ON_REQUEST = True
 
 PANELS = {"epoch_s": "time of an epoch (s)", "gain": "times as fast as the smallest batch"}
 FEW = 200  # ratio of the ends of an axis from which on only decades are named

@@ -18,6 +18,7 @@ from ddp_hpc.config.study import Study
 
 INPUTS = ("curves", "winners")
 CAPTION = "Training loss over time: the winner of each group, then every run of each group with its winner."
+GENERAL = True
 
 MARGIN = 1.02  # of the time axis over the last step
 MANY = 60  # curves of one panel, from which on they are an image inside the figure

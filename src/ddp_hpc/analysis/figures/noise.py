@@ -17,7 +17,6 @@ CAPTION = (
     "Noise of the loss in its steady state over the world size, beside its inverse root; and the step at which its "
     "running mean has come to the steady mean: within a tenth of the noise, or within 5 %."
 )
-ON_REQUEST = True
 
 PANELS = {
     "loss_sd": "standard deviation of the loss",

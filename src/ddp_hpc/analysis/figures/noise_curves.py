@@ -22,7 +22,6 @@ CAPTION = (
     "Loss over steps at each world size: running means, and the range of the single steps of the first exchange; "
     "beneath, by how much the loss of the others is off that of the reference."
 )
-ON_REQUEST = True
 
 MOST_ROWS, MOST_COLUMNS = 6, 6
 HEIGHT_IN = {"loss": 1.1, "difference": 0.95}

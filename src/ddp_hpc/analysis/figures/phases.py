@@ -21,6 +21,7 @@ INPUTS = ("phases",)
 CAPTION = (
     "Phases of a training step, stacked: medians over the runs, by ranks and exchange, a panel for each batch size."
 )
+GENERAL = True
 
 BARS = ("exchange", "exchange_options", "world_size")  # what stands side by side in a panel
 FEW_BARS = 6

@@ -17,7 +17,6 @@ CAPTION = (
     "Schemes over the arithmetic intensity, the work of a rank's step over the bytes of the parameters: efficiency "
     "against one rank, and how many times as fast as the reference."
 )
-ON_REQUEST = True
 
 SCHEME = ("exchange", "exchange_options")
 SAME_LINE = ("model", "model_options", "dataset", "dataset_options")

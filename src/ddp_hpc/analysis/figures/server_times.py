@@ -14,7 +14,6 @@ from ddp_hpc.config.study import Study
 
 INPUTS = ("server_times",)
 CAPTION = "Times at a parameter server per step, at rank 0, over the ranks: means and their 95 % intervals."
-ON_REQUEST = True
 
 PANELS = {
     "gather_wait": "gather: waiting",

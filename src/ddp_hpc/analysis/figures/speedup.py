@@ -18,6 +18,7 @@ CAPTION = (
     "Speedup and parallel efficiency against one rank without exchange: ratios of whole training times, medians; the "
     "band spans all complete runs."
 )
+GENERAL = True
 
 MOST_LINES = 6
 HEADROOM = 1.08  # of the axis over lines and ideal; bands may be cut

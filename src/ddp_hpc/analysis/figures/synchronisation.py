@@ -13,7 +13,6 @@ CAPTION = (
     "Synchronisation of the gradients over the ranks: exposed exchange per step, and per epoch, which has fewer steps "
     "the more ranks there are; medians over the runs, with their 95 % intervals."
 )
-ON_REQUEST = True
 
 PANELS = (("sync_s", "time per step (ms)", 1e3), ("sync_per_epoch_s", "time per epoch (s)", 1.0))
 

@@ -20,7 +20,6 @@ CAPTION = (
     "Samples per second over the ranks, a line for each exchange, medians; the ideal line is one rank without exchange "
     "times the ranks, and the axis on the right counts in its rate."
 )
-ON_REQUEST = True
 
 STAR: dict[str, Any] = {"color": GREY, "marker": "*", "markersize": 8, "linestyle": "none", "zorder": 4}
 

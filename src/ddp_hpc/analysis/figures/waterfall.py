@@ -19,6 +19,7 @@ CAPTION = (
     "Efficiency waterfall: from one rank without exchange to the largest world size, and what is lost on the way; "
     "the bars add up to the loss."
 )
+GENERAL = True
 
 END: dict[str, Any] = EDGE | {"facecolor": GREY}
 LOSS: dict[str, Any] = EDGE | {"facecolor": "#D55E00"}

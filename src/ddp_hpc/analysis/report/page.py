@@ -17,7 +17,7 @@ from ddp_hpc.analysis.formatting import cell, in_words, readable
 from ddp_hpc.analysis.report.provenance import of_runs
 from ddp_hpc.analysis.report.warnings import flags, lacking
 from ddp_hpc.config import catalog
-from ddp_hpc.config.study import Study
+from ddp_hpc.config.study import OF_STUDIES, Study
 from ddp_hpc.runs import records
 from ddp_hpc.runs.schema import RUN
 from ddp_hpc.runs.study_runs import StudyRuns
@@ -56,7 +56,7 @@ def make(study_runs: StudyRuns, study_folder: Path) -> Path:
     provenance = of_runs(study_runs)
     known = {name: catalog.constants("table", name) for name in tables}
     known = {name: constants for name, constants in known.items() if constants.get("FOR_READING", True)}
-    asked = [name for name in study.table_names if "ON_REQUEST" in known.get(name, {})]
+    asked = [name for name in study.table_names if name in known and not OF_STUDIES & known[name].keys()]
     loader = PackageLoader("ddp_hpc.analysis.report")
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
+from pyarrow import compute, csv
 
 from ddp_hpc.analysis.formatting import Readable, in_words, readable
 from ddp_hpc.config import catalog
+from ddp_hpc.config.types import canonical_json
 from ddp_hpc.runs import records
 from ddp_hpc.runs.study_runs import StudyRuns
 from ddp_hpc.system.files import replaced
@@ -16,6 +18,13 @@ from ddp_hpc.system.files import replaced
 MOST_ROWS = 200  # in Markdown and LaTeX, which are for reading
 WIDE = 60  # letters; longer texts are broken into lines in LaTeX
 SENTENCE_WIDTH = r"0.25\linewidth"
+# what a spreadsheet would evaluate, in full width too, or what is marked already and would be
+FORMULA = r"^'*\s*[=+\-@" + "\uff1d\uff0b\uff0d\uff20" + r"]|^'*[\t\r\n]"
+NUMBER = r"^[-+]?[0-9.]+([eE][-+]?[0-9]+)?$"
+CSV = (
+    "text is in quotes; a missing value is an empty cell without quotes, an empty text one with quotes; a text that a "
+    "spreadsheet would take for a formula has an apostrophe before it"
+)
 LONG = 50  # rows from which on a LaTeX table may break over pages
 
 
@@ -38,11 +47,13 @@ def make(name: str, study_runs: StudyRuns, folder: Path) -> Path:
     """
     catalog.path("table", name)
     module = importlib.import_module(f"ddp_hpc.analysis.tables.{name}")
-    frame: pd.DataFrame = module.build(study_runs)
+    frame = _as_it_is(module.build(study_runs))
     study, caption, coverage = study_runs.study, str(getattr(module, "CAPTION", name)), study_runs.coverage()
     left_out = list(module.left_out(study) if hasattr(module, "left_out") else getattr(module, "LEFT_OUT", ()))
     folder.mkdir(parents=True, exist_ok=True)
-    _replace(folder / f"{name}.csv", frame.to_csv(index=False, lineterminator="\n"))
+    table = pa.Table.from_pandas(frame, preserve_index=False)
+    with replaced(folder / f"{name}.csv") as temporary:
+        csv.write_csv(safe_in_spreadsheets(table), temporary)
     if getattr(module, "FOR_READING", True):
         shown = readable(frame.head(MOST_ROWS), left_out)
         rules = in_words(study.rules, study.repeats) if getattr(module, "RANKED", False) else []
@@ -52,18 +63,43 @@ def make(name: str, study_runs: StudyRuns, folder: Path) -> Path:
         label = f"tab:{study.name}-{name}".replace("_", "-")
         _replace(folder / f"{name}.md", markdown(shown, caption, notes))
         _replace(folder / f"{name}.tex", latex(shown, caption, notes, label))
-    table = pa.Table.from_pandas(frame, preserve_index=False)
     facts = {
         "study": study.name,
         "caption": caption,
         "coverage": coverage,
         "rules": study.rules.model_dump(),
         "left_out": left_out,
+        "csv": CSV,
     }
     metadata = {f"ddp_hpc.{key}": json.dumps(value) for key, value in facts.items()}
     file = folder / f"{name}.parquet"
     records.write_table(table.replace_schema_metadata({**(table.schema.metadata or {}), **metadata}), file)
     return file
+
+
+def _as_it_is(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a table whose options name letters as they are: records escape all but ASCII, for their hashes."""
+    plain = frame.copy()
+    for name in (name for name in frame if str(name).endswith("_options")):
+        texts = [None if pd.isna(text) else canonical_json(json.loads(text), escaped=False) for text in frame[name]]
+        plain[name] = pd.Series(texts, frame.index, frame[name].dtype)
+    return plain
+
+
+def safe_in_spreadsheets(table: pa.Table) -> pa.Table:
+    """Return a table whose texts no spreadsheet evaluates: an apostrophe stands before each that it would.
+
+    Texts that are plain numbers are harmless. Who takes one apostrophe away from `'*FORMULA` has the table again.
+    """
+    for at, field in enumerate(table.schema):
+        if pa.types.is_string(field.type) or pa.types.is_large_string(field.type):
+            texts = table.column(at)
+            evaluated = compute.and_not(
+                compute.match_substring_regex(texts, FORMULA), compute.match_substring_regex(texts, NUMBER)
+            )
+            marked = compute.binary_join_element_wise(pa.scalar("'", field.type), texts, pa.scalar("", field.type))
+            table = table.set_column(at, field, compute.if_else(evaluated, marked, texts))
+    return table
 
 
 def lines(name: str, file: Path) -> list[str]:

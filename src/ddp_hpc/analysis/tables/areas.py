@@ -9,6 +9,7 @@ from ddp_hpc.config.study import Study
 from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Loss areas: every point of the search, the median over its repeats."
+GENERAL = True
 
 RANKED = True
 

@@ -12,6 +12,7 @@ from ddp_hpc.runs.statuses import FINISHED
 from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Loss curves: loss of the steps over the time since time zero, thinned."
+GENERAL = True
 FOR_READING = False
 MOST_POINTS = 400
 

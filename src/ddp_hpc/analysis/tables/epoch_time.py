@@ -10,7 +10,6 @@ from ddp_hpc.analysis.tables._steps import UNKNOWN_EPOCH, train_samples
 from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Time of an epoch: the training set once, slow steps included; medians over the complete runs."
-ON_REQUEST = True
 
 _COLUMNS = columns(
     "runs steps_per_epoch epoch_s epoch_low_s epoch_high_s gain gain_low gain_high interval_from slow_steps_share",

@@ -12,6 +12,7 @@ from ddp_hpc.runs.statuses import FINISHED
 from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Evaluations: metric and loss on the whole test set, over steps, samples, epochs and training time."
+GENERAL = True
 FOR_READING = False
 
 _MEASURED = {"metric": "test_metric", "loss": "test_loss"}  # as the table names them; the others keep their names

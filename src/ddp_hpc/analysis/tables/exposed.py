@@ -18,6 +18,7 @@ from ddp_hpc.runs import records
 from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Exposed exchange per step: by difference, by the clock's marks, and by traces; medians over the runs."
+GENERAL = True
 LEFT_OUT = ("without_s", "traced_steps", "slow_steps_share")
 
 _COLUMNS = columns(

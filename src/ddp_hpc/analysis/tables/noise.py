@@ -20,7 +20,6 @@ from ddp_hpc.config.comparability import SAME_LOSSES
 from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Noise: mean and standard deviation of the loss in the second half of each run, and when it has settled."
-ON_REQUEST = True
 LEFT_OUT = ("run",)
 
 SHARE = 50  # a running mean is over this part of a run: of 10,000 steps the last 200

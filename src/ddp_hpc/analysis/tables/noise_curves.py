@@ -13,7 +13,6 @@ from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Loss over steps: range and running mean of each run, and the difference to the reference, in 250 pieces."
 FOR_READING = False
-ON_REQUEST = True
 PIECES = 250
 
 

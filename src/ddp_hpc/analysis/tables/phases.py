@@ -10,6 +10,7 @@ from ddp_hpc.profiling.phase_names import PHASES
 from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Phases of a step in seconds: medians over the complete runs; the learning rate and the seed change no work."
+GENERAL = True
 LEFT_OUT = columns(
     "step_least_s step_largest_s exchange_busy_s exchange_exposed_low_s exchange_exposed_high_s slow_steps_share"
 )

@@ -12,6 +12,7 @@ from ddp_hpc.runs.schema import RUN
 from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Runs: every planned run, whatever became of it."
+GENERAL = True
 RANKED = True
 READ = columns("steps train_s samples_per_s min_loss final_loss loss_area_loss_s test_metric status reason")
 

@@ -25,6 +25,7 @@ from ddp_hpc.runs.statuses import in_words
 from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Scaling: speedup, parallel efficiency and Karp-Flatt's serial fraction, against one rank without exchange."
+GENERAL = True
 LEFT_OUT = columns(
     "samples_per_s baseline_train_s baseline_samples_per_s speedup_least speedup_largest efficiency_low",
     "efficiency_high",

@@ -22,7 +22,6 @@ from ddp_hpc.config.spec import SPEC_COLUMNS
 from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Schemes: who computes and who moves what, and how fast that is; medians over the rounds."
-ON_REQUEST = True
 LEFT_OUT = columns(
     "step_low_ms step_high_ms weak_efficiency_low weak_efficiency_high times_as_fast_low times_as_fast_high",
     "slow_steps_share others_slow_steps_share",

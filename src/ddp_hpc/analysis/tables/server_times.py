@@ -19,7 +19,6 @@ from ddp_hpc.profiling.phase_names import PARTS
 from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Times at a parameter server per step, at rank 0: means over the steps, then medians over the complete runs."
-ON_REQUEST = True
 
 TIMES = ("gather", "gather_wait", "gather_move", "average", "distribute")
 _ENDS = [f"{name}_{end}_s" for name in TIMES for end in ("low", "high")]

@@ -20,6 +20,7 @@ from ddp_hpc.profiling.phase_names import PHASES
 from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Stragglers: of each run the rank that keeps the others waiting most, and for how long."
+GENERAL = True
 LEFT_OUT = ("run", "next_costs_s", "slow_steps_share")
 
 COSTS = 0.05  # of the training time: what a straggler costs at least

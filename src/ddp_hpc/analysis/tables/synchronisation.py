@@ -18,7 +18,6 @@ from ddp_hpc.config.comparability import SYNCHRONISATION_BASELINE
 from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Synchronisation of the gradients: exposed exchange per step and per epoch; medians over the complete runs."
-ON_REQUEST = True
 LEFT_OUT = ("wait_s", "move_s", "exchange_busy_s", "over_none_low", "over_none_high")
 
 _COLUMNS = columns(

@@ -18,7 +18,6 @@ from ddp_hpc.analysis.tables._groups import Group, Row, by_group
 from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Test metric over time: at the end, at its best, and how long it took to what all points came to."
-ON_REQUEST = True
 LEFT_OUT = ("evaluations",)
 
 HIGHER_IS_BETTER = {"accuracy": True, "error": False}

@@ -23,6 +23,7 @@ from ddp_hpc.profiling.phase_names import PHASES
 from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Efficiency waterfall: where the time of a step goes that is lost at a larger world size."
+GENERAL = True
 LEFT_OUT = ("from_step_s", "lost_s", "pairs", "slow_steps_share")
 
 _COLUMNS = columns(

@@ -12,6 +12,7 @@ from ddp_hpc.config.study import Study
 from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Winners: the point with the least loss area of each group, and those that cannot be distinguished from it."
+GENERAL = True
 RANKED = True
 COUNTS = ("repeats", "cannot_be_told_from_count", "excluded_points", "runs", "excluded_runs", "winner_runs")
 
