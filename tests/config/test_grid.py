@@ -157,6 +157,33 @@ def test_307200_samples_are_exact_for_the_published_grid(tmp_path, ranks, batch)
     assert spec.samples_asked == spec.steps_asked * batch * ranks == 307_200
 
 
+def test_epochs_are_rounded_in_the_open(tmp_path):
+    study = {"budget": {"epochs": 10}, "grid": {"world_size": [1, 2], "batch_size": [16, 64]}}
+    *_, note = expand(tmp_path, study).notes
+    assert "10 epochs of 1437 samples (digits) are 14370; runs see 14336 (-0.24%) at global batch 128; " in note
+    assert "14368 (-0.01%) at global batch 16, 32" in note
+    apart = expand(tmp_path, study | {"grid": {"world_size": 1, "batch_size": [16, 800]}}).notes[-1]
+    assert "1 of 1 groups points see 14368 to 14400 samples" not in apart  # within area_noise
+    apart = expand(tmp_path, study | {"budget": {"epochs": 1}, "rules": {"area_noise": 0.001}}).notes[-1]
+    assert "2 of 2 groups points see 1408 to 1440 samples, further apart than area_noise, 0.001" in apart
+
+
+@pytest.mark.parametrize(
+    ("study", "told"),
+    [
+        ({"budget": {"steps": 1}}, "1 of 1 runs take 1 step: a curve of one point has no loss area"),
+        ({"budget": {"samples_seen": 16}, "grid": {"batch_size": [8, 16]}}, "1 of 2 runs take 1 step"),
+        ({"rules": {"loss_window": 11, "loss_threshold": 1}}, "1 of 1 runs take fewer steps than loss_window, 11"),
+        ({"rules": {"learning_rate_warm_up_steps": 11}}, "1 of 1 runs end before learning_rate_warm_up_steps"),
+        ({"rules": {"learning_rate_warm_up_steps": 10, "loss_window": 10, "loss_threshold": 1}}, None),
+        ({"budget": {"seconds": 1}, "rules": {"loss_window": 10, "loss_threshold": 1}}, None),
+    ],
+)
+def test_a_budget_too_short_to_be_judged_is_told(tmp_path, study, told):
+    notes = expand(tmp_path, study).notes
+    assert told in notes[0] if told else not notes
+
+
 def test_512_on_7_ranks_is_refused_not_rounded(tmp_path):
     study = {"budget": {"samples_seen": 307_200}, "grid": {"world_size": 7, "batch_size": 512}}
     with pytest.raises(

@@ -63,7 +63,9 @@ def specs(draw) -> dict:
         "batch_size": batch,
         "learning_rate": draw(numbers(1e-9, 1e3)),
         "budget": draw(
-            st.sampled_from([{"samples_seen": ranks * batch * steps}, {"steps": steps}, {"seconds": steps / 7}])
+            st.sampled_from(
+                [{"samples_seen": ranks * batch * steps}, {"steps": steps}, {"epochs": steps}, {"seconds": steps / 7}]
+            )
         ),
     }
     if scaling != "none":
@@ -191,6 +193,34 @@ def test_a_budget_in_samples_is_a_whole_number_of_steps():
     assert (by_time.steps_asked, by_time.samples_asked) == (None, None)
     with pytest.raises(ValidationError, match=r"multiples of 32, .* 3168 or 3200"):
         spec.load(MINIMAL | {"budget": {"samples_seen": 3199}})
+
+
+@pytest.mark.parametrize(
+    ("dataset", "epochs", "batch", "steps"),
+    [
+        ("digits", 2, 16, 90),  # 2 ranks: 2874 samples are 89.8 steps of 32
+        ("digits", 2.0, 64, 22),  # 22.45
+        ("digits", 0.5, 2000, 1),  # 718 samples of 4000
+        ({"name": "digits", "train_samples": 64}, 3, 16, 6),
+        ("cifar10", 1, 125, 200),
+        ("step_function", 5, 1, 1000),
+        ({"name": "step_function", "samples": 30}, 1, 5, 3),
+    ],
+)
+def test_epochs_are_the_nearest_integer_of_steps(dataset, epochs, batch, steps):
+    model = "alexnet" if dataset == "cifar10" else "mlp"
+    given = {"dataset": dataset, "model": model, "batch_size": batch, "budget": {"epochs": epochs}}
+    one = spec.load(MINIMAL | given)
+    assert (one.steps_asked, one.samples_asked) == (steps, steps * 2 * batch)
+    assert spec.load(one.canonical) == one
+
+
+def test_epochs_of_a_dataset_that_does_not_say_its_size_are_refused_with_what_to_do():
+    with pytest.raises(ValidationError, match=r"'strain_stress' has is not known .* samples_seen or .* TRAIN_SAMPLES"):
+        spec.load(MINIMAL | {"dataset": "strain_stress", "budget": {"epochs": 1}})
+    for wrong in (0, -1, float("inf"), float("nan"), "2"):
+        with pytest.raises(ValidationError):
+            spec.load(MINIMAL | {"budget": {"epochs": wrong}})
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 1000])

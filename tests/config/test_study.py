@@ -177,7 +177,7 @@ WRONG = {
     "two budgets": (
         "6400",
         "6400\n  steps: 3",
-        [":11:", "exactly one of samples_seen, steps, seconds", "given: samples_seen"],
+        [":11:", "exactly one of samples_seen, epochs, steps, seconds", "given: samples_seen"],
     ),
     "budget is a number": ("budget:\n  samples_seen: 6400", "budget: 6400", [":11:", "budget: given 6400", "mapping"]),
     "budget twice": ("  threads_per_rank: 1", "  budget: {steps: 3}", [":5:", "budget stands at the top level too"]),

@@ -168,3 +168,30 @@ def test_accuracy_and_error_are_sums_over_the_samples():
     assert _tasks.TASKS["classification"].metric_sum(outputs, torch.tensor([1, 1, 1])) == 2
     error = _tasks.TASKS["regression"].metric_sum(torch.tensor([[1.0, 3.0], [0.0, 0.0]]), torch.zeros(2, 2))
     assert error == (1 + 9) / 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "train", "test", "expected"),
+    [
+        ("classification", [0, 1, 1, 2], [1, 0, 1, 2], 0.5),
+        ("next_token", [[1, 1], [0, 1], [2, 2], [1, 0]], [[1, 0], [2, 1], [1, 1], [0, 0]], 0.5),
+        ("regression", [0.0, 2.0, 4.0, 2.0], [2.0, 3.0, 1.0, 2.0], 0.5),  # the variance about the mean of train
+        ("regression", [[0.0, 1.0], [2.0, 1.0]], [[1.0, 2.0], [1.0, 0.0]], 0.5),
+    ],
+)
+def test_chance_is_the_metric_of_the_best_constant_answer(kind, train, test, expected):
+    parts = [_tasks.Samples(torch.zeros(len(part), 1), torch.tensor(part)) for part in (train, test)]
+    assert _tasks.chance(_tasks.TASKS[kind], kind, 3, _tasks.Dataset(*parts)) == expected
+
+
+def test_outputs_that_are_not_finite_and_widths_of_own_losses():
+    with pytest.raises(ValueError, match="model mine gives outputs that are not finite"):
+        _tasks.check_outputs("mine", "classification", 3, torch.full((4, 3), torch.nan), CLASSES)
+    _tasks.check_outputs("mine", "classification", None, torch.zeros(4, 7), CLASSES)  # its own loss knows what they are
+    for given in (torch.zeros(4), torch.zeros(3, 7)):
+        with pytest.raises(ValueError, match="expected for classification"):
+            _tasks.check_outputs("mine", "classification", None, given, CLASSES)
+
+
+def test_the_error_of_a_regression_with_one_number_a_sample():
+    assert _tasks.TASKS["regression"].metric_sum(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 4.0])) == 4.0

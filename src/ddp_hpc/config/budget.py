@@ -4,8 +4,9 @@ import math
 from collections.abc import Iterable
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
+from ddp_hpc.config import catalog
 from ddp_hpc.config.types import LARGEST, OneOf, Real, Whole
 
 
@@ -25,10 +26,13 @@ class NotDivisibleError(ValueError):
 
 
 class Budget(OneOf):
-    """How long a run trains; exactly one of the three."""
+    """How long a run trains; exactly one of the four."""
 
     samples_seen: Annotated[int, Field(gt=0, le=LARGEST), Whole] | None = Field(
         None, description="samples, summed over all ranks"
+    )
+    epochs: Annotated[float, Field(gt=0, le=1_000_000), Real, AfterValidator(catalog.integral)] | None = Field(
+        None, description="passes over the training samples, rounded to the nearest integer of steps, at least one"
     )
     steps: Annotated[int, Field(gt=0, lt=2**31), Whole] | None = Field(None, description="optimiser steps")
     seconds: Annotated[float, Field(gt=0), Real] | None = Field(

@@ -1,10 +1,10 @@
 """Expands a study's grid to specs: the product of the axes, with `zip`, `exclude` and `when`."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,10 @@ from ddp_hpc.config.grid_checks import FILTERS, PARTS, Point, Problems, check_ke
 from ddp_hpc.config.matching import is_option, matches, option_value
 from ddp_hpc.config.spec import COMPONENTS, SPEC_FIELDS, RunSpec
 from ddp_hpc.config.study import GLOBAL_BATCH, Study, listed, read
+from ddp_hpc.config.types import canonical_json
 from ddp_hpc.config.yaml_file import Document
 
+MOST_LISTED = 6  # numbers of samples in a note
 MOST_POINTS = 100_000  # a grid of more is a slip, and would keep the planner busy for minutes
 
 
@@ -64,7 +66,56 @@ def expand(file: Path) -> Expansion:
         twice = len(asked) - len(specs)
         is_given = "is given" if twice == 1 else "are given"
         notes.append(f"{twice} of {len(asked)} runs {is_given} more than once in the grid; each runs once")
+    notes += [*_epochs(study, specs, document), *_short(study, specs, document)]
     return Expansion(study, specs, (*notes, *_not_traced(study, specs, document)))
+
+
+def _epochs(study: Study, specs: tuple[RunSpec, ...], document: Document) -> Iterator[str]:
+    """Yield how many samples the epochs of a budget are, and where points see too different numbers to compete."""
+    kinds: dict[tuple[Any, ...], dict[int, set[int]]] = {}  # by samples asked: global batches
+    rivals: dict[str, set[int]] = {}
+    for spec in specs:
+        if spec.budget.epochs is not None and spec.samples_asked is not None:
+            kind = (str(spec.budget), spec.epoch_samples, spec.samples_budgeted, str(spec.dataset))
+            kinds.setdefault(kind, {}).setdefault(spec.samples_asked, set()).add(spec.global_batch_size)
+            shared = {name: value for name, value in spec.canonical.items() if name not in (*study.search, "seed")}
+            rivals.setdefault(canonical_json(shared), set()).add(spec.samples_asked)
+    where = f"{document.where(('budget',), ('base', 'budget'), ('grid',))}: budget"
+    for (budget, epoch, budgeted, dataset), asked in kinds.items():
+        rounded = [
+            f"{samples} ({samples / budgeted - 1:+.2%}) at global batch {', '.join(map(str, sorted(batches)))}"
+            for samples, batches in sorted(asked.items())
+        ]
+        listed_ = rounded if len(rounded) <= MOST_LISTED else [rounded[0], "...", rounded[-1]]
+        yield f"{where}: {budget} of {epoch} samples ({dataset}) are {budgeted:.12g}; runs see {'; '.join(listed_)}"
+    noise = study.rules.area_noise
+    if apart := [asked for asked in rivals.values() if max(asked) > (1 + noise) * min(asked)]:
+        yield (
+            f"{where}: in {len(apart)} of {len(rivals)} groups points see {min(apart[0])} to {max(apart[0])} samples, "
+            f"further apart than area_noise, {noise:.2g}: they will have no winner; expected: more epochs, smaller "
+            "batches, or samples_seen"
+        )
+
+
+def _short(study: Study, specs: tuple[RunSpec, ...], document: Document) -> Iterator[str]:
+    """Yield which runs are too short for what the study asks of them."""
+    where = f"{document.where(('budget',), ('base', 'budget'), ('grid',))}: budget"
+    rules, steps = study.rules, [spec.steps_asked or math.inf for spec in specs]
+    rises = [spec.learning_rate_warm_up_steps for spec in specs]
+    told = {
+        "take 1 step: a curve of one point has no loss area, so none of them can win; expected: 2 steps or more": [
+            asked == 1 for asked in steps
+        ],
+        f"take fewer steps than loss_window, {rules.loss_window}: none of them can reach loss_threshold": [
+            rules.loss_threshold is not None and 1 < asked < rules.loss_window for asked in steps
+        ],
+        "end before learning_rate_warm_up_steps are over: the learning rate does not reach its full value": [
+            1 < asked < rise for asked, rise in zip(steps, rises, strict=True)
+        ],
+    }
+    for what, short in told.items():
+        if any(short):
+            yield f"{where}: {sum(short)} of {len(specs)} runs {what}"
 
 
 def _not_traced(study: Study, specs: tuple[RunSpec, ...], document: Document) -> list[str]:
@@ -87,7 +138,7 @@ def _points(study: Study, grid: Mapping[str, Any], where: str) -> Iterator[Point
     for group in listed(grid.get("zip", [])):
         columns = [[(name, value) for value in listed(values)] for name, values in group.items()]
         axes.append([dict(row) for row in zip(*columns, strict=True)])
-    count = prod(map(len, axes))
+    count = math.prod(map(len, axes))
     if count > MOST_POINTS:
         raise StudyError(
             f"{where}: grid: given {count:,} points, expected: {MOST_POINTS:,}; take values out of its axes"

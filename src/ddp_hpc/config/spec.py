@@ -89,7 +89,7 @@ class RunSpec(BaseModel):
         gt=0, lt=2**31, description="local batch: samples per rank and step"
     )
     learning_rate: Float = Field(gt=0, description="learning rate at the base batch, before `learning_rate_scaling`")
-    budget: Budget = Field(description="how long to train: exactly one of samples_seen, steps, seconds")
+    budget: Budget = Field(description="how long to train: exactly one of samples_seen, epochs, steps, seconds")
     optimizer: Literal["sgd", "adam"] = Field("sgd", description="the optimizer")
     momentum: Float = Field(0.0, ge=0, lt=1, description="momentum of sgd")
     weight_decay: Float = Field(0.0, ge=0, description="L2 penalty; in the gradient, not in the reported loss")
@@ -231,16 +231,21 @@ class RunSpec(BaseModel):
 
     def _check_samples(self) -> None:
         """Check what is known of a dataset's size before it is read: TRAIN_SAMPLES and TEST_SAMPLES in its file."""
-        known, options = catalog.constants("dataset", self.dataset.name), self.dataset.options
+        name, options = self.dataset.name, self.dataset.options
+        known, there = catalog.constants("dataset", name), self.epoch_samples
         for option in ("test_samples", "train_samples"):
-            available = known.get(option.upper())
-            wanted = options.get(option) or available
-            if available is not None and wanted > available:
-                why = f"dataset {self.dataset.name!r}: {option}={wanted}, expected: 1 to {available}"
-                raise ConflictError(why, "dataset")
-        if self.sampling == "partitioned" and wanted is not None and wanted < self.world_size:
-            why = f"each rank needs a sample, dataset {self.dataset.name!r} has {wanted}"
+            available, wanted = known.get(option.upper()), options.get(option)
+            if isinstance(available, int) and wanted and wanted > available:
+                raise ConflictError(f"dataset {name!r}: {option}={wanted}, expected: 1 to {available}", "dataset")
+        if self.sampling == "partitioned" and there is not None and there < self.world_size:
+            why = f"each rank needs a sample, dataset {name!r} has {there}"
             raise self._conflict(why, "sampling", "world_size", "dataset")
+        if self.budget.epochs is not None and there is None:
+            why = (
+                f"how many samples an epoch of {name!r} has is not known before it is read; expected: samples_seen or "
+                f"steps, or TRAIN_SAMPLES in data/{name}.py: the number, or the name of the option that gives it"
+            )
+            raise self._conflict(why, "budget", "dataset")
 
     @property
     def global_batch_size(self) -> int:
@@ -248,8 +253,25 @@ class RunSpec(BaseModel):
         return self.world_size * self.batch_size
 
     @property
+    def epoch_samples(self) -> int | None:
+        """Samples that there are to train on, by the dataset's file and options; None: it is not known before."""
+        known, options = catalog.constants("dataset", self.dataset.name), catalog.options("dataset", self.dataset.name)
+        said = known.get("TRAIN_SAMPLES")
+        option = said if isinstance(said, str) else "train_samples"
+        default = options[option].default if option in options else None
+        found = self.dataset.options.get(option) or default or said
+        return found if isinstance(found, int) else None
+
+    @property
+    def samples_budgeted(self) -> float | None:
+        """Samples that the budget says, before epochs are rounded to steps; None where it is given in seconds."""
+        return self.samples_asked if self.budget.epochs is None else self.budget.epochs * (self.epoch_samples or 0)
+
+    @cached_property
     def steps_asked(self) -> int | None:
         """Steps that the budget asks for; None where it is given in seconds."""
+        if self.budget.epochs is not None:
+            return max(1, round((self.samples_budgeted or 0) / self.global_batch_size))
         if self.budget.samples_seen is not None:
             return self.budget.samples_seen // self.global_batch_size
         return self.budget.steps

@@ -135,7 +135,9 @@ class Study(BaseModel):
     pairs: Pairs | None = Field(
         None, description="two settings to train one after the other in every round, for the table `pairs`"
     )
-    budget: Budget | None = Field(None, description="exactly one of samples_seen, steps, seconds, for all points")
+    budget: Budget | None = Field(
+        None, description="exactly one of samples_seen, epochs, steps, seconds, for all points"
+    )
     runtime_min: Positive | None = Field(
         None, description="time limit of a run in minutes, if no similar run was measured; null: the machine's"
     )

@@ -86,29 +86,49 @@ def check_samples(name: str, kind: str, outputs: int, dataset: Dataset) -> None:
             raise ValueError(f"{of} classes {least} to {most}, expected: 0 to {outputs - 1} (its OUTPUTS is {outputs})")
 
 
-def check_outputs(name: str, kind: str, outputs: int, given: Tensor, targets: Tensor) -> None:
+def check_outputs(name: str, kind: str, outputs: int | None, given: Tensor, targets: Tensor) -> None:
     """Raise a ValueError if a model's outputs do not fit the targets: torch would broadcast, and train something else.
 
     Args:
         name: of the model.
         kind: of the task.
-        outputs: of the dataset: classes, or numbers of a regression.
+        outputs: of the dataset: classes, or numbers of a regression. None: the model's own loss takes any number.
         given: by the model, for some samples, in evaluation.
         targets: of these samples.
     """
     expected = tuple(targets.shape) if kind == "regression" else (*targets.shape, outputs)
+    if isinstance(given, Tensor) and outputs is None and kind != "regression":
+        expected = (*targets.shape, *given.shape[-1:])
     if not isinstance(given, Tensor) or not given.is_floating_point() or tuple(given.shape) != expected:
         found = f"{given.dtype} of shape {tuple(given.shape)}" if isinstance(given, Tensor) else type(given).__name__
         raise ValueError(
             f"model {name} gives {found} for {len(targets)} samples with targets of shape {tuple(targets.shape)}, "
             f"expected for {kind}: floats of shape {expected}"
         )
+    if not given.isfinite().all():
+        raise ValueError(f"model {name} gives outputs that are not finite before any step, expected: numbers")
+
+
+def chance(task: Task, kind: str, outputs: int, dataset: Dataset) -> float:
+    """Return the test metric of the best constant answer: the mean, or the most frequent class, of the train targets.
+
+    A model that is no better has learnt nothing from its inputs.
+    """
+    train, test = dataset.train.targets, dataset.test.targets
+    if kind == "regression":
+        answers = train.mean(dim=0).expand_as(test)
+    else:
+        most = train.flatten().bincount(minlength=outputs).argmax()
+        answers = F.one_hot(most, outputs).to(torch.float32).expand(*test.shape, outputs)
+    return float(task.metric_sum(answers, test)) / len(test)
 
 
 # a dataset's TASK; the metric is the share of correct classes, the mean square error, or the share of correct tokens
 TASKS = {
     "classification": Task(F.cross_entropy, "accuracy", lambda out, targets: (out.argmax(dim=1) == targets).sum()),
-    "regression": Task(F.mse_loss, "error", lambda out, targets: (out - targets).square().flatten(1).mean(dim=1).sum()),
+    "regression": Task(
+        F.mse_loss, "error", lambda out, targets: (out - targets).square().reshape(len(out), -1).mean(dim=1).sum()
+    ),
     "next_token": Task(  # outputs: samples x context x vocabulary
         lambda out, targets: F.cross_entropy(out.flatten(0, 1), targets.flatten()),
         "accuracy",

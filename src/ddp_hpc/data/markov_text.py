@@ -19,6 +19,7 @@ TASK = "next_token"
 OUTPUTS = 256
 TOKENS = True
 
+TRAIN_SAMPLES = "samples"
 TEST_SAMPLES = 256
 MOST_STATES = 1 << 22  # entries of the table
 

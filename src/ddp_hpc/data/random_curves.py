@@ -16,6 +16,7 @@ SHAPE = (600,)
 TASK = "regression"
 OUTPUTS = 2
 
+TRAIN_SAMPLES = "samples"
 TEST_SAMPLES = 600
 
 

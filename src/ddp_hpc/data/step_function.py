@@ -15,6 +15,7 @@ SHAPE = (1,)
 TASK = "regression"
 OUTPUTS = 1
 
+TRAIN_SAMPLES = "samples"
 TEST_SAMPLES = 1000
 
 

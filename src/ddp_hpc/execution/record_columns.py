@@ -121,6 +121,7 @@ def _trained(spec: RunSpec, result: TrainResult, parts: Sequence[RankPart], curv
         "loss_area_loss_s": None if result.diverged or steps < 2 else np.trapezoid(losses, t_s),
         "test_metric": None if result.diverged else result.evaluations[-1][1],
         "test_metric_name": result.metric_name,
+        "chance_metric": result.chance_metric,
     }
 
 

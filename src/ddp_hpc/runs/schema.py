@@ -115,6 +115,9 @@ RUN = pa.schema(
         field("loss_area_loss_s", FLOAT, "loss x s", "trapezoid of the loss over time, from step 1; null if not ok"),
         field("test_metric", FLOAT, "", "on the test set, at the end"),
         field("test_metric_name", TEXT, "", "accuracy (higher is better) or error (lower is better)"),
+        field(
+            "chance_metric", FLOAT, "", "test metric of the best constant answer: nothing was learnt from the inputs"
+        ),
         field("peak_memory_bytes", INTEGER, "B", "largest over the ranks; host RSS, or device memory on a GPU"),
         *CONSUMPTION,
         field("device_used", TEXT, "", "cpu or cuda"),

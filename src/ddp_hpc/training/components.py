@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ddp_hpc.config import catalog
 from ddp_hpc.config.spec import RunSpec
-from ddp_hpc.data._tasks import TASKS, Dataset, Samples, Task, check_outputs, check_samples
+from ddp_hpc.data._tasks import TASKS, Dataset, Samples, Task, chance, check_outputs, check_samples
 from ddp_hpc.exchange._protocol import Exchange, Stateful
 from ddp_hpc.models._replica import Replica
 from ddp_hpc.profiling.timers import Clock, TimerProxy
@@ -43,6 +43,7 @@ class Components:
     timers: TimerProxy  # what a step tells: the clock, but while it is traced, captured or compiled
     exchange: Exchange
     optimizers: list[StatefulOptimizer]
+    chance_metric: float  # of a model that gives all samples the same
     synchronous: bool  # all ranks take their steps together
     last_of_backward: str  # the phase in which the backward pass ends
     compiled: Compute | None = None  # what `compute` does, in fused kernels
@@ -73,6 +74,11 @@ def assemble(spec: RunSpec, comm: MPI.Intracomm, data_dir: Path, device: torch.d
     _seed(spec.seed)  # a dataset may draw its samples
     loaded = data_file.build(data_dir / spec.dataset.name, **spec.dataset.options)
     check_samples(spec.dataset.name, data_file.TASK, data_file.OUTPUTS, loaded)
+    if spec.budget.epochs is not None and len(loaded.train) != spec.epoch_samples:
+        raise ValueError(
+            f"dataset {spec.dataset.name} has {len(loaded.train)} samples to train on, where its TRAIN_SAMPLES says "
+            f"{spec.epoch_samples}: budget {spec.budget} was planned with these; expected: as many"
+        )
     place = torch.device("cpu") if spec.data_placement == "host" else device
     dtype = getattr(torch, spec.dtype)
     train, test = (_moved(part, place, dtype) for part in (loaded.train, loaded.test))
@@ -90,7 +96,10 @@ def assemble(spec: RunSpec, comm: MPI.Intracomm, data_dir: Path, device: torch.d
     broadcast([*([] if different_starts else [replica.weights]), *replica.frozen(), *replica.buffers()], comm)
     some = slice(min(spec.batch_size, len(dataset.train)))
     outputs, targets = _outputs(replica, dataset.train.inputs[some].to(device)), dataset.train.targets[some]
-    check_outputs(spec.model.name, data_file.TASK, data_file.OUTPUTS, outputs, targets)
+    loss, usual = getattr(model_file, "loss", task.loss), TASKS[data_file.TASK]
+    if loss is usual.loss or task.metric_sum is usual.metric_sum:  # else both are made for these outputs
+        expected = data_file.OUTPUTS if loss is usual.loss else None
+        check_outputs(spec.model.name, data_file.TASK, expected, outputs, targets)
     _seed(own_seed)
 
     make_optimizer = Maker(spec.optimizer, learning_rate_rule(spec), spec.momentum, spec.weight_decay)
@@ -103,7 +112,7 @@ def assemble(spec: RunSpec, comm: MPI.Intracomm, data_dir: Path, device: torch.d
         device=device,
         dataset=dataset,
         task=task,
-        loss=getattr(model_file, "loss", task.loss),
+        loss=loss,
         replica=replica,
         batches=Resident(dataset.train, numbers, timers)
         if place.type == device.type
@@ -113,6 +122,7 @@ def assemble(spec: RunSpec, comm: MPI.Intracomm, data_dir: Path, device: torch.d
         timers=timers,
         exchange=exchange,
         optimizers=make_optimizer.made,
+        chance_metric=chance(task, data_file.TASK, data_file.OUTPUTS, dataset),
         synchronous=exchange_file.SYNCHRONOUS,
         last_of_backward="exchange_exposed_s" if getattr(exchange_file, "WAITS_IN_BACKWARD", False) else "backward_s",
     )

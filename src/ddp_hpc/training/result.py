@@ -41,6 +41,7 @@ class TrainResult:
     before: History | None = None  # of the processes before, as far as the checkpoint goes
     evaluations: list[tuple[int, float, float]] = field(default_factory=list)  # step, metric, loss
     metric_name: str = ""
+    chance_metric: float | None = None  # of a model that gives all samples the same
     diverged: bool = False
     interrupted: bool = False  # somebody asked to end: neither complete nor diverged
     saved: bool = False  # and there is a checkpoint of the last step

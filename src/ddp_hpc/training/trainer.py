@@ -87,6 +87,7 @@ class Trainer:
         self.result = TrainResult(
             clock=self.components.clock,
             metric_name=self.components.task.metric,
+            chance_metric=self.components.chance_metric,
             parameters=self.components.replica.parameters,
             train_samples=len(self.components.dataset.train),
             example=self.components.dataset.train.inputs[0],

@@ -214,3 +214,16 @@ def test_the_time_lost_in_slow_steps_is_the_most_of_either_side_of_the_ratio(tmp
     assert one(frame, "fixed samples", 2, 16)["slow_steps_share"] == pytest.approx(0.5)
     no_baseline = one(frame, "strong", 4, 32)
     assert no_baseline["slow_steps_share"] == pytest.approx(0.2)
+
+
+def test_epochs_that_are_rounded_to_steps_scale_by_the_time_of_a_sample(tmp_path):
+    """One epoch of 1437 samples: 1408 in batches of 64, 1408 in 128, 1536 in 256; each sample takes 1 ms a rank."""
+
+    found = table(
+        tmp_path,
+        lambda spec: ended(spec, spec.samples_asked / 1000 / spec.world_size),
+        grid=[BASELINE | {"batch_size": 64}, RING | {"batch_size": 64, "world_size": [2, 4]}],
+        budget={"epochs": 1},
+    )
+    fixed = found[(found["kind"] == "fixed samples") & (found["exchange"] == "ring")]
+    assert list(fixed["speedup"]) == pytest.approx([2, 4])

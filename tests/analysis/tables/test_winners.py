@@ -89,7 +89,7 @@ def test_points_that_see_different_numbers_of_samples_are_not_compared(tmp_path)
     row = build(tmp_path, {16: constant(1.0), 32: constant(4.0), 64: constant(4.4)}, budget={"steps": 100})
 
     assert row["winner"] == NO_WINNER
-    assert row["judged_by"] == "not comparable: the points see 3200 to 12800 samples; give the budget in samples_seen"
+    assert row["judged_by"].startswith("not comparable: the points see 3200 to 12800 samples; give samples_seen")
 
 
 def test_time_lost_in_slow_steps_is_a_column_and_a_warning(tmp_path):
@@ -281,3 +281,60 @@ def test_the_standard_error_stands_beside_the_area(tmp_path):
 
     assert row["standard_error_loss_s"] == pytest.approx(0.1 / np.sqrt(3))
     assert list(areas.build(study_runs)["standard_error_loss_s"]) == pytest.approx([0.1 / np.sqrt(3)] * 3)
+
+
+def test_a_winner_that_has_learnt_nothing_or_had_one_lucky_batch_is_told_in_the_table_and_on_the_page(tmp_path):
+    tested = {"test_metric_name": "accuracy", "chance_metric": 0.1}
+    lucky = np.full(1600, 2.3)
+    lucky[400] = 0.4  # of 16 samples; the threshold is 0.5
+
+    def ended(spec):
+        if spec.world_size == 2:
+            return constant(4.0, 800, **tested, test_metric=0.9)
+        return dataclasses.replace(constant(4.0, 1600, **tested, test_metric=0.088, min_loss=0.4), loss=tuple(lucky))
+
+    study_runs = made_up(
+        tmp_path, ended, grid={"exchange": "ring", "world_size": [1, 2], "batch_size": 16, "learning_rate": 0.1}
+    )
+    table = winners.build(study_runs)
+    alone, both = table.to_dict("records")
+    assert (alone["winner"], alone["test_metric"], alone["chance_metric"]) == ("16/0.1", 0.088, 0.1)
+    assert "at chance: a constant answer has the test metric 0.1" in alone["doubt"]
+    assert "above the threshold over 16 steps (least mean 2.18): see loss_window" in alone["doubt"]
+    assert both["test_metric"] == 0.9
+    assert pd.isna(both["doubt"])
+    (told,) = [text for text in flags(study_runs, {"winners": table}, of_runs(study_runs)) if "luck" in text]
+    assert told.startswith("In 1 of 2 groups the winner may have won by luck")
+
+
+@pytest.mark.parametrize(
+    ("name", "metric", "chance", "doubted"),
+    [
+        ("error", 0.25, 0.25, True),
+        ("error", 0.3, 0.25, True),
+        ("error", 0.1, 0.25, False),
+        ("accuracy", 0.97, 0.97, True),
+        ("accuracy", 0.99, 0.97, False),
+        ("accuracy", 0.12, 0.1, True),
+        ("accuracy", 0.5, None, False),  # a record without it
+    ],
+)
+def test_chance_is_what_a_constant_answer_reaches(tmp_path, name, metric, chance, doubted):
+    columns = {"test_metric_name": name, "test_metric": metric, "chance_metric": chance}
+    row = build(tmp_path, {16: constant(4.0, 800, **columns)}, grid=ONE_GROUP[0] | {"batch_size": 16})
+    assert ("" if pd.isna(row["doubt"]) else row["doubt"]).startswith("at chance") is doubted
+
+
+@pytest.mark.parametrize(("epochs", "won"), [(20, True), (1, False)])
+def test_points_of_a_budget_in_epochs_compete_if_rounding_is_within_the_noise(tmp_path, epochs, won):
+    """20 epochs of 1437 samples: 28736 in batches of 32, 28672 in batches of 256. One epoch: 1440 and 1536."""
+    grid = ONE_GROUP[0] | {"batch_size": [16, 128]}
+    ended = made_up(
+        tmp_path,
+        lambda spec: constant(4.0 if spec.batch_size == 128 else 5.0, spec.steps_asked),
+        grid=grid,
+        budget={"epochs": epochs},
+    )
+    (row,) = winners.build(ended).to_dict("records")
+    assert (row["winner"] == "batch size 128") is won
+    assert won or "1440 to 1536 samples" in row["judged_by"]

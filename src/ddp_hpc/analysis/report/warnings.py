@@ -126,6 +126,11 @@ def _of_winners(study_runs: StudyRuns, winners: pd.DataFrame) -> Iterator[str]:
             f"In {doubtful} of {len(won)} groups the winner cannot be distinguished from other points; "
             "the table of winners lists them."
         )
+    if "doubt" in won and (lucky := won["doubt"].dropna().tolist()):
+        yield (
+            f"In {len(lucky)} of {len(won)} groups the winner may have won by luck (doubt in the table of winners), "
+            f"e.g. {lucky[0]}."
+        )
     if none := len(winners) - len(won):
         yield f"In {none} of {len(winners)} groups no run may win; the table of winners says why."
     for name in (name for name in search_columns(study_runs.study) if name in ("batch_size", "learning_rate")):

@@ -193,8 +193,8 @@ def _winner(fit: pd.DataFrame, search: list[str], area_noise: float) -> dict[str
     if fit.empty:
         return {"winner": NO_WINNER}
     samples = sorted(fit["samples_asked"].dropna().unique())
-    if len(samples) > 1:  # the shorter of two curves has the smaller area, however poor its end
-        why = f"the points see {samples[0]} to {samples[-1]} samples; give the budget in samples_seen"
+    if samples and samples[-1] > (1 + area_noise) * samples[0]:  # the shorter curve has the smaller area
+        why = f"the points see {samples[0]} to {samples[-1]} samples; give samples_seen or more epochs"
         return {"winner": NO_WINNER, "judged_by": f"not comparable: {why}"}
     rows = rows_of(fit)
     best, others = rows[0], rows[1:]

@@ -1,6 +1,7 @@
 """Speedup, parallel efficiency and Karp-Flatt's serial fraction of each point, against one rank without exchange.
 
-- fixed samples: the same batch per rank and the same samples; the ratio of times (as in SHM-Learn-Dist).
+- fixed samples: the same batch per rank and the same samples; the ratio of times (as in SHM-Learn-Dist). Epochs that
+  are rounded to steps count as the same samples, times in proportion to those seen.
 - strong: the same global batch and the same samples; the ratio of times.
 - weak: the same batch per rank; the ratio of rates. Where all runs see the same samples it equals fixed samples.
 
@@ -54,7 +55,8 @@ class Kind:
     def speedup(self, row: Row, base: Row) -> float:
         """Return how many times as fast as its baseline a run is."""
         if self.quantity == "train_s":
-            return float(base["train_s"] / row["train_s"])
+            work = row["samples_seen"] / base["samples_seen"]  # 1, but for epochs that were rounded to steps
+            return float(base["train_s"] / row["train_s"] * work)
         return float(row["samples_per_s"] / base["samples_per_s"])
 
 
@@ -74,7 +76,7 @@ def build(study_runs: StudyRuns) -> pd.DataFrame:
     runs = with_standing(study_runs.runs)
     specs = [planned.spec for planned in study_runs.planned]  # the plan knows these of runs that have not run
     runs["global_batch_size"] = pd.array([spec.global_batch_size for spec in specs], dtype="Int64")
-    runs["samples_planned"] = pd.array([spec.samples_asked for spec in specs], dtype="Int64")
+    runs["samples_planned"] = pd.array([spec.samples_budgeted for spec in specs], dtype="Float64")
     fields = {*varying(runs), "exchange", "world_size", "batch_size", "learning_rate"}
     axes = ordered(fields - {"seed", "evaluate_every_steps"})
     rows = [row for kind, those in _kinds(runs) for row in _rows(study_runs, those, kind, axes)]

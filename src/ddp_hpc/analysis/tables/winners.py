@@ -1,29 +1,73 @@
 """The winner of each group: complete, below the threshold, not oversubscribed, least loss area; and how sure that is.
 
 Repeats of a point are combined: the median of their areas counts, and all must be able to win. `cannot_be_told_from`
-lists the points whose area is not larger beyond doubt (see `_winner_selection.compare`).
+lists the points whose area is not larger beyond doubt (see `_winner_selection.compare`). `test_metric` is the median
+over the repeats of the winner, `doubt` says where it may have won by luck.
 """
+
+import math
+from collections.abc import Iterator
+from typing import Any
 
 import pandas as pd
 
-from ddp_hpc.analysis.columns import search_columns
-from ddp_hpc.analysis.tables._winner_selection import numbers, pick_winners, ranked_points
+from ddp_hpc.analysis.columns import rows_of, search_columns
+from ddp_hpc.analysis.tables._frame import columns, median, type_of
+from ddp_hpc.analysis.tables._groups import Row
+from ddp_hpc.analysis.tables._steps import whole_curve
+from ddp_hpc.analysis.tables._winner_selection import least_mean, numbers, pick_winners, ranked_points
+from ddp_hpc.analysis.tables.time_to_metric import HIGHER_IS_BETTER
 from ddp_hpc.config.study import Study
 from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Winners: the point with the least loss area of each group, and those that cannot be distinguished from it."
 GENERAL = True
 RANKED = True
-COUNTS = ("repeats", "cannot_be_told_from_count", "excluded_points", "runs", "excluded_runs", "winner_runs")
+LEARNT = 0.05  # of the way from a constant answer to the best metric there is: below, nothing was learnt
+ENOUGH_SAMPLES = 256  # whose mean loss no lucky batch decides
+COUNTS = columns("repeats cannot_be_told_from_count excluded_points runs excluded_runs winner_runs")
 
 
 def build(study_runs: StudyRuns) -> pd.DataFrame:
     """Return one row per group: its winner, the margin to the second, who cannot be told from it, who is excluded."""
     candidates, groups, search = ranked_points(study_runs)
-    return pick_winners(candidates, groups, search, study_runs.study.rules.area_noise)
+    found = pick_winners(candidates, groups, search, study_runs.study.rules.area_noise)
+    rows = {str(row["run"]): row for row in rows_of(study_runs.runs)}
+    won = [[rows[run] for run in ("" if pd.isna(runs) else runs).split()] for runs in found["winner_runs"]]
+    added: dict[str, list[Any]] = {
+        name: [median(row[name] for row in winner) for winner in won] for name in ("test_metric", "chance_metric")
+    }
+    added["doubt"] = ["; ".join(_doubts(study_runs, winner)) or None if winner else None for winner in won]
+    place = list(found).index("min_loss") + 1
+    for number, (name, values) in enumerate(added.items()):
+        found.insert(place + number, name, pd.Series(values, index=found.index, dtype=type_of(name)))
+    return found
+
+
+def _doubts(study_runs: StudyRuns, repeats: list[Row]) -> Iterator[str]:
+    """Yield why a winner may owe its place to luck."""
+    metric, chance = (median(row[name] for row in repeats) for name in ("test_metric", "chance_metric"))
+    if metric is not None and chance is not None:
+        best = 1.0 if HIGHER_IS_BETTER[repeats[0]["test_metric_name"]] else 0.0
+        if (metric - chance) * (1 if best else -1) <= LEARNT * abs(best - chance):
+            yield f"at chance: a constant answer has the test metric {chance:.3g}"
+    threshold, window = study_runs.study.rules.loss_threshold, study_runs.study.rules.loss_window
+    if threshold is None:
+        return
+    for row in repeats:
+        loss = whole_curve(study_runs, row["run"]).loss
+        steps = min(len(loss), math.ceil(ENOUGH_SAMPLES / (row["world_size"] * row["batch_size"])))
+        if steps > window and (mean := least_mean(loss, steps)) > threshold:
+            yield f"above the threshold over {steps} steps (least mean {mean:.3g}): see loss_window"
+            return
 
 
 def left_out(study: Study) -> list[str]:
     """Return the columns that are not for reading: `winner` names what is searched."""
     search = search_columns(study)
-    return [*search, *(f"{name}_{end}" for name in numbers(search) for end in ("low", "high")), *COUNTS]
+    return [
+        *search,
+        *(f"{name}_{end}" for name in numbers(search) for end in ("low", "high")),
+        *COUNTS,
+        "chance_metric",
+    ]
