@@ -11,9 +11,13 @@ import pandas as pd
 import pytest
 from drawn import SITUATIONS, draw, situations, words
 from factory import planned
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from ddp_hpc.analysis import figures, tables
+from ddp_hpc.analysis.figures import _layout as layout
+from ddp_hpc.analysis.figures._curves import look, world_size_axis
 from ddp_hpc.analysis.figures._marks import OVERSUBSCRIBED
+from ddp_hpc.analysis.figures._style import style
 from ddp_hpc.config import catalog
 
 FIGURES = catalog.names("figure")
@@ -198,3 +202,32 @@ def test_an_empty_table_is_no_exception(situation):
         figure = draw((study_runs, empty), name, "empty")
         assert isinstance(words(figure), str)
         assert pd.Series([words(figure)]).str.contains("no eligible runs|no runs").all()
+
+
+def test_forty_curves_have_forty_looks_in_colour_and_without():
+    """Colour and dash tell lines without markers apart, colour and marker points without lines."""
+    looks = [look(number) for number in range(40)]
+
+    for names in (("color", "linestyle"), ("color", "marker")):
+        assert len({tuple(str(one[name]) for name in names) for one in looks}) == 40
+    assert len({(one["color"], str(one["linestyle"]), one["marker"]) for one in map(look, range(512))}) == 512
+
+
+@pytest.mark.parametrize(
+    "world_sizes", [[1, 2, 4], range(1, 25), [1, 7, 8], [2**k for k in range(16)], [120, 121, 122]]
+)
+def test_numbers_of_an_axis_thin_out_until_none_overlap(world_sizes):
+    """Every world size keeps its tick, the last its number, and the small print says so."""
+    with style():
+        figure, panels = layout.grid(4, 1.6)
+        for axes in panels:
+            world_size_axis(axes, world_sizes)
+        layout.finished(figure, "")
+        FigureCanvasAgg(figure).draw()
+    ticks = panels[0].get_xticklabels()
+    boxes = [label.get_window_extent() for label in ticks if label.get_text()]
+
+    assert list(panels[0].get_xticks()) == sorted(world_sizes)
+    assert not [pair for pair in itertools.pairwise(boxes) if pair[0].overlaps(pair[1])]
+    assert ticks[-1].get_text() == str(max(world_sizes))
+    assert (len(boxes) < len(ticks)) == any("numbers stand where there is room" in t.get_text() for t in figure.texts)

@@ -15,7 +15,7 @@ from pyarrow import csv
 from ddp_hpc.analysis import tables
 from ddp_hpc.analysis.formatting import Readable, readable
 from ddp_hpc.analysis.tables import curves, evaluations, runs
-from ddp_hpc.analysis.tables._formats import latex, markdown
+from ddp_hpc.analysis.tables._formats import escape, latex, markdown
 from ddp_hpc.analysis.tables._steps import thinned
 from ddp_hpc.config import catalog
 from ddp_hpc.runs import records
@@ -167,6 +167,15 @@ def test_markdown_takes_no_text_for_html_or_the_end_of_a_cell():
 
     assert "| &lt;script>&amp;amp;\\\\\\|b c |" in text.splitlines()
     assert "source &lt;b>" in text
+
+
+def test_latex_prints_every_letter_or_says_what_it_needs():
+    assert escape("1\u20132 \u2264 \u201cx\u201d e\u0301") == r"1--2 \ensuremath{\le} ``x'' " + "\u00e9"
+    assert "\u6f22" in escape("\u6f22")
+    assert "[U+6F22]" in escape("\u6f22")
+    shown = Readable(pd.DataFrame({"a": ["\u6f22"]}), [False], [])
+    assert "% XeLaTeX or LuaLaTeX" in latex(shown, "A", [], "b")
+    assert "XeLaTeX" not in latex(Readable(pd.DataFrame({"a": ["\u00e9 \u2264"]}), [False], []), "A", [], "b")
 
 
 def test_latex_breaks_sentences_into_lines():

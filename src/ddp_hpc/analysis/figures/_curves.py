@@ -11,21 +11,27 @@ from matplotlib.transforms import offset_copy
 from numpy.typing import NDArray
 
 from ddp_hpc.analysis.columns import rows_of, split, varying
-from ddp_hpc.analysis.figures._layout import say
+from ddp_hpc.analysis.figures._layout import Thinned, say, width_of
 from ddp_hpc.analysis.figures._marks import face, ring
 from ddp_hpc.analysis.figures._panels import title
-from ddp_hpc.analysis.figures._style import COLOURS, HEADROOM, LINES, MARKERS, plain_numbers
+from ddp_hpc.analysis.figures._style import COLOURS, HEADROOM, LINES, MARKERS
 
 OF_EXCHANGES = ("exchange", "exchange_options", "placement", "ranks_per_node")  # what is usually a line
 MOST_INTERVAL = 1.6  # times the largest value: where intervals are cut
 MOST_LINEAR = 8  # ranks; beyond, their axis is logarithmic
+TICK_LETTER_IN, BESIDE_IN = 0.055, 0.6  # width of a letter of a tick, and of what stands beside a panel
 APART_PT = 3.0  # between the curves of a panel, sideways, so that none hides another
 
 
 def look(number: int, **more: Any) -> dict[str, Any]:
-    """Return colour, line and marker of a panel's n-th curve, and whatever else is said of its look."""
-    looks = {"color": COLOURS, "linestyle": LINES, "marker": MARKERS}
-    return {"markersize": 4.0} | {name: values[number % len(values)] for name, values in looks.items()} | more
+    """Return colour, line and marker of a panel's n-th curve, and whatever else is said of its look.
+
+    Colour and line, and colour and marker, are unique among 64 curves, the three among 512.
+    """
+    turn, place = divmod(number, len(COLOURS))
+    line, marker = (place + turn) % len(LINES), (place + 3 * turn + turn // len(LINES)) % len(MARKERS)
+    looks = {"color": COLOURS[place], "linestyle": LINES[line], "marker": MARKERS[marker]}
+    return {"markersize": 4.0} | looks | more
 
 
 def numbered(frame: pd.DataFrame, columns: Iterable[str], *named: str) -> tuple[pd.DataFrame, list[str]]:
@@ -110,13 +116,23 @@ def world_size_axis(axes: Axes, world_sizes: Iterable[int]) -> bool:
     wide, around = ranks[-1] > MOST_LINEAR, 0.1 * (ranks[-1] - ranks[0]) or 0.5
     if wide:
         axes.set_xscale("log", base=2)
-    named_ticks(axes, ranks)
     axes.set_xlim(*(ranks[0] / 1.3, 1.3 * ranks[-1]) if wide else (ranks[0] - around, ranks[-1] + around))
+    named_ticks(axes, ranks)
     return wide
 
 
 def named_ticks(axes: Axes, values: Iterable[int]) -> None:
-    """Put a tick at each value along x, and nowhere else."""
-    axes.set_xticks(list(values))
+    """Put a tick at each value along x, and nowhere else; numbers stand where they fit, the last one always."""
+    ticks = sorted(values)
+    places = axes.transScale.transform([(tick, 1.0) for tick in ticks])[:, 0]
+    low, high = axes.transScale.transform([(end, 1.0) for end in axes.get_xlim()])[:, 0]
+    inches = (places - low) / (high - low) * (width_of(axes) - BESIDE_IN)
+    halves = [TICK_LETTER_IN * (len(f"{tick:g}") + 1) / 2 for tick in ticks]
+    free, end, names = -np.inf, inches[-1] - halves[-1], []
+    for tick, place, half in zip(ticks, inches, halves, strict=True):
+        fits = place - half >= free and (place + half <= end or tick == ticks[-1])
+        free = place + half if fits else free
+        names.append(f"{tick:g}" if fits else "")
+    axes.set_xticks(ticks)
     axes.set_xticks([], minor=True)
-    plain_numbers(axes.xaxis)
+    axes.xaxis.set_major_formatter(Thinned(names))

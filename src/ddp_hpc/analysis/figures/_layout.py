@@ -8,6 +8,7 @@ import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedFormatter
 
 from ddp_hpc.analysis.figures._marks import mark_notes
 from ddp_hpc.analysis.figures._style import COLUMN_IN, INK, PAGE_IN, SMALL, TEXT
@@ -16,6 +17,10 @@ LEGEND_LINE_IN, LEGEND_LETTER_IN, HANDLE_IN = 0.13, 0.047, 0.45  # of a legend: 
 LINE_IN, FOOT_IN = 0.105, 0.04  # height of a line of small print, and of the space beneath and above
 TITLE_LETTER_IN = 0.06  # width of a letter of 7 points
 LETTERS_PER_IN = 24  # of small print
+
+
+class Thinned(FixedFormatter):
+    """The names of ticks, of which some are empty, for want of room."""
 
 
 def grid(
@@ -112,6 +117,9 @@ def finished(
         figure.set_figheight(figure.get_figheight() + LEGEND_LINE_IN * -(-len(legend) // columns))
         figure.legend(handles=list(legend), loc="outside upper left", ncols=columns, handlelength=2.4)
     texts = [*notes, *([] if marked is None else mark_notes(marked))]
+    scales = [one.xaxis.get_major_formatter() for one in figure.axes]
+    if any(isinstance(names, Thinned) and "" in names.seq for names in scales):
+        texts.append("Each world size has a tick; numbers stand where there is room.")
     if "missing" in coverage:
         texts.append(f"Coverage: {coverage}")
     lines = [line for text in texts for line in wrapped(text, int(LETTERS_PER_IN * figure.get_figwidth()))]

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import unicodedata
 from pathlib import Path
 
 import pandas as pd
@@ -146,7 +147,10 @@ def latex(shown: Readable, caption: str, notes: list[str], label: str) -> str:
         begin = [r"\begin{table}", r"\centering\footnotesize", title, rf"\begin{{tabular}}{{{columns}}}"]
         table = [r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}"]
         lines = [*begin, *table, rf"\par\smallskip\raggedright {beneath}", r"\end{table}"]
-    return "\n".join(["% needs \\usepackage{booktabs, longtable}", *lines, ""])
+    needs = ["% needs \\usepackage{booktabs, longtable}"]
+    if any(r"\ifdefined" in line for line in lines):
+        needs.append("% XeLaTeX or LuaLaTeX and a font that has them print all; pdflatex prints some as [U+...]")
+    return "\n".join([*needs, *lines, ""])
 
 
 def _column(cells: list[str]) -> str:
@@ -164,13 +168,39 @@ _SPECIAL = {
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "[": "{[}",  # after a line break it would be taken for an optional argument
+    "\u2013": "--",
+    "\u2014": "---",
+    "\u2018": "`",
+    "\u2019": "'",
+    "\u201c": "``",
+    "\u201d": "''",
+    "\u2020": r"\textdagger{}",
+    "\u2021": r"\textdaggerdbl{}",
+    "\u2026": r"\ldots{}",
+    "\u00b5": r"\ensuremath{\mu}",
+    "\u03bc": r"\ensuremath{\mu}",
+    "\u00b1": r"\ensuremath{\pm}",
+    "\u00d7": r"\ensuremath{\times}",
+    "\u2192": r"\ensuremath{\rightarrow}",
+    "\u2248": r"\ensuremath{\approx}",
+    "\u2264": r"\ensuremath{\le}",
+    "\u2265": r"\ensuremath{\ge}",
 } | {character: f"\\{character}" for character in "#$%&_"}
 
 
 def escape(text: str) -> str:
-    """Return `text` as LaTeX that prints it; what pdflatex does not know becomes `?`, control characters a space."""
-    printable = (character if character.isprintable() else " " for character in text)
-    return "".join(_SPECIAL.get(character, character if character <= LAST_KNOWN else "?") for character in printable)
+    """Return `text` as LaTeX that prints it, control characters as spaces.
+
+    What pdflatex does not know is printed as it is by XeLaTeX and LuaLaTeX, by its number in Unicode by pdflatex.
+    """
+    printable = (letter if letter.isprintable() else " " for letter in unicodedata.normalize("NFC", text))
+    return "".join(
+        _SPECIAL.get(letter) or (letter if letter <= LAST_KNOWN else _numbered(letter)) for letter in printable
+    )
+
+
+def _numbered(letter: str) -> str:
+    return rf"\ifdefined\Umathchar {letter}\else [U+{ord(letter):04X}]\fi{{}}"
 
 
 def _replace(file: Path, text: str) -> None:
