@@ -30,8 +30,32 @@ OTHER_WORDS = {
 }
 
 
+MOST_ERRORS = 10
+MOST_CHARACTERS = 1950  # of a message
+_LINE, _VALUE = 900, 60  # characters of a line, and of a string, that are shown
+
+
 class StudyError(ValueError):
-    """What is wrong with a study file: file, line or key, what was given, what is expected."""
+    """What is wrong with a study file, a line each: file, line or key, what was given, what is expected.
+
+    Of long lines, as of a huge value, both ends are shown; of many lines the first.
+    """
+
+    def __init__(self, problems: str) -> None:
+        lines = [_cut(line, _LINE) for line in problems.splitlines()]
+        shown = lines[:1]
+        for line in lines[1:MOST_ERRORS]:
+            if sum(map(len, shown)) + len(line) > MOST_CHARACTERS:
+                break
+            shown.append(line)
+        super().__init__(
+            "\n".join([*shown, *([f"... and {len(lines) - len(shown)} more"] if lines[len(shown) :] else [])])
+        )
+
+
+def _cut(text: str, most: int) -> str:
+    """Return the beginning and the end of a long text, and how long it is."""
+    return text if len(text) <= most else f"{text[: most // 3]} ... ({len(text):,} characters) ... {text[-most // 2 :]}"
 
 
 class ConflictError(ValueError):
@@ -57,15 +81,23 @@ def unknown(what: str, word: str, expected: Iterable[str], homes: Homes | None =
         hint = f" ({ours} belongs {' or '.join(places)})"
     else:
         hint = did_you_mean(word, listed)
-    return f"unknown {what} {word!r}{hint}; expected: {', '.join(listed)}"
+    return f"unknown {what} {_cut(word, 2 * _VALUE)!r}{hint}; expected: {', '.join(listed)}"
 
 
 def given(value: Any) -> str:
-    """Return a value as an error message shows it: a number in quotes is a string, and says so."""
+    """Return a value as an error message shows it: shortened; a number in quotes is a string, and says so."""
+    if isinstance(value, str) and len(value) > 2 * _VALUE:
+        return f"{value[:_VALUE]!r}... (string of {len(value):,} characters)"
+    return _cut(_given(value), 4 * _VALUE)
+
+
+def _given(value: Any) -> str:
     if value in ({}, []):
         return "an empty mapping" if value == {} else "an empty list"
     if isinstance(value, str):
-        is_number = re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", value.strip(), re.IGNORECASE)
+        is_number = re.fullmatch(
+            r"[-+]?(\d[\d_]*\.?\d*|\.\d+)(e[-+]?\d+)?|[-+]?\.?(inf|nan)", value.strip(), re.IGNORECASE
+        )
         return f"{value!r} (string{'; write numbers without quotes' if is_number else ''})"
     if value is None:
         return "null"

@@ -18,7 +18,6 @@ from ddp_hpc.config.validation import explain
 from ddp_hpc.config.yaml_file import Document, Key
 
 Point = dict[str, Any]
-MOST_ERRORS = 10
 SETTABLE = (*SPEC_FIELDS, GLOBAL_BATCH)
 FILTERS = ("exclude", "when")
 PARTS = ("zip", *FILTERS)
@@ -118,14 +117,12 @@ class Problems:
                 self._first.setdefault(self._told(problem, number, f"{name}.{option}", name), "")
 
     def lines(self) -> list[str]:
-        """Return a line per problem, the first ten of them; none if there is no problem."""
+        """Return a line per problem; none if there is no problem."""
         not_divided = [
             f"{self._document.where(*self._places('budget', number))}: {NotDivisibleError(samples, batches)}"
             for (number, samples), batches in self._not_divided.items()
         ]
-        lines = [*(text + at for text, at in self._first.items()), *not_divided]
-        more = [f"... and {len(lines) - MOST_ERRORS} more"] if len(lines) > MOST_ERRORS else []
-        return lines[:MOST_ERRORS] + more
+        return [*(text + at for text, at in self._first.items()), *not_divided]
 
     def _told(self, problem: Any, number: int, *names: str) -> str:
         """Return a problem at the line where the first of `names` stands that the study has."""

@@ -1,16 +1,26 @@
-"""Reads YAML 1.2 files with line numbers: `1e-4` is a float, `010` is ten, `no` a string; duplicate keys are errors."""
+"""Reads YAML 1.2 files with line numbers: `1e-4` is a float, `010` is ten, `no` a string; duplicate keys are errors.
 
-from collections.abc import Callable, Mapping
+Values are plain: text, numbers, true, false, null, dates, lists, and mappings whose keys are text. A file is refused
+before it costs much time or memory: what an alias stands for counts each time.
+"""
+
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
-from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
-from ruamel.yaml.scalarbool import ScalarBoolean
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 Key = tuple[str | int, ...]
+
+MOST_BYTES = 1_000_000
+MOST_VALUES = 200_000
+MOST_LEVELS = 50
+MOST_DIGITS = 100
+_STANDARD = "tag:yaml.org,2002:"
+_PLAIN = ("str", "int", "float", "bool", "null", "timestamp", "value", "seq", "map")
 
 # what the parser says; what it means (after a ; added to it); whether the line to look at is where the thing began
 _IN_WORDS = (
@@ -34,6 +44,7 @@ _IN_WORDS = (
     ),
     ("cannot start any token", "; put a string that begins with it in quotes", False),
     ("undefined alias", "; put a string that begins with * in quotes", False),
+    ("maximum depth", f"nested over {MOST_LEVELS} levels deep; expected: fewer", False),
     ("unknown escape character", "; in double quotes \\ begins an escape: use single quotes", False),
 )
 
@@ -57,8 +68,21 @@ class Document:
 
 def read_mapping(file: Path, error: type[Exception]) -> Document:
     """Return the mapping in `file`; raise `error`, with file and line, where it is missing, no YAML or no mapping."""
+    yaml = YAML(typ="safe", pure=True)
+    yaml.max_depth = MOST_LEVELS
     try:
-        loaded = YAML(typ="rt", pure=True).load(file.read_text(encoding="utf-8"))
+        with open(file, "rb") as opened:
+            content = opened.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise error(f"{file}: is larger than {MOST_BYTES:,} bytes; expected: a shorter file")
+        yaml.composer.warn_double_anchors = False  # YAML allows it: the last one counts
+        node = yaml.compose(content.decode("utf-8-sig"))
+        if yaml.resolver.processing_version != (1, 2):
+            raise error(f"{file}: says `%YAML` 1.1; expected: YAML 1.2, without that line")
+        if node is None:
+            raise error(f"{file}: is empty; expected: a mapping of keys to values")
+        lines: dict[Key, int] = {}
+        values = _Values(yaml, lines).of(node, ())
     except FileNotFoundError:
         raise error(f"{file}: no such file") from None
     except OSError as problem:
@@ -69,16 +93,11 @@ def read_mapping(file: Path, error: type[Exception]) -> Document:
         raise error(_explain(file, problem)) from None
     except YAMLError as problem:  # a character that no YAML file may hold
         raise error(f"{file}: {str(problem).splitlines()[0]}") from None
-    except ValueError as problem:  # `!!int b`
-        value = str(problem).rpartition(": ")[2]
-        raise error(f"{file}: {value} is not what its tag (!!...) says; write it without a tag") from None
-    if loaded is None:
-        raise error(f"{file}: is empty; expected: a mapping of keys to values")
-    if not isinstance(loaded, CommentedMap):
-        found = "a list" if isinstance(loaded, list) else repr(loaded)
+    except _NodeError as problem:
+        raise error(f"{file}:{problem.line}: {problem}") from None
+    if not isinstance(values, dict):
+        found = "a list" if isinstance(values, list) else repr(values)
         raise error(f"{file}: given {found}, expected: a mapping of keys to values")
-    lines: dict[Key, int] = {}
-    values = _plain(loaded, (), lines)
     return Document(file, values, lines)
 
 
@@ -93,19 +112,78 @@ def _explain(file: Path, problem: MarkedYAMLError) -> str:
     return f"{file}{f':{mark.line + 1}' if mark else ''}: {text}"
 
 
-# ruamel's scalars remember their spelling; identity must not. The first kind is an int, too, for ruamel
-_PLAIN: dict[type, Callable[[Any], Any]] = {ScalarBoolean: bool, bool: bool, int: int, float: float, str: str}
+class _NodeError(ValueError):
+    """What is wrong with a part of a file that is YAML, and its line."""
+
+    def __init__(self, node: Node, key: Key, why: str) -> None:
+        super().__init__(f"{'.'.join(map(str, key))}: {why}" if key else why)
+        self.line = node.start_mark.line + 1
 
 
-def _plain(node: Any, key: Key, lines: dict[Key, int]) -> Any:
-    if isinstance(node, CommentedMap):
-        for name in node:
-            place = (node.lc.data or {}).get(name)  # none for a key that `<<: *anchor` brought in
-            if place:
-                lines[(*key, name)] = place[0] + 1
-        return {name: _plain(value, (*key, name), lines) for name, value in node.items()}
-    if isinstance(node, CommentedSeq):
-        for index in range(len(node)):
-            lines[(*key, index)] = node.lc.item(index)[0] + 1
-        return [_plain(value, (*key, index), lines) for index, value in enumerate(node)]
-    return next((plain(node) for kind, plain in _PLAIN.items() if isinstance(node, kind)), node)
+class _Values:
+    """Makes plain values of the nodes of a file, and notes the line of every key in `lines`."""
+
+    def __init__(self, yaml: YAML, lines: dict[Key, int]) -> None:
+        self.yaml, self.lines = yaml, lines
+        self.count = 0
+        self.within: list[Node] = []  # the mappings and lists around a node
+
+    def of(self, node: Node, key: Key) -> Any:
+        """Return the value of a node, whose key in the file is `key`."""
+        self.count += 1
+        if self.count > MOST_VALUES:
+            raise _NodeError(node, key, f"over {MOST_VALUES:,} values, aliases counted; expected: a smaller file")
+        kind = str(node.tag).removeprefix(_STANDARD)
+        if kind not in _PLAIN:
+            given = f"given {node.tag.replace(_STANDARD, '!!')} {node.value if isinstance(node, ScalarNode) else '...'}"
+            raise _NodeError(node, key, f"{given}, expected: plain YAML values, without a tag (!...)")
+        if isinstance(node, ScalarNode):
+            return self._scalar(node, key, kind)
+        if node in self.within:
+            raise _NodeError(node, key, "an alias (*) stands within what it stands for; expected: values without end")
+        if len(self.within) > MOST_LEVELS:
+            raise _NodeError(node, key, f"nested over {MOST_LEVELS} levels deep; expected: fewer")
+        self.within.append(node)
+        found = self._list(node, key) if isinstance(node, SequenceNode) else self._mapping(node, key)
+        self.within.pop()
+        return found
+
+    def _scalar(self, node: ScalarNode, key: Key, kind: str) -> Any:
+        if kind == "int" and len(node.value) > MOST_DIGITS:
+            given = f"given {node.value[:20]}... ({len(node.value):,} digits)"
+            raise _NodeError(node, key, f"{given}, expected: a number of at most {MOST_DIGITS}")
+        try:
+            return node.value if kind == "value" else self.yaml.constructor.construct_object(node)
+        except (ValueError, KeyError, IndexError, YAMLError):  # `!!int b`, `2024-13-45`
+            tag = "a date" if kind == "timestamp" else f"what its tag !!{kind} says"
+            raise _NodeError(node, key, f"{node.value!r} is not {tag}; write it without a tag, or in quotes") from None
+
+    def _list(self, node: SequenceNode, key: Key) -> list[Any]:
+        for index, item in enumerate(node.value):
+            self.lines[(*key, index)] = item.start_mark.line + 1
+        return [self.of(item, (*key, index)) for index, item in enumerate(node.value)]
+
+    def _mapping(self, node: MappingNode, key: Key) -> dict[str, Any]:
+        own = [(name, value) for name, value in node.value if not _merges(name)]
+        found: dict[str, Any] = {}
+        for name, value in own:
+            if not isinstance(name, ScalarNode):
+                raise _NodeError(name, key, "given a list or a mapping as a key, expected: text")
+            if name.value in found:
+                raise _NodeError(name, key, f'duplicate key "{name.value}"; each key may stand once')
+            self.lines[(*key, name.value)] = name.start_mark.line + 1
+            found[name.value] = self.of(value, (*key, name.value))
+        for brought in [value for name, value in node.value if _merges(name)]:  # by `<<: *anchor`
+            for one in brought.value if isinstance(brought, SequenceNode) else [brought]:
+                if not isinstance(one, MappingNode):
+                    raise _NodeError(
+                        one, key, "<<: given a value, expected: an alias (*) of a mapping, or a list of such"
+                    )
+                lines = dict(self.lines)
+                found |= {name: value for name, value in self.of(one, key).items() if name not in found}
+                self.lines.update(lines)
+        return found
+
+
+def _merges(key: Node) -> bool:
+    return bool(key.tag == f"{_STANDARD}merge")
