@@ -135,8 +135,8 @@ class _Values:
             raise _NodeError(node, key, f"over {MOST_VALUES:,} values, aliases counted; expected: a smaller file")
         kind = str(node.tag).removeprefix(_STANDARD)
         if kind not in _PLAIN:
-            given = f"given {node.tag.replace(_STANDARD, '!!')} {node.value if isinstance(node, ScalarNode) else '...'}"
-            raise _NodeError(node, key, f"{given}, expected: plain YAML values, without a tag (!...)")
+            tag, value = str(node.tag).replace(_STANDARD, "!!"), node.value if isinstance(node, ScalarNode) else "..."
+            raise _NodeError(node, key, f"given {tag} {value}, expected: plain YAML values, without a tag (!...)")
         if isinstance(node, ScalarNode):
             return self._scalar(node, key, kind)
         if node in self.within:
@@ -144,7 +144,7 @@ class _Values:
         if len(self.within) > MOST_LEVELS:
             raise _NodeError(node, key, f"nested over {MOST_LEVELS} levels deep; expected: fewer")
         self.within.append(node)
-        found = self._list(node, key) if isinstance(node, SequenceNode) else self._mapping(node, key)
+        found = self._mapping(node, key) if isinstance(node, MappingNode) else self._list(node, key)
         self.within.pop()
         return found
 
@@ -158,7 +158,7 @@ class _Values:
             tag = "a date" if kind == "timestamp" else f"what its tag !!{kind} says"
             raise _NodeError(node, key, f"{node.value!r} is not {tag}; write it without a tag, or in quotes") from None
 
-    def _list(self, node: SequenceNode, key: Key) -> list[Any]:
+    def _list(self, node: Node, key: Key) -> list[Any]:
         for index, item in enumerate(node.value):
             self.lines[(*key, index)] = item.start_mark.line + 1
         return [self.of(item, (*key, index)) for index, item in enumerate(node.value)]
