@@ -88,7 +88,7 @@ def test_a_trend_over_texts_is_refused(tmp_path):
 
 def test_a_budget_that_is_none_is_told_before_any_run(tmp_path):
     ours = {"value": CLAIM["ours"]["value"] | {"where": {"budget": {"stepz": 600}}}}
-    with pytest.raises(StudyError, match=r"unknown key 'stepz' .*expected: samples_seen, steps, seconds"):
+    with pytest.raises(StudyError, match=r"unknown key 'stepz' .*expected: samples_seen, epochs, steps, seconds"):
         checked(tmp_path, changed(ours=ours))
 
 

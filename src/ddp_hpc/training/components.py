@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import torch
@@ -73,12 +74,7 @@ def assemble(spec: RunSpec, comm: MPI.Intracomm, data_dir: Path, device: torch.d
     data_file = import_module(f"ddp_hpc.data.{spec.dataset.name}")
     _seed(spec.seed)  # a dataset may draw its samples
     loaded = data_file.build(data_dir / spec.dataset.name, **spec.dataset.options)
-    check_samples(spec.dataset.name, data_file.TASK, data_file.OUTPUTS, loaded)
-    if spec.budget.epochs is not None and len(loaded.train) != spec.epoch_samples:
-        raise ValueError(
-            f"dataset {spec.dataset.name} has {len(loaded.train)} samples to train on, where its TRAIN_SAMPLES says "
-            f"{spec.epoch_samples}: budget {spec.budget} was planned with these; expected: as many"
-        )
+    _check_samples(spec, data_file, loaded)
     place = torch.device("cpu") if spec.data_placement == "host" else device
     dtype = getattr(torch, spec.dtype)
     train, test = (_moved(part, place, dtype) for part in (loaded.train, loaded.test))
@@ -126,6 +122,16 @@ def assemble(spec: RunSpec, comm: MPI.Intracomm, data_dir: Path, device: torch.d
         synchronous=exchange_file.SYNCHRONOUS,
         last_of_backward="exchange_exposed_s" if getattr(exchange_file, "WAITS_IN_BACKWARD", False) else "backward_s",
     )
+
+
+def _check_samples(spec: RunSpec, data_file: ModuleType, loaded: Dataset) -> None:
+    """Raise a ValueError if the samples are not what training and planning take for granted."""
+    check_samples(spec.dataset.name, data_file.TASK, data_file.OUTPUTS, loaded)
+    if spec.budget.epochs is not None and len(loaded.train) != spec.epoch_samples:
+        raise ValueError(
+            f"dataset {spec.dataset.name} has {len(loaded.train)} samples to train on, where its TRAIN_SAMPLES says "
+            f"{spec.epoch_samples}: budget {spec.budget} was planned with these; expected: as many"
+        )
 
 
 def _outputs(replica: Replica, inputs: Tensor) -> Tensor:
