@@ -1,6 +1,7 @@
 """From what ranks measured to records: small cases by hand."""
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from ddp_hpc.config import spec
@@ -180,3 +181,30 @@ def test_meters_that_fail_do_not_hurt_the_result(tmp_path, monkeypatch):
     (traceback,) = records.read_metadata(tmp_path / "run.parquet")["provenance"]["bugs"]
     assert "in broken" in traceback
     assert {"energy_j", "mfu", "cpu_energy_j"} <= nulls.keys()
+
+
+def test_a_record_written_in_pieces_holds_what_one_piece_holds(tmp_path, monkeypatch):
+    curve = measured.curves(two_ranks())
+    records.write("steps", record_columns.step_columns(curve), tmp_path / "whole.parquet")
+    monkeypatch.setattr(record_columns, "PIECE_ROWS", 4)  # two steps of two ranks
+    records.write_pieces("steps", record_columns.step_pieces(curve), tmp_path / "pieces.parquet")
+    with pq.ParquetFile(tmp_path / "pieces.parquet") as pieces:
+        assert pieces.num_row_groups == 3  # of five steps, the warmup's three among them
+    assert records.read("steps", tmp_path / "pieces.parquet") == records.read("steps", tmp_path / "whole.parquet")
+
+
+@pytest.mark.parametrize("error", [MemoryError("no room"), OSError(28, "No space left on device")])
+def test_a_series_that_cannot_be_written_costs_no_result(tmp_path, monkeypatch, error):
+    def broken(curve):
+        raise error
+        yield
+
+    monkeypatch.setattr(run_record, "step_pieces", broken)
+    run_record.write(Attempt(tmp_path), LAUNCH, TWO_RANKS, ended(), two_ranks(), "an MPI")
+    row = records.read("run", tmp_path / "run.parquet").to_pylist()[0]
+    assert (row["status"], row["steps"], row["final_loss"]) == ("ok", 2, 1.5)
+    assert records.read("steps", tmp_path / "steps.parquet").num_rows == 0
+    assert records.read("evaluations", tmp_path / "evaluations.parquet").num_rows == 1
+    (said,) = records.read_metadata(tmp_path / "run.parquet")["provenance"]["warnings"]
+    assert said.startswith("the record 'steps' is empty: ")
+    assert str(error) in said

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -38,6 +39,15 @@ def test_a_column_that_is_null_in_one_file_merges_with_numbers_in_another(tmp_pa
     assert merged["energy_j"].to_pylist() == [None, 12.0]
     assert merged["oversubscribed"].to_pylist() == [None, False]
     assert merged["run"].to_pylist() == ["cpu", "gpu"]
+
+
+def test_chosen_rows_are_read_from_all_row_groups(tmp_path):
+    file, ranks = tmp_path / "steps.parquet", {"rank": [0, 1], "warm_up": [False, False]}
+    records.write_pieces("steps", [{"step": [step, step], **ranks} for step in (1, 2, 3)], file)
+    read = records.read("steps", file, ["step", "rank"], pc.field("rank") == 1)
+    assert read.to_pydict() == {"step": [1, 2, 3], "rank": [1, 1, 1]}
+    records.write("steps", {}, file)
+    assert records.read("steps", file, ["step", "rank"], pc.field("rank") == 1).num_rows == 0
 
 
 @pytest.mark.parametrize("kind", SCHEMAS)

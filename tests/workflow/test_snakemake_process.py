@@ -8,7 +8,7 @@ import sys
 
 from ddp_hpc.runs.project import Project
 from ddp_hpc.workflow.driver_lock import DriverLock
-from ddp_hpc.workflow.snakemake_process import Events, Signals, Snakemake
+from ddp_hpc.workflow.snakemake_process import NO_MEMORY, Events, Signals, Snakemake
 
 DRIVER = """
 import pathlib, time
@@ -36,7 +36,7 @@ def test_a_driver_whose_terminal_is_closed_leaves_in_order(tmp_path):
 
 SNAKEFILE = """
 rule all:
-    input: expand("results/runs/{run}/run.parquet", run=config["runs"]), "results/failed"
+    input: expand("results/runs/{run}/run.parquet", run=config["runs"]), "results/failed", "results/killed"
 
 rule train:
     output: "results/runs/{run}/run.parquet"
@@ -49,6 +49,12 @@ rule data:
     log: "logs/data/failed.log"
     localrule: True
     shell: "echo no such archive > {log}; exit 1"
+
+rule table:
+    output: "results/killed"
+    log: "logs/table/killed.log"
+    localrule: True
+    shell: "sh -c 'kill -9 $$' > {log} 2>&1"
 """
 # how sbatch refuses one of the two runs, and the other is there already
 SBATCH = """#!/bin/sh
@@ -90,7 +96,9 @@ def test_a_refusal_reaches_the_driver_in_the_words_of_sbatch(tmp_path, monkeypat
     words = "sbatch: sbatch: error: AssocMaxSubmitJobLimit sbatch: error: Batch job submission failed: the lab's limit"
     assert snakemake.events.refusals() == {"first": words, "second": words}
     assert snakemake.events.refusals() == {}  # each is told once
-    assert snakemake.said_beside() == ["logs/data/failed.log:", "no such archive"]
+    killed = ["logs/table/killed.log:", f"killed by SIGKILL: {NO_MEMORY}"]  # by whom nobody says, so it has no words
+    failed = ["logs/data/failed.log:", "no such archive"]
+    assert snakemake.said_beside() in (failed + killed, killed + failed)
     assert snakemake.events.steps() is None
 
     monkeypatch.setenv("PATH", os.environ["PATH"].partition(os.pathsep)[2])

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -62,22 +63,29 @@ class RankCurves:
         """Which steps are counted, and have phases."""
         return ~self.fused & (np.arange(len(self.fused)) >= WARM_UP_STEPS)
 
-    @property
+    @cached_property
     def step_s(self) -> Floats:
         """Each rank's steps: the sum of their phases."""
         return np.asarray(self.phases_s.sum(axis=2))
 
+    @cached_property
+    def rank_t_s_with_warm_up(self) -> Floats:
+        """Time zero to each rank's end of each step; NaN in the warmup."""
+        times = np.full(self.step_s.shape, np.nan)
+        np.cumsum(self.step_s[self.counted], axis=0, out=times[self.counted])
+        return times
+
     @property
     def rank_t_s(self) -> Floats:
         """Time zero to each rank's end of each counted step."""
-        return np.cumsum(self.step_s[self.counted], axis=0)
+        return self.rank_t_s_with_warm_up[self.counted]
 
-    @property
+    @cached_property
     def t_s(self) -> Floats:
         """Time zero to the slowest rank's end of each counted step."""
         return np.asarray(self.rank_t_s.max(axis=1))
 
-    @property
+    @cached_property
     def losses(self) -> Floats:
         """Mean over the samples of all ranks, by counted step; every rank's batch has the same size."""
         return weighted_mean(self.rank_losses[self.counted].T, np.ones(self.rank_losses.shape[1]))

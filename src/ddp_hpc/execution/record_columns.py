@@ -1,6 +1,6 @@
 """The columns of a run's records, from what its ranks measured."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,15 +16,24 @@ from ddp_hpc.training.lr_schedule import scaled_learning_rate
 from ddp_hpc.training.result import WARM_UP_STEPS, TrainResult, since_launch_s
 
 EXCHANGE_METRICS = ("staleness", "staleness_max")  # columns of the run record that an exchange may fill
+PIECE_ROWS = 2**20  # of the steps record, that are in memory at a time: a row group
 OF_RESULT = ("parameters", "compile_s", "warm_up_s", "evaluation_s", "checkpoint_s", "resumes", "lost_s")
 
 
-def step_columns(curve: RankCurves) -> dict[str, Any]:
-    """Return the columns of the steps record: a row per step and rank."""
+def step_pieces(curve: RankCurves) -> Iterator[dict[str, Any]]:
+    """Yield the columns of the steps record, so many steps at a time that memory does not grow with the run."""
+    steps, ranks = curve.rank_losses.shape
+    at_once = max(1, PIECE_ROWS // ranks)
+    for first in range(0, steps, at_once):
+        yield step_columns(curve, slice(first, first + at_once))
+
+
+def step_columns(curve: RankCurves, chosen: slice = slice(None)) -> dict[str, Any]:
+    """Return the columns of the steps record, or of the chosen steps: a row per step and rank."""
     steps, ranks = curve.rank_losses.shape
     number = np.arange(1 - WARM_UP_STEPS, steps - WARM_UP_STEPS + 1)
     before = np.full(WARM_UP_STEPS, np.nan)
-    exposed = curve.phases_s[:, :, EXCHANGE]
+    phases_s, parts_s, wait_s = curve.phases_s[chosen], curve.parts_s[chosen], curve.wait_s[chosen]
     by_step = {
         "step": number,
         "t_s": np.concatenate([before, curve.t_s]),
@@ -33,20 +42,20 @@ def step_columns(curve: RankCurves) -> dict[str, Any]:
         "sampled": curve.told_apart & curve.fused.any(),
     }
     by_rank = {
-        "rank_loss": curve.rank_losses,
-        "rank_t_s": np.concatenate([np.full((WARM_UP_STEPS, ranks), np.nan), curve.rank_t_s]),
-        "step_s": curve.step_s,
-        **{phase: curve.phases_s[:, :, column] for column, phase in enumerate(PHASES)},
-        "wait_s": curve.wait_s,
-        "move_s": exposed - curve.wait_s,
-        "exchange_busy_s": curve.busy_s,
-        **({part: curve.parts_s[:, :, column] for column, part in enumerate(PARTS)} if curve.parts_s.any() else {}),
+        "rank_loss": curve.rank_losses[chosen],
+        "rank_t_s": curve.rank_t_s_with_warm_up[chosen],
+        "step_s": curve.step_s[chosen],
+        **{phase: phases_s[:, :, column] for column, phase in enumerate(PHASES)},
+        "wait_s": wait_s,
+        "move_s": phases_s[:, :, EXCHANGE] - wait_s,
+        "exchange_busy_s": curve.busy_s[chosen],
+        **({part: parts_s[:, :, column] for column, part in enumerate(PARTS)} if curve.parts_s.any() else {}),
     }
     for name in by_rank.keys() - {"rank_loss", "rank_t_s", "step_s"}:
-        by_rank[name] = np.where(curve.fused[:, None], np.nan, by_rank[name])
+        by_rank[name] = np.where(curve.fused[chosen, None], np.nan, by_rank[name])
     return (
-        {name: np.repeat(values, ranks) for name, values in by_step.items()}
-        | {"rank": np.tile(np.arange(ranks), steps)}
+        {name: np.repeat(values[chosen], ranks) for name, values in by_step.items()}
+        | {"rank": np.tile(np.arange(ranks), len(phases_s))}
         | {name: values.ravel() for name, values in by_rank.items()}
     )
 

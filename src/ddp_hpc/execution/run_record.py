@@ -1,6 +1,7 @@
 """The records of a run: gathered from its ranks, written by rank 0."""
 
 import pickle
+import sys
 import traceback
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -16,7 +17,7 @@ from ddp_hpc.execution import energy_columns
 from ddp_hpc.execution.clock_sync import ClockReading, on_first_clock, reading
 from ddp_hpc.execution.node_meter import Metered, bug_of
 from ddp_hpc.execution.rank_series import RankPart, curves
-from ddp_hpc.execution.record_columns import evaluation_columns, run_columns, step_columns
+from ddp_hpc.execution.record_columns import evaluation_columns, run_columns, step_pieces
 from ddp_hpc.profiling import provenance
 from ddp_hpc.runs import identity, records, schema
 from ddp_hpc.runs.attempt import Attempt
@@ -115,16 +116,24 @@ def write(
     run |= consumed
     about = {"null_columns": not_metered | null_reasons(parts, run), "train_samples": result.train_samples}
     said = {"bugs": bugs, "warnings": list(dict.fromkeys(text for part in parts for text in part.warnings))}
-    about |= {name: texts for name, texts in said.items() if texts}
     metadata = {
         "provenance": provenance_of(launch, parts, run, mpi_library, identity.files(spec)) | about,
         "run": launch["run"],
         "spec": spec.canonical,
         "files": identity.fingerprints(spec),
     }
-    records.write("evaluations", evaluation_columns(spec, result, curve), attempt.record("evaluations"), metadata)
-    records.write("steps", step_columns(curve), attempt.record("steps"), metadata)
-    records.write("gpu", samples, attempt.record("gpu"), metadata)
+    for kind, pieces in (
+        ("evaluations", lambda: [evaluation_columns(spec, result, curve)]),
+        ("steps", lambda: step_pieces(curve)),
+        ("gpu", lambda: [samples]),
+    ):
+        try:
+            records.write_pieces(kind, pieces(), attempt.record(kind), metadata)
+        except Exception as error:  # a result must not fail for the series beside it
+            said["warnings"].append(f"the record {kind!r} is empty: {type(error).__name__}: {error}")
+            print(said["warnings"][-1], file=sys.stderr)
+            records.write(kind, {}, attempt.record(kind), metadata)
+    metadata["provenance"] |= {name: texts for name, texts in said.items() if texts}
     records.write("run", {name: [value] for name, value in run.items()}, attempt.record(), metadata)
     kept = ("status", "reason", "steps", "train_s", "startup_s", "wall_s", "resumes", "lost_s")
     attempt.summary = {name: run[name] for name in kept}

@@ -79,9 +79,12 @@ class Tracer:
         facts = {"rank": place.rank, "world_size": place.world_size, "backend": "ddp-hpc", "clock": clock}
         _write(attempt.trace_file(place.rank), events, {"distributedInfo": facts})
         own = {"rank": place.rank, "clock_offset_s": offset_ns / 1e9, "clock_error_s": error_ns / 1e9}
-        gathered = self._comm.gather((events, [row | own for row in trace.summary(events)]))
-        if gathered is None:
+        mine = (events, [row | own for row in trace.summary(events)])
+        if place.rank:
+            self._comm.send(mine, dest=0)
             return
+        # one rank after the other: MPI counts the bytes of a message up to 2^31
+        gathered = [mine, *(self._comm.recv(source=rank) for rank in range(1, place.world_size))]
         _write(attempt.trace_file(None), [event for events, _ in gathered for event in events], {})
         rows = [row for _, rows in gathered for row in rows]
         for row in rows:

@@ -9,7 +9,7 @@ default, for that is what the run did; a measurement that it lacks is null; what
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,6 +17,9 @@ import pyarrow.parquet as pq
 from ddp_hpc.config.spec import COLUMN_DEFAULTS
 from ddp_hpc.runs.schema import RUN, SCHEMA_VERSION, SCHEMAS
 from ddp_hpc.system.files import replaced
+
+if TYPE_CHECKING:
+    import pyarrow.compute as pc
 
 
 class RecordError(ValueError):
@@ -31,15 +34,28 @@ def write(
     The columns are some of that schema, all equally long; those left out become null, and so does every nan. The
     metadata are plain JSON values, kept in the file's metadata (`provenance`, ...).
     """
-    schema = SCHEMAS[kind]
-    unknown = set(columns) - set(schema.names)
-    if unknown:
-        raise KeyError(f"no column {sorted(unknown)} in {kind} records; expected: {', '.join(schema.names)}")
-    rows = len(next(iter(columns.values()), ()))
-    arrays = [pa.array(columns.get(field.name, [None] * rows), type=field.type, from_pandas=True) for field in schema]
+    write_pieces(kind, [columns], file, metadata)
+
+
+def write_pieces(
+    kind: str,
+    pieces: Iterable[Mapping[str, Sequence[Any]]],
+    file: Path,
+    metadata: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a record as `write` does, one piece of its rows after another; each becomes a row group."""
     notes = {"ddp_hpc.schema": f"{kind}/{SCHEMA_VERSION}"}
     notes |= {f"ddp_hpc.{key}": json.dumps(value) for key, value in (metadata or {}).items()}
-    write_table(pa.Table.from_arrays(arrays, schema=schema.with_metadata(notes)), file)
+    schema = SCHEMAS[kind].with_metadata(notes)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with replaced(file) as temporary, pq.ParquetWriter(temporary, schema, compression="zstd") as writer:
+        for columns in pieces:
+            unknown = set(columns) - set(schema.names)
+            if unknown:
+                raise KeyError(f"no column {sorted(unknown)} in {kind} records; expected: {', '.join(schema.names)}")
+            nothing = [None] * len(next(iter(columns.values()), ()))
+            arrays = [pa.array(columns.get(one.name, nothing), type=one.type, from_pandas=True) for one in schema]
+            writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
 
 
 def write_table(table: pa.Table, file: Path) -> None:
@@ -49,8 +65,11 @@ def write_table(table: pa.Table, file: Path) -> None:
         pq.write_table(table, temporary, compression="zstd")
 
 
-def read(kind: str, file: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """Return one record, or some of its columns: those of `SCHEMAS`, whichever the file has. May raise RecordError."""
+def read(kind: str, file: Path, columns: Sequence[str] | None = None, rows: "pc.Expression | None" = None) -> pa.Table:
+    """Return one record, or some of its columns: those of `SCHEMAS`, whichever the file has. May raise RecordError.
+
+    `rows` chooses some rows by columns that are read; the others are never all in memory.
+    """
     try:
         with pq.ParquetFile(file) as parquet:  # half the time of read_table, which prepares for many files
             found, expected = parquet.schema_arrow, SCHEMAS[kind]
@@ -61,14 +80,21 @@ def read(kind: str, file: Path, columns: Sequence[str] | None = None) -> pa.Tabl
                     "the version that wrote it, or delete it and run the study again"
                 )
             if found.equals(expected):
-                return parquet.read(columns)
+                return _rows(parquet, columns, rows)
             wanted = expected if columns is None else pa.schema([expected.field(name) for name in columns])
             known = set(wanted.names)
-            return _conformed(parquet.read([name for name in found.names if name in known]), wanted)
+            return _conformed(_rows(parquet, [name for name in found.names if name in known], rows), wanted)
     except (OSError, pa.ArrowException) as error:
         raise RecordError(
             f"cannot read {file} (run {file.parent.name}): {error}; delete it and run the study again to make it anew"
         ) from None
+
+
+def _rows(parquet: pq.ParquetFile, columns: Sequence[str] | None, rows: "pc.Expression | None") -> pa.Table:
+    if rows is None:
+        return parquet.read(columns)
+    chosen = [pa.Table.from_batches([batch]).filter(rows) for batch in parquet.iter_batches(columns=columns)]
+    return pa.concat_tables(chosen) if chosen else parquet.read(columns)
 
 
 def _conformed(table: pa.Table, wanted: pa.Schema) -> pa.Table:

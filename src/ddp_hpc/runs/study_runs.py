@@ -1,5 +1,6 @@
 """Every planned run is a row: what has ended, what has failed and why, what is not there yet."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from ddp_hpc.runs.statuses import FINISHED, in_words
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow.compute as pc
 
 
 @dataclass(frozen=True)
@@ -84,22 +86,29 @@ class StudyRuns:
         hashes = {"run": planned.run, "spec_hash": spec_hash, "code_hash": code_hash}
         return hashes | planned.spec.columns() | {"status": state.status, "reason": state.reason}
 
-    def steps(self, run: str) -> "pd.DataFrame":
-        """Return the steps of a finished run, all ranks, warmup included: the columns of `schema.STEPS`."""
-        return self._frame("steps", run)
+    def steps(
+        self, run: str, columns: Sequence[str] | None = None, rows: "pc.Expression | None" = None
+    ) -> "pd.DataFrame":
+        """Return the steps of a finished run, all ranks, warmup included: the columns of `schema.STEPS`, or some.
+
+        `rows` chooses some rows by the columns that are read: see `records.read`.
+        """
+        return self._frame("steps", run, columns, rows)
 
     def evaluations(self, run: str) -> "pd.DataFrame":
         """Return the evaluations of a finished run: the columns of `schema.EVALUATIONS`."""
         return self._frame("evaluations", run)
 
-    def _frame(self, kind: str, run: str) -> "pd.DataFrame":
+    def _frame(
+        self, kind: str, run: str, columns: Sequence[str] | None = None, rows: "pc.Expression | None" = None
+    ) -> "pd.DataFrame":
         from ddp_hpc.runs import records
 
         file = self.store.file(run, kind)
         owner = records.read_metadata(file).get("run", run)
         if owner != run:
             raise records.RecordError(stranger(file, owner))
-        frame: pd.DataFrame = records.read(kind, file).to_pandas()
+        frame: pd.DataFrame = records.read(kind, file, columns, rows).to_pandas(split_blocks=True, self_destruct=True)
         return frame
 
     def coverage(self) -> str:

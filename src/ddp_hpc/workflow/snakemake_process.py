@@ -22,6 +22,7 @@ from ddp_hpc.workflow.snakefile import DRIVER
 
 POLL_S = 0.5
 _TAIL = 12
+NO_MEMORY = "most likely the machine, the job or the container had no memory left; the same command goes on from here"
 # what profiles/README.md says that every profile must keep; a copy may have lost a line
 _ALWAYS = ("--rerun-triggers", "mtime", "--keep-going", "--nolock", "--rerun-incomplete", "--scheduler", "greedy")
 # a profile that a user has for all workflows would choose another executor, retries, partitions; `-- --profile X` does
@@ -135,7 +136,18 @@ class Snakemake:
         """Return what the failed jobs other than trainings said last: no data, no table."""
         failed = [error for error in self.events.errors() if error["rule_name"] != "train"]
         logs = dict.fromkeys(name for error in failed for name in error["log"])
-        return [line for name in logs for line in (f"{name}:", *_end_of(self.project.root / name))]
+        return [line for name in logs for line in (f"{name}:", *_end_of(self.project.root / name), *self._killed(name))]
+
+    def _killed(self, log: str) -> list[str]:
+        """Return which signal has ended the last command that wrote to `log`: itself it can say nothing of that."""
+        told = (self.project.root / self.log).read_text(errors="replace")
+        ends = re.findall(rf"^Command '.*> {re.escape(log)} 2>&1' (?:returned .* (\d+)|died .*: (\d+)>)\.$", told, re.M)
+        status, number = map(int, (one or "0" for one in ends[-1])) if ends else (0, 0)
+        number = number or status - 128  # as shells tell it
+        if number not in set(signal.Signals):
+            return []
+        cause = f": {NO_MEMORY}" if number == signal.SIGKILL else ""
+        return [f"killed by {signal.Signals(number).name}{cause}"]
 
     def _watch(self, process: subprocess.Popen[bytes], progress: Progress, over: Callable[[int], object] | None) -> int:
         """Wait for the workflow and show progress; on a signal let it cancel its local jobs, then kill it."""

@@ -7,7 +7,7 @@ from factory import Result, made_up
 from faulty import FAULTY, plan_one, record, train
 from sandbox import Sandbox
 
-from ddp_hpc.analysis.tables import stragglers
+from ddp_hpc.analysis.tables import make, stragglers
 from ddp_hpc.profiling.phase_names import PHASES
 from ddp_hpc.runs import records
 
@@ -137,3 +137,14 @@ def test_a_clock_set_back_does_no_harm(project):
     counted = steps[~steps["warm_up"]]
     assert (counted[["step_s", "wait_s", "move_s", *PHASES]] >= 0).all(axis=None)
     assert (np.diff(counted[counted["rank"] == 0]["t_s"]) > 0).all()
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_run_whose_series_are_empty_is_a_row_of_every_table(tmp_path):
+    study_runs = made(tmp_path, [[0.010, 0.030, 0.015]] * STEPS)
+    (planned,) = study_runs.planned
+    for kind in ("steps", "evaluations", "gpu"):
+        records.write(kind, {}, study_runs.store.file(planned.run, kind), {"run": planned.run})
+    for name in ("runs", "winners", "areas", "scaling", "phases", "curves", "stragglers", "waterfall", "noise"):
+        make(name, study_runs, tmp_path / "tables")
+    assert only(stragglers.build(study_runs))["reason"].startswith("waiting is not known")

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 from scipy import stats
 
@@ -12,6 +13,7 @@ from ddp_hpc.analysis.intervals import FEWEST_STEPS, Array, block_length, of_med
 from ddp_hpc.runs import records
 from ddp_hpc.runs.study_runs import StudyRuns
 
+COUNTED = ~pc.field("warm_up")  # rows of the steps record
 NOT_RECORDED = "it was not recorded"
 UNKNOWN_EPOCH = "the records do not say how many samples an epoch has"
 MOST_BLOCKS, FEWEST_BLOCKS = 20, 8
@@ -32,9 +34,9 @@ class Curve:
 
 def whole_curve(study_runs: StudyRuns, run: str) -> Curve:
     """Return the loss curve of a finished run, without warmup; what is not finite stays as it is."""
-    steps = study_runs.steps(run)
     # loss and t_s are of all ranks together, so one rank's rows hold them
-    mine = steps[(steps["rank"] == 0) & ~steps["warm_up"].astype(bool)].sort_values("step")
+    columns, rank_0 = ("step", "rank", "t_s", "loss", "warm_up"), (pc.field("rank") == 0) & COUNTED
+    mine = study_runs.steps(run, columns, rank_0).sort_values("step")
     return Curve(mine["step"].to_numpy(np.int64), mine["t_s"].to_numpy(np.float64), mine["loss"].to_numpy(np.float64))
 
 
@@ -58,12 +60,14 @@ def rank_steps(study_runs: StudyRuns, run: str, names: tuple[str, ...]) -> dict[
 
     Each is an array of steps x ranks, NaN where it is null; warmup and fused steps are left out.
     """
-    steps = study_runs.steps(run)
-    counted = steps[~steps["warm_up"].astype(bool)]
+    asked = {*names, "step_s"}
+    counted = study_runs.steps(run, ("step", "rank", "warm_up", "sampled", *asked), COUNTED)
     sampled = counted["sampled"].astype("boolean").fillna(False)
-    counted = (counted[sampled] if sampled.any() else counted).sort_values(["step", "rank"], kind="stable")
-    shape = (-1, int(counted["rank"].nunique()) or 1)
-    return {name: counted[name].to_numpy(np.float64, na_value=np.nan).reshape(shape) for name in {*names, "step_s"}}
+    counted = counted[sampled] if sampled.any() else counted
+    ranks = int(counted["rank"].nunique()) or 1
+    if (np.diff(counted["step"].to_numpy(np.int64) * ranks + counted["rank"].to_numpy(np.int64)) <= 0).any():
+        counted = counted.sort_values(["step", "rank"], kind="stable")  # a copy: records are written in this order
+    return {name: counted[name].to_numpy(np.float64, na_value=np.nan).reshape(-1, ranks) for name in asked}
 
 
 def provenance(study_runs: StudyRuns, run: str) -> dict[str, Any]:
