@@ -35,8 +35,11 @@ def run_columns(runs: pd.DataFrame, study: Study) -> list[str]:
 
 
 def step_columns(runs: pd.DataFrame, free: Collection[str] = ()) -> list[str]:
-    """Return the columns in which steps differ: all that vary and change a step's work, or are in `free`."""
-    changing = {name for name in varying(runs) if name in free or name not in SAME_WORK}
+    """Return the columns in which steps are told apart: all that vary, but for those of runs that are taken together.
+
+    Runs are taken together that differ in learning rate, seed and budget alone, but for those in `free`.
+    """
+    changing = {name for name in varying(runs) if name in free or name not in SAME_WORK - {"evaluate_every_steps"}}
     return ordered({*changing, "exchange", "world_size", "batch_size"})
 
 

@@ -122,13 +122,17 @@ def in_words(rules: Rules, repeats: int) -> list[str]:
         f"Of the runs with status ok, all samples seen, {threshold} (over {steps}) and a core for every thread, "
         "the one with the smallest loss area wins."
     )
-    apart = "Two points differ significantly if the 95 % interval of the difference of their areas excludes 0"
+    apart = (
+        "Points that cannot be distinguished from the winner: the true least area is among them and it in 95 % of cases"
+    )
     if repeats > 1:
         weak = " Two repeats are a weak test: only large differences are significant." if repeats == 2 else ""
-        return [winner, f"{apart}; it is computed from the {repeats} repeats (Welch's interval).{weak}"]
+        pool = "points of the same exchange and world size share their variance, of all if that leaves few degrees of"
+        return [winner, f"{apart} (Gupta's rule), by the variance between the {repeats} repeats; {pool} freedom.{weak}"]
     return [
         winner,
-        f"{apart}; it is computed from the noise along each loss curve (block bootstrap), which does not include the "
-        f"variance between runs, so differences below {100 * rules.area_noise:g} % do not count as significant either. "
-        "Repeats would give more certainty.",
+        f"{apart}, as far as time goes: each point ran once, so how the loss differs between seeds is not known. The "
+        "noise of time is that between runs that do the same work per step (they differ in learning rate, seed, budget "
+        f"or evaluations); differences below {100 * rules.area_noise:g} % never count. Where no runs do the same work, "
+        "nothing is told apart. Repeats would give more certainty.",
     ]

@@ -56,7 +56,7 @@ class Rules(BaseModel):
         0.01,
         ge=0,
         lt=1,
-        description="relative difference of loss areas that counts as noise if runs have no repeats",
+        description="relative difference of loss areas that never counts if runs have no repeats",
     )
     reference_exchange: Annotated[str, _known("exchange")] = Field(
         "torch_ddp",

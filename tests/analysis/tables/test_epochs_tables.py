@@ -87,7 +87,7 @@ def test_repeats_pair_by_seed_and_give_the_interval(tmp_path):
     assert found["sync_s"] == pytest.approx(0.005)  # median of 4 and 6 ms
     assert found["sync_low_s"] < 0.004 < 0.006 < found["sync_high_s"]
     assert found["sync_per_epoch_low_s"] == pytest.approx(150 * found["sync_low_s"])
-    assert found["interval_from"] == "2 runs"
+    assert found["interval_from"] == "2 runs, 1 degree of freedom"
 
 
 def test_one_run_has_the_interval_within_it(tmp_path):
@@ -124,9 +124,9 @@ def test_an_epoch_takes_its_steps(tmp_path):
     assert row(table)["gain"] == 1, "it is compared with the smallest batch of its own kind only"
 
 
-def test_what_changes_no_work_makes_no_row_of_its_own(tmp_path):
+def test_rates_make_no_row_of_their_own_and_an_axis_of_the_study_does(tmp_path):
     grid = [GRID[0] | {"learning_rate": [0.1, 0.2], "evaluate_every_steps": [None, 10]}]
     scaled = {"learning_rate_scaling": "sqrt", "base_batch_size": 64}
     table = epoch_time.build(made(tmp_path, grid=[*grid, GRID[0] | scaled]))
-    assert list(table["batch_size"]) == [64, 512]
-    assert list(table["runs"]) == [5, 5]
+    found = zip(table["batch_size"], table["evaluate_every_steps"].fillna(0), table["runs"], strict=True)
+    assert sorted(found) == [(64, 0, 3), (64, 10, 2), (512, 0, 3), (512, 10, 2)]

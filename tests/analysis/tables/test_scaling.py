@@ -164,6 +164,48 @@ def test_oversubscribed_times_are_marked_on_either_side_of_the_ratio(tmp_path):
     assert not one(frame, "fixed samples", 2, 32)["oversubscribed"]
 
 
+def test_an_axis_that_changes_no_step_keeps_its_rows_and_finds_the_baseline_along_it(tmp_path):
+    def train(spec):
+        rest_s = 1.0 if spec.evaluate_every_steps else 0.0  # to see whose baseline it is
+        return ended(spec, SECONDS[spec.exchange.name, spec.world_size, spec.batch_size] + rest_s)
+
+    grid = [part | {"evaluate_every_steps": [None, 20]} for part in (BASELINE, RING)]
+    frame = table(tmp_path, train, grid=grid)
+    rows = frame[(frame["kind"] == "fixed samples") & (frame["world_size"] == 4) & (frame["batch_size"] == 16)]
+
+    found = zip(rows["evaluate_every_steps"].fillna(0), rows["baseline_train_s"], strict=True)
+    assert sorted(found) == [(0, 12.0), (20, 13.0)]
+
+
+@pytest.mark.parametrize("broken", [None, 20])
+def test_a_baseline_that_ended_well_counts_where_another_one_failed(tmp_path, broken):
+    def train(spec):
+        if spec.exchange.name == "none" and spec.evaluate_every_steps == broken:
+            return Result("crashed", "boom")
+        return ended(spec, SECONDS[spec.exchange.name, spec.world_size, spec.batch_size])
+
+    grid = [part | {"evaluate_every_steps": [None, 20]} for part in (BASELINE, RING)]
+    frame = table(tmp_path, train, grid=grid)
+
+    assert frame[(frame["kind"] == "fixed samples") & (frame["exchange"] == "ring")]["speedup"].notna().all()
+
+
+def test_two_repeats_of_a_noisy_machine_share_the_noise_of_the_table(tmp_path):
+    """Two ratios of one point leave one degree of freedom: by themselves an interval of orders of magnitude."""
+    rng = np.random.default_rng(0)
+    grid = [part | {"learning_rate": [0.1, 0.2, 0.3, 0.4]} for part in (BASELINE, RING)]
+
+    def train(spec):
+        key = (spec.exchange.name, spec.world_size, spec.batch_size)
+        return ended(spec, SECONDS[key] * np.exp(0.15 * rng.normal()))
+
+    frame = table(tmp_path, train, grid=grid, repeats=2)
+    row = frame[(frame["kind"] == "fixed samples") & (frame["world_size"] == 4)].iloc[0]
+
+    assert row["interval_from"] == "2 runs, 14 degrees of freedom from what does equal work"
+    assert row["speedup"] / 3 < row["speedup_low"] < 2.4 < row["speedup_high"] < 3 * row["speedup"]
+
+
 def test_a_nullable_axis_drops_no_pair(tmp_path):
     grid = [part | {"threads_per_rank": [None, 2]} for part in (BASELINE, RING)]
     frame = table(tmp_path, timed(SECONDS), base={"dataset": "digits", "model": "mlp"}, grid=grid)

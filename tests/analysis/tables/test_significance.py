@@ -1,89 +1,110 @@
-"""How sure a loss area is."""
+"""How sure a winner is: from the variance between runs, never from the scatter along a curve."""
 
 import numpy as np
 import pytest
-from scipy.signal import lfilter
+from factory import constant, made_up
+from scipy import stats
 
-from ddp_hpc.analysis.intervals import curve_error
-from ddp_hpc.analysis.tables._winner_selection import Area, compare, least_mean
+from ddp_hpc.analysis.intervals import Arm, Noise, least_apart, over_runs
+from ddp_hpc.analysis.tables import areas, winners
+from ddp_hpc.analysis.tables._winner_selection import Area, least_mean, told_apart
 
-
-def curve(rng, steps, correlation):
-    """A loss that falls to 0.3, with noise that forgets by `correlation` a step, and steps of uneven length."""
-    noise = lfilter([np.sqrt(1 - correlation**2)], [1, -correlation], rng.normal(size=steps + 200))[200:]
-    loss = 0.3 + 2.0 * np.exp(-np.arange(steps) / (steps / 20)) + 0.08 * noise
-    return np.cumsum(0.01 * (1 + 0.1 * rng.normal(size=steps))), loss
-
-
-@pytest.mark.parametrize(("steps", "correlation"), [(100, 0.0), (400, 0.0), (400, 0.5), (2000, 0.6)])
-def test_the_error_of_a_curve_is_the_scatter_of_areas_of_many_such_curves(steps, correlation):
-    rng = np.random.default_rng(0)
-    curves = [curve(rng, steps, correlation) for _ in range(300)]
-    areas = np.array([np.trapezoid(loss, t_s) for t_s, loss in curves])
-    errors = np.array([curve_error(t_s, loss) for t_s, loss in curves])
-
-    covered = np.mean(np.abs(areas - areas.mean()) < 1.96 * errors)
-
-    assert np.mean(errors) == pytest.approx(areas.std(), rel=0.2)
-    assert 0.88 <= covered <= 0.99  # 0.95 for infinitely long curves
-
-
-def test_an_error_blind_to_correlation_would_be_too_small():
-    """What the blocks are for: with each step on its own, the error is half of the truth at a correlation of 0.6."""
-    rng = np.random.default_rng(1)
-    curves = [curve(rng, 2000, 0.6) for _ in range(50)]
-    independent = [np.std(np.diff(np.diff(t_s) * loss[1:])) / np.sqrt(2) * np.sqrt(len(loss)) for t_s, loss in curves]
-
-    assert np.mean([curve_error(*one) for one in curves]) > 1.5 * np.mean(independent)
-
-
-def test_a_smooth_curve_has_little_error_and_a_short_or_broken_one_none_that_is_known():
-    t_s = np.linspace(0, 1, 400)
-    assert curve_error(t_s, np.exp(-3 * t_s)) < 0.01 * np.trapezoid(np.exp(-3 * t_s), t_s)
-    assert curve_error(t_s[:49], t_s[:49]) is None
-    assert curve_error(t_s, np.where(t_s > 0.9, np.nan, t_s)) is None
+NOTHING = Arm(np.nan, 0, np.nan, 0)
+SEARCH = [{"exchange": "ring", "world_size": 2, "batch_size": [16, 32, 64], "learning_rate": [0.1, 0.5]}]
 
 
 @pytest.mark.parametrize(
-    ("least", "other", "larger", "method"),
+    ("values", "alike"),
     [
-        (Area((273.081,)), Area((273.083,)), False, "assumed 1 % noise"),
-        (Area((100.0,)), Area((101.0,)), False, "assumed 1 % noise"),  # inclusive
-        (Area((100.0,)), Area((101.01,)), True, "assumed 1 % noise"),
-        (Area((100.0,), 2.0), Area((105.0,), 2.0), False, "block bootstrap of one curve, at least 1 %"),
-        (Area((100.0,), 2.0), Area((106.0,), 2.0), True, "block bootstrap of one curve, at least 1 %"),
-        (Area((100.0,), 0.01), Area((100.5,), 0.01), False, "block bootstrap of one curve, at least 1 %"),
-        (Area((100.0,), 0.01), Area((105.0,)), True, "assumed 1 % noise"),  # one of them has no curve
-        (
-            Area((99.0, 101.0), None),
-            Area((100.0,), 1.0),
-            False,
-            "block bootstrap of one curve against repeats, at least 1 %",
-        ),
-        (Area((5.0, 5.0)), Area((5.0, 5.0)), False, "2 repeats"),
-        (Area((5.0, 5.0)), Area((5.001, 5.001)), True, "2 repeats"),  # nothing scatters: any difference is one
+        ([100, 100.001, 200], 2),  # however far: one run each, and nothing does the same work
+        ([100], 0),
     ],
 )
-def test_areas_are_told_apart_by_what_is_known_of_them(least, other, larger, method):
+def test_single_runs_without_any_noise_known_are_not_told_apart(values, alike):
+    ranked = [Area((float(value),)) for value in values]
 
-    assert compare(least, other, 0.01) == (larger, method)
-
-
-def test_repeats_are_told_apart_as_welch_does():
-    """Student's sleep data, group 2 against group 1: Welch's interval is (-3.37, 0.21), so not at 95 %."""
-    one = (0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0)
-    two = (1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4)
-    shifted = tuple(value + 0.21 for value in two)
-
-    assert not compare(Area(one), Area(two), 0.01)[0]
-    assert compare(Area(one), Area(shifted), 0.01)[0]
+    assert told_apart(ranked, NOTHING, NOTHING, 0.01)[0] == alike
 
 
-def test_repeats_with_equal_truth_are_rarely_told_apart():
+def test_single_runs_are_told_apart_by_the_noise_of_time_and_the_answer_says_what_it_does_not_hold():
+    of_time = Arm(np.nan, 0, 0.1**2, 20)
+    limit = np.exp(stats.t.ppf(0.95, 20) * np.sqrt(2) * 0.1)  # two points: Student's, on one side
+    told = [told_apart([Area((1.0,)), Area((x * limit,))], NOTHING, of_time, 0.01)[0] for x in (0.99, 1.01)]
+
+    assert told == [1, 0]
+    assert told_apart([Area((1.0,)), Area((1.005,))], NOTHING, Arm(np.nan, 0, 1e-9, 20), 0.01) == (
+        1,
+        "one run each: the noise of time only, 20 degrees of freedom, at least 1 %",
+    )
+
+
+@pytest.mark.parametrize(("others", "freedom"), [(1, 10), (2, 3), (5, 20), (9, 60)])
+def test_the_limit_is_dunnetts_on_one_side(others, freedom):
+    """Differences from one mean have Student's distribution in as many dimensions, correlated by a half."""
+    limit = least_apart(others, freedom)
+    correlated = np.full((others, others), 0.5) + 0.5 * np.eye(others)
+    together = stats.multivariate_t(shape=correlated, df=freedom, seed=0)
+
+    assert together.cdf(np.full(others, limit), maxpts=200_000) == pytest.approx(0.95, abs=2e-3)
+
+
+def test_the_true_best_of_equal_points_is_among_those_not_told_apart_in_95_percent_of_cases():
     rng = np.random.default_rng(2)
-    wrong = [compare(Area(tuple(rng.normal(9, 1, 4))), Area(tuple(rng.normal(9, 1, 4))), 0)[0] for _ in range(1000)]
+    lost = 0
+    for _ in range(2000):
+        values = np.exp(0.3 * rng.normal(size=(6, 3)))  # all points alike: the first is as good a best as any
+        means = np.log(values).mean(axis=1)
+        order = np.argsort(means)
+        within = Noise.of((0, row) for row in values).at(0)
+        alike, _ = told_apart([Area(tuple(values[i])) for i in order], within, NOTHING, 0.0)
+        lost += 0 not in order[: alike + 1]
+    assert lost / 2000 == pytest.approx(0.05, abs=0.015)
 
-    assert np.mean(wrong) == pytest.approx(0.025, abs=0.015)  # one side of 95 %
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_cannot_be_told_apart_is_the_beginning_of_the_ranking(tmp_path, seed):
+    """One point that scatters little is told from the winner only if all behind it are."""
+    rng = np.random.default_rng(seed)
+    values = {(b, r): np.exp(rng.normal(size=3) * rng.choice([0.01, 0.2])) for b in (16, 32, 64) for r in (0.1, 0.5)}
+
+    def train(spec):
+        return constant(float(values[spec.batch_size, spec.learning_rate][spec.seed]), spec.steps_asked)
+
+    study_runs = made_up(tmp_path, train, grid=SEARCH, repeats=3)
+    (row,) = winners.build(study_runs).to_dict("records")
+    ranking = list(areas.build(study_runs).sort_values("loss_area_loss_s")["point"])
+
+    alike = row["cannot_be_told_from"].split("; ") if row["cannot_be_told_from"] else []
+    assert [row["winner"], *alike] == ranking[: len(alike) + 1]
+    assert row["judged_by"] == "3 repeats, 12 degrees of freedom"
+
+
+@pytest.mark.parametrize("noise", [0.002, 0.3])
+def test_a_noisy_machine_finds_no_winner_where_a_quiet_one_does(tmp_path, noise):
+    """One run each; the rates of a batch do the same work, so their times tell how noisy the clock is."""
+    rng = np.random.default_rng(3)
+
+    def train(spec):
+        true = {16: 5.0, 32: 4.0, 64: 4.4}[spec.batch_size] * (1 + (spec.learning_rate - 0.1) / 10)
+        factor = np.exp(noise * rng.normal())
+        return constant(true * factor, spec.steps_asked, train_s=10 * factor)
+
+    study_runs = made_up(tmp_path, train, grid=SEARCH)
+    (row,) = winners.build(study_runs).to_dict("records")
+
+    assert row["judged_by"] == "one run each: the noise of time only, 3 degrees of freedom, at least 1 %"
+    assert (row["cannot_be_told_from_count"] == 5) == (noise == 0.3)
+    assert (row["cannot_be_told_from_count"] == 0) == (noise == 0.002)
+
+
+def test_two_repeats_share_what_does_equal_work_and_say_the_degrees_of_freedom():
+    alone, shared = over_runs([1.0, 2.9]), over_runs([1.0, 2.9], noise=Arm(np.nan, 0, 0.2, 8))
+
+    assert alone.basis == "2 runs, 1 degree of freedom"
+    assert alone.high / alone.low > 1e5
+    assert shared.basis == "2 runs, 8 degrees of freedom from what does equal work"
+    own = np.var(np.log([1.0, 2.9]), ddof=1)  # the larger variance
+    assert np.log(shared.high / shared.low) == pytest.approx(2 * stats.t.ppf(0.975, 8) * np.sqrt(own / 2))
 
 
 def test_the_least_loss_over_a_window_is_the_least_mean_of_neighbours():

@@ -28,9 +28,10 @@ LETTER_IN = 0.048  # width of a letter of small print
 LOOKS = {
     "winner": ("#0072B2", "winner"),
     "alike": ("#56B4E9", "cannot be distinguished from the winner"),
-    "larger": ("#d0d0d0", "larger than the winner beyond doubt"),
+    "larger": ("#d0d0d0", "larger than the winner at 95 %"),
     "unfit": ("#ffffff", "oversubscribed, may not win"),
 }
+TIME_ONLY = "larger than the winner by more than the noise of time"  # of one run each
 
 
 def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure:
@@ -52,14 +53,17 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
     every = pd.concat(drawn)
     marks = mark_notes(every.assign(oversubscribed=every["look"] == "unfit"))
     seen = set(every["look"])
+    looks = LOOKS if study.repeats > 1 else LOOKS | {"larger": (LOOKS["larger"][0], TIME_ONLY)}
     legend: list[Artist] = [
-        Patch(facecolor=colour, label=words, **EDGE) for look, (colour, words) in LOOKS.items() if look in seen
+        Patch(facecolor=colour, label=words, **EDGE) for look, (colour, words) in looks.items() if look in seen
     ]
     if any(mark.startswith("Ringed") for mark in marks):
         legend.append(Line2D([], [], marker="o", linestyle="none", label="ringed: disturbed", **RING))
     notes = []
     if every["standard_error_loss_s"].notna().any():
-        source = "the spread of the repeats" if study.repeats > 1 else "the scatter along the curve"
+        source = (
+            "the spread of the repeats" if study.repeats > 1 else "the noise of time between runs that do the same work"
+        )
         notes.append(f"Lines on the bars: the area and one standard error to either side, from {source}.")
     return finished(figure, coverage, notes + marks, legend)
 

@@ -6,12 +6,13 @@ from typing import Any
 
 import pandas as pd
 
-from ddp_hpc.analysis.columns import key_of, rows_of, split
-from ddp_hpc.analysis.intervals import Array, Interval, of_mean, of_ratio, over_runs
+from ddp_hpc.analysis.columns import ALWAYS_GROUPED, key_of, rows_of, split, standing
+from ddp_hpc.analysis.intervals import Arm, Array, Interval, Noise, of_mean, of_ratio, over_runs
 from ddp_hpc.analysis.tables._frame import known, largest, median, typed
 from ddp_hpc.analysis.tables._steps import step_times
 from ddp_hpc.config import catalog
-from ddp_hpc.config.comparability import agreeing
+from ddp_hpc.config.comparability import SAME_WORK, agreeing
+from ddp_hpc.config.spec import SPEC_COLUMNS
 from ddp_hpc.profiling.phase_names import PHASES
 from ddp_hpc.runs.statuses import in_words
 from ddp_hpc.runs.study_runs import StudyRuns
@@ -27,6 +28,7 @@ class Group:
     study_runs: StudyRuns
     planned: list[Row]
     ended: list[Row]
+    noise: Noise = Noise.of([])  # noqa: RUF009  (it is never changed)
 
     @property
     def run(self) -> str:
@@ -55,8 +57,12 @@ class Group:
         within: Callable[[Array], Interval],
         of_steps: Callable[[StudyRuns, str], Array] = step_times,
     ) -> Interval:
-        """Return the median of a value per run and its interval, that within the first run if it is the only one."""
-        return over_runs(values, within(of_steps(self.study_runs, self.run)) if len(values) == 1 else None)
+        """Return the median of a value per run and its interval, that within the first run if it is the only one.
+
+        Few times of steps share the noise of time with all runs of the study that do equal work.
+        """
+        noise = self.noise.at(kind_of(self.ended[0])) if of_steps is step_times else None
+        return over_runs(values, within(of_steps(self.study_runs, self.run)) if len(values) == 1 else None, noise)
 
 
 def by_group(
@@ -71,12 +77,14 @@ def by_group(
     Of the other columns, `names`, `measured` returns those of a group of which some run has ended well, but for `runs`,
     `slow_steps_share` (the largest of the runs) and `oversubscribed` (any); other groups have a `reason` only.
     """
-    rows = []
+    rows, noise = [], noise_of_time(runs)
     for key, part in split(runs, axes):
         planned = rows_of(part)
         ended = [row for row in planned if row["status"] == "ok"]
         found = (
-            doubt(ended) | measured(Group(study_runs, planned, ended)) if ended else {"reason": not_complete(planned)}
+            doubt(ended) | measured(Group(study_runs, planned, ended, noise))
+            if ended
+            else {"reason": not_complete(planned)}
         )
         rows.append(key | {"runs": len(ended)} | found)
     return typed(rows, [*axes, *names])
@@ -101,13 +109,36 @@ def doubt(rows: Iterable[Row]) -> Row:
     }
 
 
+def kind_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return by what runs are taken to scatter alike: exchange and world size."""
+    return tuple(row.get(name) for name in ALWAYS_GROUPED)
+
+
+def noise_of_time(runs: pd.DataFrame) -> Noise:
+    """Return how the time of a step, slow ones included, differs between runs that do the same work, by `kind_of`.
+
+    Only runs count that ended well, where they were asked to, with a core for every thread.
+    """
+    cells: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows_of(runs[standing(runs) == "ok"]):
+        if not row["oversubscribed"] and row["steps"] and (row["train_s"] or 0) > 0:
+            cells.setdefault(key_of(row, agreeing(SAME_WORK)), []).append(row)
+    return Noise.of((kind_of(rows[0]), [row["train_s"] / row["steps"] for row in rows]) for rows in cells.values())
+
+
 def one_rank(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the runs of one rank without exchange: what others are compared with."""
     return runs[(runs["exchange"] == "none") & (runs["world_size"] == 1)]
 
 
+def likeness(row: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[bool, int]:
+    """Return whether another run has ended well, and in how many columns of their specs the two agree."""
+    same = (mine == theirs for mine, theirs in zip(key_of(row, SPEC_COLUMNS), key_of(other, SPEC_COLUMNS), strict=True))
+    return bool(other["status"] == "ok"), sum(same)
+
+
 class Counterparts:
-    """Runs, found by what others have in common with them; of several one that has ended well, the last of these.
+    """Runs, found by what others have in common with them; of several one that has ended well, the most like the other.
 
     Runs may differ from their counterparts in the columns `may_differ` (`config.comparability`), not in others of the
     spec, nor in those in `also`.
@@ -115,12 +146,14 @@ class Counterparts:
 
     def __init__(self, runs: pd.DataFrame, may_differ: Collection[str], also: Sequence[str] = ()) -> None:
         self._columns = [*agreeing(may_differ), *also]
-        ended_last = sorted(rows_of(runs), key=lambda row: bool(row["status"] == "ok"))
-        self._found = {key_of(row, self._columns): row for row in ended_last}
+        self._found: dict[tuple[Any, ...], list[Row]] = {}
+        for row in rows_of(runs):
+            self._found.setdefault(key_of(row, self._columns), []).append(row)
 
     def of(self, row: Mapping[str, Any]) -> Row | None:
         """Return the counterpart of a run, whatever became of it; None if there is none."""
-        return self._found.get(key_of(row, self._columns))
+        found = self._found.get(key_of(row, self._columns), [])
+        return max(found, key=lambda other: likeness(row, other), default=None)
 
     def pairs(self, rows: Iterable[Row]) -> list[tuple[Row, Row]]:
         """Return those runs whose counterpart has ended well, each with it."""
@@ -134,9 +167,14 @@ def spread(name: str, unit: str, interval: Interval, values: Sequence[float] = (
     return found | ({f"{name}_least{unit}": min(values), f"{name}_largest{unit}": max(values)} if values else {})
 
 
-def over_pairs(study_runs: StudyRuns, ratios: Sequence[float], pairs: Sequence[tuple[Row, Row]]) -> Interval:
-    """Return the median ratio and its interval; of one pair, from the mean steps of both runs, the first's on top."""
+def over_pairs(
+    study_runs: StudyRuns, ratios: Sequence[float], pairs: Sequence[tuple[Row, Row]], noise: Arm | None = None
+) -> Interval:
+    """Return the median ratio and its interval; of one pair, from the mean steps of both runs, the first's on top.
+
+    Few pairs share the `noise` of ratios between runs that do equal work (`intervals.over_runs`).
+    """
     alone = None
     if len(pairs) == 1 and pairs[0][0]["run"] != pairs[0][1]["run"]:
         alone = of_ratio(*(of_mean(step_times(study_runs, row["run"])) for row in pairs[0]))
-    return over_runs(ratios, alone)
+    return over_runs(ratios, alone, noise)

@@ -1,14 +1,13 @@
 """Which runs can win, and which point of the search is best; the same rule for measured and published numbers."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import sqrt
+from math import log1p, sqrt
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import special
 
 from ddp_hpc.analysis.columns import (
     group_columns,
@@ -21,15 +20,18 @@ from ddp_hpc.analysis.columns import (
     standing,
     varying,
 )
-from ddp_hpc.analysis.intervals import CONFIDENCE, Arm, Array, contrast, curve_error
+from ddp_hpc.analysis.intervals import Arm, Array, Noise, counted_freedom, least_apart
 from ddp_hpc.analysis.tables._frame import FLOAT, INT, columns, known, median, type_of, typed
+from ddp_hpc.analysis.tables._groups import kind_of, noise_of_time
 from ddp_hpc.analysis.tables._steps import whole_curve
 from ddp_hpc.config.spec import COMPONENTS
 from ddp_hpc.runs.statuses import FINISHED, in_words
 from ddp_hpc.runs.study_runs import StudyRuns
 
 NO_WINNER = "no winner"
-CurveError = Callable[[str], float | None]
+NO_NOISE = Noise.of([])
+NOT_TOLD = "not told apart: one run each"
+ErrorOf = Callable[[str], float | None]
 
 
 @dataclass(frozen=True)
@@ -37,42 +39,44 @@ class Area:
     """The loss area of one point of the search."""
 
     values: tuple[float, ...]  # one area per repeat, in loss x seconds
-    # Of a single run, from its curve, in loss x seconds; None where there is no curve.
+    # Of a single run, from the noise of time, in loss x seconds; None where that is not known.
     standard_error: float | None = None
 
     @property
-    def repeated(self) -> bool:
-        """Whether there are repeats to take the spread from."""
-        return len(self.values) > 1
-
-    @property
     def error(self) -> float | None:
-        """The standard error of the mean: from the repeats, else from the curve, else unknown."""
-        if self.repeated:
+        """The standard error of the mean: from the repeats, else from the noise of time, else unknown."""
+        if len(self.values) > 1:
             return float(np.std(self.values, ddof=1)) / sqrt(len(self.values))
         return self.standard_error
 
 
-def compare(least: Area, other: Area, noise: float) -> tuple[bool, str]:
-    """Return whether `other` is larger than `least` beyond doubt, at 95 %, and how that was found.
+def told_apart(ranked: Sequence[Area], between_repeats: Arm, of_time: Arm, area_noise: float) -> tuple[int, str]:
+    """Return how many of the ranked areas behind the first cannot be told from it, at 95 %, and how that was found.
 
-    Repeats on both sides: Welch's interval of the difference of the means (Welch, Biometrika 34, 1947). Otherwise
-    the standard errors that there are, a curve's from `curve_error`, and the difference must also exceed `noise`,
-    relative, e.g. 0.01: one curve knows how the loss and the steps scatter within a run, not how runs differ. With
-    neither: `noise` alone.
+    Those are always the next ones: with a probability of 95 % the least area in truth is among them and the first
+    (`intervals.least_apart`). Areas are compared as logarithms. How one run differs from the next is
+    `between_repeats` of the same point; of single runs `of_time` of runs that do the same work, which does not hold
+    what the seed does to the loss: so a difference must also exceed `area_noise`, relative, e.g. 0.01. Where neither is
+    known nothing is told apart.
     """
-    difference = float(np.mean(other.values) - np.mean(least.values))
-    if least.repeated and other.repeated:
-        found = contrast([Arm.of(np.array(area.values)) for area in (least, other)])
-        counts = sorted({len(least.values), len(other.values)})
-        return found.difference > found.half_width, f"{' or '.join(map(str, counts))} repeats"
-    beyond_noise = difference > noise * float(np.mean(least.values))
-    if least.error is None or other.error is None:
-        return beyond_noise, f"assumed {100 * noise:g} % noise"
-    half_width = float(special.ndtri((1 + CONFIDENCE) / 2)) * sqrt(least.error**2 + other.error**2)
-    against = " against repeats" if least.repeated or other.repeated else ""
-    limit = f", at least {100 * noise:g} %" if noise else ""
-    return beyond_noise and difference > half_width, f"block bootstrap of one curve{against}{limit}"
+    first, others = ranked[0], ranked[1:]
+    noise, repeated = (between_repeats, True) if between_repeats.freedom else (of_time, False)
+    if not others or not noise.freedom:
+        return len(others), NOT_TOLD if others else "no other point"
+    limit, least = least_apart(len(others), noise.freedom), 0.0 if repeated else log1p(area_noise)
+    alike = 0
+    for place, other in enumerate(others, 1):
+        error = sqrt(noise.variance * (1 / len(first.values) + 1 / len(other.values)))
+        difference = float(np.mean(np.log(other.values)) - np.mean(np.log(first.values)))
+        if difference <= max(limit * error, least):
+            alike = place  # with all before it
+    counts = " or ".join(str(count) for count in sorted({len(area.values) for area in ranked}))
+    if repeated:
+        return alike, f"{counts} repeats, {counted_freedom(noise.freedom)}"
+    return (
+        alike,
+        f"one run each: the noise of time only, {counted_freedom(noise.freedom)}, at least {100 * area_noise:g} %",
+    )
 
 
 def with_exclusions(study_runs: StudyRuns) -> pd.DataFrame:
@@ -120,13 +124,13 @@ def _exclusion(row: Mapping[str, Any], loss_threshold: float | None) -> str:
     return "oversubscribed" if row["oversubscribed"] else ""
 
 
-def points(runs: pd.DataFrame, groups: list[str], search: list[str], error_of: CurveError) -> pd.DataFrame:
+def points(runs: pd.DataFrame, groups: list[str], search: list[str], error_of: ErrorOf) -> pd.DataFrame:
     """Return one row per point of the search, its repeats combined.
 
     It has the columns `groups` (what competes with what) and `search` (in which the points of a group differ), `point`
     (in short, never a bare number), `repeats`, the medians of `loss_area_loss_s` and `min_loss` over the repeats that
     have them, `oversubscribed` (any), `excluded` (empty if all repeats may win), `runs` (a list) and `area` (an `Area`,
-    None if excluded). `error_of` gives the standard error of a run's loss area, or None where there is no curve.
+    None if excluded). `error_of` gives the standard error of a single run's loss area, or None where it is not known.
     """
     shown = ordered(set(varying(runs)) & set(search)) or search
     alone = shown[0].replace("_", " ") if len(shown) == 1 and shown[0] not in COMPONENTS else ""
@@ -162,17 +166,23 @@ def _excluded(reasons: list[str]) -> str:
     return " and ".join(f"{count} of {len(reasons)} repeats {reason}" for reason, count in sorted(counts.items()))
 
 
-def pick_winners(candidates: pd.DataFrame, groups: list[str], search: list[str], area_noise: float) -> pd.DataFrame:
+def pick_winners(
+    candidates: pd.DataFrame, groups: list[str], search: list[str], area_noise: float, time: Noise = NO_NOISE
+) -> pd.DataFrame:
     """Return, for each group of `points`, the one with the least loss area, and those that cannot be told from it.
 
     One row per group, in the order of `groups`; nulls and `no winner` where no point may win. `<axis>_low` and
     `<axis>_high` are the least and the largest value of the winner and what cannot be told from it. Of equal areas the
-    point wins that is first in the order of `search`; the others cannot be told from it. `area_noise`: see `compare`.
+    point wins that is first in the order of `search`; the others cannot be told from it. All points share how their
+    repeats scatter (`intervals.Noise`). `area_noise`, and `time` of single runs: see `told_apart`.
     """
+    fit_areas = zip(rows_of(candidates), candidates["area"], strict=True)
+    repeats = Noise.of((kind_of(row), area.values) for row, area in fit_areas if area and len(area.values) > 1)
     rows = []
     for key, group in split(candidates, groups):
         fit = group[group["excluded"] == ""].sort_values(["loss_area_loss_s", *search], kind="stable")
-        rows.append(key | _winner(fit, search, area_noise) | _counts(group))
+        noises = (repeats.at(kind_of(key)), time.at(kind_of(key)))
+        rows.append(key | _winner(fit, search, *noises, area_noise) | _counts(group))
     ranges = [f"{name}_{end}" for name in numbers(search) for end in ("low", "high")]
     return typed(rows, [*groups, "winner", *search, *_COLUMNS, *ranges])
 
@@ -189,7 +199,7 @@ _COLUMNS = columns(
 )
 
 
-def _winner(fit: pd.DataFrame, search: list[str], area_noise: float) -> dict[str, Any]:
+def _winner(fit: pd.DataFrame, search: list[str], repeats: Arm, time: Arm, area_noise: float) -> dict[str, Any]:
     if fit.empty:
         return {"winner": NO_WINNER}
     samples = sorted(fit["samples_asked"].dropna().unique())
@@ -198,8 +208,8 @@ def _winner(fit: pd.DataFrame, search: list[str], area_noise: float) -> dict[str
         return {"winner": NO_WINNER, "judged_by": f"not comparable: {why}"}
     rows = rows_of(fit)
     best, others = rows[0], rows[1:]
-    verdicts = [compare(best["area"], row["area"], area_noise) for row in others]
-    alike = [row for row, (larger, _) in zip(others, verdicts, strict=True) if not larger]
+    count, judged_by = told_apart([row["area"] for row in rows], repeats, time, area_noise)
+    alike = others[:count]
     ranges: dict[str, Any] = {}
     for name in numbers(search):
         values = [row[name] for row in (best, *alike) if pd.notna(row[name])]
@@ -214,7 +224,7 @@ def _winner(fit: pd.DataFrame, search: list[str], area_noise: float) -> dict[str
             "second": others[0]["point"] if others else None,
             "cannot_be_told_from": "; ".join(row["point"] for row in alike),
             "cannot_be_told_from_count": len(alike),
-            "judged_by": "; ".join(dict.fromkeys(method for _, method in verdicts)) or "no other point",
+            "judged_by": judged_by,
             "winner_runs": " ".join(best["runs"]),
         }
     )
@@ -235,13 +245,14 @@ def _counts(group: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def ranked_points(study_runs: StudyRuns) -> tuple[pd.DataFrame, list[str], list[str]]:
-    """Return the points of a study's search, and the columns that group them and in which they differ."""
+def ranked_points(study_runs: StudyRuns) -> tuple[pd.DataFrame, list[str], list[str], Noise]:
+    """Return the points of a study's search, the columns that group them and in which they differ, and time's noise."""
     runs = with_exclusions(study_runs)
     groups, search = group_columns(runs, study_runs.study), search_columns(study_runs.study)
+    time, by_name = noise_of_time(runs), {row["run"]: row for row in rows_of(runs)}
 
     def error(run: str) -> float | None:
-        curve = whole_curve(study_runs, run)
-        return curve_error(curve.t_s, curve.loss)
+        noise = time.at(kind_of(by_name[run]))
+        return float(by_name[run]["loss_area_loss_s"]) * sqrt(noise.variance) if noise.freedom else None
 
-    return points(runs, groups, search, error), groups, search
+    return points(runs, groups, search, error), groups, search, time

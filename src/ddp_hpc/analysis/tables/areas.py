@@ -21,10 +21,10 @@ _COLUMNS = columns(
 def build(study_runs: StudyRuns) -> pd.DataFrame:
     """Return one row per planned point.
 
-    `excluded` says why it may not win, null if it may; `standard_error_loss_s` is from its repeats, else from its
-    curve, null where it may not win; `slow_steps_share` is the largest of its repeats.
+    `excluded` says why it may not win, null if it may; `standard_error_loss_s` is from its repeats, else from the
+    noise of time, null where that is not known or it may not win; `slow_steps_share` is the largest of its repeats.
     """
-    candidates, groups, search = ranked_points(study_runs)
+    candidates, groups, search, _ = ranked_points(study_runs)
     share = slow_steps_share(study_runs.runs.set_index("run"))
     candidates["slow_steps_share"] = [float(share[runs].max()) for runs in candidates["runs"]]
     candidates["standard_error_loss_s"] = [area.error if area else None for area in candidates["area"]]

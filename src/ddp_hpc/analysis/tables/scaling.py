@@ -6,8 +6,10 @@
 - weak: the same batch per rank; the ratio of rates. Where all runs see the same samples it equals fixed samples.
 
 The baseline is the run of the same spec with world_size 1 and exchange none. Runs pair by seed; the median over the
-pairs counts, with the least and the largest and its 95 % interval beside it, over the pairs (`intervals.over_runs`) or,
-of one pair, within its two runs. Without a baseline the speedup is null, and the reason given.
+pairs counts, with the least and the largest and its 95 % interval beside it, over the pairs (`intervals.over_runs`).
+Few pairs share how the ratios of runs that do equal work differ; where there are none, one pair is judged within its
+two runs. Of several baselines the one counts that ended well and is most like the run. Without one the speedup is null,
+and the reason given. Every axis of the study but the seed keeps its rows.
 """
 
 from collections import Counter
@@ -19,9 +21,10 @@ import numpy as np
 import pandas as pd
 
 from ddp_hpc.analysis.columns import key_of, ordered, rows_of, split, varying, with_standing
+from ddp_hpc.analysis.intervals import Arm, Noise
 from ddp_hpc.analysis.tables._frame import columns, median, typed
-from ddp_hpc.analysis.tables._groups import Row, doubt, one_rank, over_pairs, spread
-from ddp_hpc.config.comparability import SPEEDUP_BASELINE, agreeing
+from ddp_hpc.analysis.tables._groups import Row, doubt, kind_of, likeness, one_rank, over_pairs, spread
+from ddp_hpc.config.comparability import SAME_WORK, SPEEDUP_BASELINE, agreeing
 from ddp_hpc.runs.statuses import in_words
 from ddp_hpc.runs.study_runs import StudyRuns
 
@@ -78,7 +81,7 @@ def build(study_runs: StudyRuns) -> pd.DataFrame:
     runs["global_batch_size"] = pd.array([spec.global_batch_size for spec in specs], dtype="Int64")
     runs["samples_planned"] = pd.array([spec.samples_budgeted for spec in specs], dtype="Float64")
     fields = {*varying(runs), "exchange", "world_size", "batch_size", "learning_rate"}
-    axes = ordered(fields - {"seed", "evaluate_every_steps"})
+    axes = ordered(fields - {"seed"})
     rows = [row for kind, those in _kinds(runs) for row in _rows(study_runs, those, kind, axes)]
     return typed(rows, ["kind", *axes, *_COLUMNS])
 
@@ -100,16 +103,27 @@ def _rows(study_runs: StudyRuns, runs: pd.DataFrame, kind: Kind, axes: list[str]
     baselines: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows_of(one_rank(runs)):
         baselines.setdefault(kind.key(row), []).append(row)
+    points = []
     for key, repeats in split(runs, axes):
         rows = rows_of(repeats)
-        found = baselines.get(kind.key(rows[0]), [])
-        # several budgets may share a rate; the same budget is the nearest
-        nearest_last = sorted(found, key=lambda base: bool(base["budget"] == rows[0]["budget"]))
-        by_seed = {base["seed"]: base for base in nearest_last}
-        yield {"kind": kind.name} | key | _compared(study_runs, rows, by_seed, kind)
+        nearest_last = sorted(baselines.get(kind.key(rows[0]), []), key=lambda base: likeness(rows[0], base))
+        points.append((key, rows, {base["seed"]: base for base in nearest_last}))
+    cells: dict[tuple[Any, ...], list[float]] = {}
+    for row, base in (pair for _, rows, by_seed in points for pair in _pairs(rows, by_seed)):
+        if row["run"] != base["run"]:
+            cells.setdefault((kind_of(row), *key_of(row, agreeing(SAME_WORK))), []).append(kind.speedup(row, base))
+    noise = Noise.of((cell[0], ratios) for cell, ratios in cells.items())
+    for key, rows, by_seed in points:
+        yield {"kind": kind.name} | key | _compared(study_runs, rows, by_seed, kind, noise.at(kind_of(rows[0])))
 
 
-def _compared(study_runs: StudyRuns, rows: list[Row], baselines: Mapping[int, Row], kind: Kind) -> Row:
+def _pairs(rows: list[Row], baselines: Mapping[int, Row]) -> list[tuple[Row, Row]]:
+    """Return the complete runs that have a complete baseline of their seed, each with it."""
+    found = [(row, baselines.get(row["seed"])) for row in rows]
+    return [(row, base) for row, base in found if base is not None and _complete(row) and _complete(base)]
+
+
+def _compared(study_runs: StudyRuns, rows: list[Row], baselines: Mapping[int, Row], kind: Kind, noise: Arm) -> Row:
     first, ended = rows[0], [row for row in rows if _complete(row)]
     own = {
         "global_batch_size": first["global_batch_size"],
@@ -117,11 +131,12 @@ def _compared(study_runs: StudyRuns, rows: list[Row], baselines: Mapping[int, Ro
         "samples_per_s": median(row["samples_per_s"] for row in ended),
         **(doubt(ended) if ended else {}),
     }
-    pairs = [(row, baselines[row["seed"]]) for row in ended if _complete(baselines.get(row["seed"]))]
+    pairs = _pairs(rows, baselines)
     if not pairs:
         return own | {"pairs": 0, "reason": _why_none(rows, ended, baselines, kind)}
     ratios, world_size = [kind.speedup(row, base) for row, base in pairs], int(first["world_size"])
-    speedup = over_pairs(study_runs, ratios, [(base, row) for row, base in pairs])
+    itself = all(row["run"] == base["run"] for row, base in pairs)
+    speedup = over_pairs(study_runs, ratios, [(base, row) for row, base in pairs], None if itself else noise)
     return own | {
         "pairs": len(pairs),
         "baseline_train_s": median(base["train_s"] for _, base in pairs),
@@ -135,8 +150,8 @@ def _compared(study_runs: StudyRuns, rows: list[Row], baselines: Mapping[int, Ro
     }
 
 
-def _complete(row: Mapping[str, Any] | None) -> bool:
-    if row is None or row["status"] != "ok" or not np.isfinite(row["final_loss"]):
+def _complete(row: Mapping[str, Any]) -> bool:
+    if row["status"] != "ok" or not np.isfinite(row["final_loss"]):
         return False
     return row["samples_asked"] is None or bool(row["samples_seen"] == row["samples_asked"])
 

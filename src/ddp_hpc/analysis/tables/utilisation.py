@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ddp_hpc.analysis.columns import step_columns
+from ddp_hpc.analysis.columns import step_columns, with_standing
 from ddp_hpc.analysis.tables._frame import columns, known, largest, median
 from ddp_hpc.analysis.tables._groups import Group, Row, by_group
 from ddp_hpc.analysis.tables._steps import whole_curve, why_null
@@ -36,13 +36,14 @@ _EXPLAINED = ("gpu_utilisation_mean", "energy_j", "mfu")
 
 
 def build(study_runs: StudyRuns) -> pd.DataFrame:
-    """Return one row per kind of step: medians over its runs with status ok; what is not known is null.
+    """Return one row per kind of step: medians over its runs that ended well, where they should; null: not known.
 
     `exchange_share` is exchange_exposed_s over the sum of the phases. `energy_to_target_j` is what the GPUs used until
     the loss, over the study's `loss_window`, first was at most its `loss_threshold`: the least of the row's runs that
     got there; null without a threshold. `reason` says why usage, energy and MFU are null.
     """
-    return by_group(study_runs, study_runs.runs, step_columns(study_runs.runs), _COLUMNS, _measured)
+    runs = with_standing(study_runs.runs)
+    return by_group(study_runs, runs, step_columns(runs), _COLUMNS, _measured)
 
 
 def _measured(group: Group) -> Row:

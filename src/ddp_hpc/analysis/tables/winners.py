@@ -1,7 +1,7 @@
 """The winner of each group: complete, below the threshold, not oversubscribed, least loss area; and how sure that is.
 
 Repeats of a point are combined: the median of their areas counts, and all must be able to win. `cannot_be_told_from`
-lists the points whose area is not larger beyond doubt (see `_winner_selection.compare`). `test_metric` is the median
+lists the points that may have the least area in truth (see `_winner_selection.told_apart`). `test_metric` is the median
 over the repeats of the winner, `doubt` says where it may have won by luck.
 """
 
@@ -30,8 +30,8 @@ COUNTS = columns("repeats cannot_be_told_from_count excluded_points runs exclude
 
 def build(study_runs: StudyRuns) -> pd.DataFrame:
     """Return one row per group: its winner, the margin to the second, who cannot be told from it, who is excluded."""
-    candidates, groups, search = ranked_points(study_runs)
-    found = pick_winners(candidates, groups, search, study_runs.study.rules.area_noise)
+    candidates, groups, search, time = ranked_points(study_runs)
+    found = pick_winners(candidates, groups, search, study_runs.study.rules.area_noise, time)
     rows = {str(row["run"]): row for row in rows_of(study_runs.runs)}
     won = [[rows[run] for run in ("" if pd.isna(runs) else runs).split()] for runs in found["winner_runs"]]
     added: dict[str, list[Any]] = {
