@@ -125,8 +125,8 @@ def test_intervals_are_over_runs_or_say_that_they_are_not(tmp_path, repeats, bas
                                            budget={"steps": 200}, rules={"reference_exchange": "ring"}))  # fmt: skip
     speedup = of_scaling[(of_scaling["world_size"] == 2) & (of_scaling["kind"] == "weak")].iloc[0]
 
-    assert set(of_phases["interval_from"]) == set(of_exchanges["interval_from"]) == {basis}
-    assert speedup["interval_from"] == basis
+    said = {*of_phases["interval_from"], *of_exchanges["interval_from"], speedup["interval_from"]}
+    assert {text.partition(",")[0] for text in said} == {basis}  # and of few runs, what they share
     assert speedup["speedup_low"] < speedup["speedup"] < speedup["speedup_high"]
     for frame, name, unit in ((of_phases, "step", "s"), (of_exchanges, "step", "us")):
         assert (frame[f"{name}_low_{unit}"] < frame[f"{name}_{unit}"]).all()
