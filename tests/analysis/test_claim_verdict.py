@@ -60,7 +60,10 @@ def points(claim, ours):
     if not ours.known:
         return [ours.middle]
     bounds = [bound for bound in claim.expected if ours.low <= bound <= ours.high]
-    return [ours.low + share / 16 * (ours.high - ours.low) for share in range(17)] + [ours.high, *bounds]
+    between = (
+        ours.low + share / 16 * (ours.high - ours.low) for share in range(16)
+    )  # the end itself may round beyond it
+    return [*(min(number, ours.high) for number in between), ours.high, *bounds]
 
 
 @settings(deadline=None)

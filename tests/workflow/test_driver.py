@@ -262,9 +262,8 @@ def test_a_second_driver_is_refused_with_a_clear_line(slow):
         for command in (["ddp-hpc", "run", "slow"], ["snakemake", "--config", "studies=[slow]"]):
             second = slow.call(*command)
             assert second.returncode != 0
-            assert f"another driver is running in this project: pid {first.pid} on {os.uname().nodename}" in (
-                second.stdout + second.stderr
-            )
+            who = f"pid {first.pid} of {pwd.getpwuid(os.geteuid()).pw_name} on {os.uname().nodename}"
+            assert f"another driver is running in this project: {who}" in second.stdout + second.stderr
         assert len(slow.snakemake_would_train("slow")) == 2  # looking is allowed
     finally:
         first.send_signal(signal.SIGTERM)
