@@ -276,7 +276,9 @@ def test_every_wrong_point_is_reported_at_once_and_the_list_is_cut(tmp_path):
     text = message(tmp_path, GOOD.replace("[0.1, 0.5]", "[-1, -2, -3]").replace("[1, 2]", "[1, two]"))
     assert [part in text for part in ("-1", "-2", "-3", "'two'")] == [True] * 4
     many = message(tmp_path, GOOD.replace("[0.1, 0.5]", str([-n for n in range(1, 100)])))
-    assert many.splitlines()[-1] == "... and 89 more"
+    *shown, last = many.splitlines()  # how many fit depends on how long the file's path is
+    assert 1 <= len(shown) <= 10
+    assert last == f"... and {99 - len(shown)} more"
     assert len(many.splitlines()) == 11
 
 
