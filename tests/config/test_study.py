@@ -279,7 +279,6 @@ def test_every_wrong_point_is_reported_at_once_and_the_list_is_cut(tmp_path):
     *shown, last = many.splitlines()  # how many fit depends on how long the file's path is
     assert 1 <= len(shown) <= 10
     assert last == f"... and {99 - len(shown)} more"
-    assert len(many.splitlines()) == 11
 
 
 def test_aliases_that_grow_without_end_are_refused_before_they_cost_anything(tmp_path):
