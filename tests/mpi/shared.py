@@ -116,13 +116,11 @@ def test_a_shared_model_is_put_back_after_the_warm_up(comm, optimizer, monkeypat
 
 
 def test_hogwild_comes_as_far_on_the_digits_as_one_rank(comm):
-    """Each rank makes as many updates as one rank alone would in its share of the samples; 5 % of accuracy apart."""
+    """Each rank makes as many updates as one rank alone would in its share of the samples; 3 % of accuracy apart."""
     _, metric, _ = run(MPI.COMM_SELF, "none", learning_rate=0.1, budget={"steps": 600})[0].evaluations[-1]
     result, replica = run(comm, "hogwild", learning_rate=0.1, budget={"steps": 600 // comm.size})
     assert metric > 0.9
-    assert result.evaluations[-1][1] == pytest.approx(
-        metric, abs=0.05
-    )  # whose updates meet depends on the machine's load
+    assert result.evaluations[-1][1] == pytest.approx(metric, abs=0.03)
     assert len({weights.tobytes() for weights in comm.allgather(replica.weights.numpy())}) == 1
 
 

@@ -126,7 +126,7 @@ def results(folder: Path) -> Check:
         return Check("results", "missing", problem, "no record can be written", "make it writable")
     found = f"{folder} is writable, {free / GB:.1f} GB free"
     if not locks:
-        means = "files cannot be locked there: nothing keeps two drivers from running at once"
+        means = "files cannot be locked there: only what driver.lock says keeps two drivers apart"
         return Check("results", "warning", found, means, "on Lustre, mount with the option flock")
     if free < GB:
         return Check("results", "warning", found, "thousands of runs may not fit", "free some space")

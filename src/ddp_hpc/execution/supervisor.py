@@ -26,7 +26,7 @@ from ddp_hpc.runs.ending import Ending, Evidence, classify, first_report
 from ddp_hpc.runs.statuses import FINISHED
 from ddp_hpc.slurm import job_environment
 from ddp_hpc.system import cgroups, deadlines
-from ddp_hpc.system.process import Fork, boot_id, die_with_parent, process_created, process_space
+from ddp_hpc.system.process import Fork, boot_id, die_with_parent, ourselves
 
 Process = subprocess.Popen[Any] | Fork
 
@@ -91,18 +91,16 @@ def supervise(
         evidence = _launch(launcher, attempt, launch, Interruption(time_limit_s))
         ending = classify(evidence)
         assert ending is not None  # the launcher has ended
-        wall_s = (time.monotonic_ns() - began_ns) / 1e9
         if ending.status == "oom_gpu":
             from ddp_hpc.execution import oom_record
 
-            oom_record.write(run, ending, first_report(evidence.reports), wall_s)
+            oom_record.write(run, ending, first_report(evidence.reports), (time.monotonic_ns() - began_ns) / 1e9)
         elif ending.status in FINISHED:
             attempt.publish()
     except OSError as error:
-        wall_s = (time.monotonic_ns() - began_ns) / 1e9
         ending = Ending("crashed", f"its files cannot be written or put in place: {error}")
         print(f"ddp-hpc: {error}", file=sys.stderr)
-    _say_ended(attempt, ending, wall_s)
+    _say_ended(attempt, ending, (time.monotonic_ns() - began_ns) / 1e9)
     if ending.status in FINISHED:
         run.checkpoint.remove()
     return ending
@@ -119,15 +117,8 @@ def _say_ended(attempt: Attempt, ending: Ending, wall_s: float) -> None:
 
 
 def _started(launcher: Sequence[str]) -> dict[str, Any]:
-    return {
-        "at": _now(),
-        "host": os.uname().nodename,
-        "pid": os.getpid(),
-        "process_created": process_created(os.getpid()),
-        "process_space": process_space(),
-        "launcher": list(launcher),
-        "slurm_job": os.environ.get("SLURM_JOB_ID"),
-    }
+    asked = {"launcher": list(launcher), "slurm_job": os.environ.get("SLURM_JOB_ID")}
+    return {"at": _now()} | ourselves() | asked
 
 
 def _launch(launcher: Sequence[str], attempt: Attempt, launch: dict[str, Any], interruption: Interruption) -> Evidence:

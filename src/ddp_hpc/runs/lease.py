@@ -5,14 +5,12 @@ job and by a heartbeat, the date of a file in the folder of the attempt. Nothing
 before it starts.
 """
 
-import os
 import time
-from collections.abc import Mapping
 from typing import Any
 
 from ddp_hpc.runs.attempt import Attempt
 from ddp_hpc.system import deadlines
-from ddp_hpc.system.process import process_created, process_space
+from ddp_hpc.system.process import lives
 
 
 class HeldError(RuntimeError):
@@ -26,9 +24,8 @@ def alive(attempt: Attempt) -> bool | None:
         return not silent and not attempt.has_ended
     if not {"at", "host", "pid", "process_created"} <= started.keys():
         return False
-    if _seen_here(started):
-        created = process_created(started["pid"])
-        return created is not None and created == started["process_created"]
+    if (seen := lives(started)) is not None:
+        return seen
     if number := started.get("slurm_job"):
         from ddp_hpc.slurm import client
 
@@ -40,11 +37,6 @@ def alive(attempt: Attempt) -> bool | None:
     return not silent
 
 
-def _seen_here(started: Mapping[str, Any]) -> bool:
-    here = {"host": os.uname().nodename, "process_space": process_space()}
-    return all(started.get(name, ours) == ours for name, ours in here.items())
-
-
 def take(attempt: Attempt) -> None:
     """Make sure that nobody else works at the run, or raise a HeldError that says who. Of several the first goes on."""
     attempt.beat()
@@ -52,7 +44,7 @@ def take(attempt: Attempt) -> None:
     before = [other for other in attempt.run.attempts if other.number < attempt.number]
     while other := next((other for other in before if not other.has_ended and alive(other)), None):
         started = other.started
-        if not _seen_here(started) or time.monotonic() > deadline:
+        if lives(started) is None or time.monotonic() > deadline:
             raise HeldError(
                 f"{attempt.run.path.name} is being trained already, by attempt {other.number}: {holder(started)}. "
                 "Wait for it or end it; `ddp-hpc status STUDY` shows how far it is"

@@ -25,8 +25,10 @@ def quota_periods(root: Path = CGROUPS, own: Path = OWN_CGROUPS) -> dict[str, tu
     """Return how many periods each quota of ours has had, and in how many of them it was used up."""
     counted = {}
     for folder in _with_parents(root, own, "cpu"):
+        if _quota(folder) is None:
+            continue
         told = dict(line.split(maxsplit=1) for line in text_of(folder / "cpu.stat").splitlines() if " " in line)
-        if _quota(folder) is not None and {"nr_periods", "nr_throttled"} <= told.keys():
+        if {"nr_periods", "nr_throttled"} <= told.keys():
             counted[str(folder)] = int(told["nr_periods"]), int(told["nr_throttled"])
     return counted
 

@@ -35,6 +35,11 @@ def share_like(folder: Path) -> None:
         os.umask(ours & ~(folder.stat().st_mode & 0o070))
 
 
+def user_cache() -> Path:
+    """Return the folder in which programs of this user keep what they can make anew; it need not be there."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
+
+
 def text_of(file: Path) -> str:
     """Return what is in a file; empty if it is not there or cannot be read."""
     try:

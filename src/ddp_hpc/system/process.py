@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, NoReturn
+from typing import IO, Any, NoReturn
 
 from ddp_hpc.system.files import text_of
 
@@ -56,12 +56,26 @@ def boot_id() -> str:
     return text_of(Path("/proc/sys/kernel/random/boot_id")).strip() or os.uname().nodename
 
 
-def process_space() -> str:
-    """Return what processes that see each other by their ids have in common: a kernel, and a namespace of ids."""
+def ourselves() -> dict[str, Any]:
+    """Return what names this process to others, for `lives`: its host, its id, since when, and where ids are seen."""
+    return _here() | {"pid": os.getpid(), "process_created": process_created(os.getpid())}
+
+
+def lives(named: Mapping[str, Any]) -> bool | None:
+    """Return whether the process lives that `named` is of, from `ourselves`; None: it cannot be seen from here."""
+    if any(named.get(name, ours) != ours for name, ours in _here().items()):
+        return None
+    created = process_created(named["pid"]) if "pid" in named else None
+    return created is not None and created == named.get("process_created")
+
+
+def _here() -> dict[str, str]:
+    """Return what processes that see each other by their ids have in common: host, kernel and namespace of ids."""
     try:
-        return f"{boot_id()} {os.readlink('/proc/self/ns/pid')}"
+        space = f"{boot_id()} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
-        return os.uname().nodename
+        space = os.uname().nodename
+    return {"host": os.uname().nodename, "process_space": space}
 
 
 def path_with_own_scripts() -> str:

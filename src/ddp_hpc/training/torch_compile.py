@@ -37,7 +37,7 @@ from ddp_hpc.config.spec import RunSpec
 from ddp_hpc.config.types import canonical_json
 from ddp_hpc.profiling.timers import Timers
 from ddp_hpc.runs import identity
-from ddp_hpc.system.files import text_of
+from ddp_hpc.system.files import text_of, user_cache
 from ddp_hpc.training.components import Components, Compute
 from ddp_hpc.training.snapshot import Snapshot
 
@@ -172,7 +172,7 @@ def _root() -> Path:
     """Return where compiled code is kept: as torch's variable says, else in the user's cache folder."""
     if _given_root:
         return Path(_given_root).absolute()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ddp-hpc" / "compiled"
+    return user_cache() / "ddp-hpc" / "compiled"
 
 
 def _digest(spec: RunSpec, components: Components) -> str:

@@ -9,9 +9,10 @@ import time
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from ddp_hpc.system.files import read_json, write_json
-from ddp_hpc.system.process import process_created, process_space
+from ddp_hpc.system.process import lives, ourselves
 
 NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 OTHERS_WRITE_S = 0.5  # in which one who has seen no holder at the same time as we has written, too
@@ -48,13 +49,13 @@ class DriverLock:
             self._locks = False
             return self._take_by_name()
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, json.dumps(_ourselves()).encode(), 0)
+        os.pwrite(descriptor, json.dumps(_holder()).encode(), 0)
         self.descriptor = descriptor
         return True
 
     def _take_by_name(self) -> bool:
-        ours, holder = _ourselves(), read_json(self.file)
-        if holder and (holder.get("process_space") != ours["process_space"] or _lives(holder)):
+        ours, holder = _holder(), read_json(self.file)
+        if holder and lives(holder) is not False:
             return False
         write_json(self.file, ours)
         time.sleep(OTHERS_WRITE_S)
@@ -85,15 +86,9 @@ class DriverLock:
         )
 
 
-def _ourselves() -> dict[str, object]:
+def _holder() -> dict[str, Any]:
     since = datetime.now(UTC).isoformat(timespec="seconds")
-    who = {"pid": os.getpid(), "host": os.uname().nodename, "user": _name(os.geteuid()), "since": since}
-    return who | {"process_created": process_created(os.getpid()), "process_space": process_space()}
-
-
-def _lives(holder: dict[str, object]) -> bool:
-    created = process_created(int(str(holder["pid"])))
-    return created is not None and created == holder.get("process_created")
+    return ourselves() | {"user": _name(os.geteuid()), "since": since}
 
 
 def _name(user: int) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 
 from ddp_hpc.runs.project import Project
 from ddp_hpc.system import deadlines
+from ddp_hpc.system.files import user_cache
 from ddp_hpc.system.process import die_with_parent, heeded, path_with_own_scripts
 from ddp_hpc.workflow.driver_lock import DriverLock
 from ddp_hpc.workflow.progress import Progress
@@ -177,7 +178,7 @@ def _as_child() -> None:
 
 def _cache(root: Path) -> dict[str, str]:
     """Return where Snakemake keeps what it has compiled, if the home folder cannot be written."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
+    cache = user_cache()
     with suppress(OSError):
         cache.mkdir(parents=True, exist_ok=True)
         if os.access(cache, os.W_OK):

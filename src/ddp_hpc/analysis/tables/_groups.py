@@ -1,7 +1,7 @@
 """What most tables do: take runs of one kind together, find what each is compared with, and say what is not known."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
@@ -28,7 +28,7 @@ class Group:
     study_runs: StudyRuns
     planned: list[Row]
     ended: list[Row]
-    noise: Noise = Noise.of([])  # noqa: RUF009  (it is never changed)
+    noise: Noise = field(default_factory=lambda: Noise.of([]))
 
     @property
     def run(self) -> str:
