@@ -21,16 +21,16 @@ help: ## list these targets
 quickstart: .venv/installed ## install into .venv, run the quickstart study here; it says where its page is
 	@$(BIN)/ddp-hpc run quickstart
 
-# tests on Slurm wait most of the time, and no test asserts how long anything takes; a file's tests stay together
-TWO_WORKERS := -n 2 --dist loadfile
+# three on two cores: tests on Slurm wait most of the time, and none asserts how long anything takes; a file's tests stay together
+WORKERS := -n 3 --dist loadfile --no-loadscope-reorder
 
 .PHONY: test
 test: .venv/installed-dev browser slurm ## run all tests
-	@$(BIN)/python -m pytest $(TWO_WORKERS)
+	@$(BIN)/python -m pytest $(WORKERS)
 
 .PHONY: test-slurm
 test-slurm: .venv/installed-dev slurm ## run the tests on a real Slurm, which they start
-	@$(BIN)/python -m pytest $(TWO_WORKERS) -m slurm
+	@$(BIN)/python -m pytest $(WORKERS) -m slurm
 
 .PHONY: check
 check: .venv/installed-dev ## check style, types, layers and workflow files

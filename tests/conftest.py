@@ -19,6 +19,32 @@ settings.load_profile("untimed")
 
 MPI_TESTS = Path(__file__).parent / "mpi"
 
+# minutes each: they start first, those that wait beside those that compute, so that none is left alone at the end
+LONGEST_FILES = [
+    "cluster/test_ends.py",
+    "training/test_trainer.py",
+    "execution/test_graceful_stop.py",
+    "workflow/test_driver.py",
+    "exchange/test_baselines.py",
+    "cluster/test_on_slurm.py",
+    "training/test_checkpoint.py",
+    "cluster/test_checkpoints.py",
+    "exchange/test_shared_memory.py",
+    "workflow/test_reruns.py",
+    "cluster/test_cluster.py",
+    "training/test_torch_compile.py",
+    "cluster/test_allocation.py",
+    "test_documented_commands.py",
+    "bench/test_bench.py",
+]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files come first."""
+    place = {Path(__file__).parent / name: number for number, name in enumerate(LONGEST_FILES)}
+    items.sort(key=lambda item: place.get(item.path, len(place)))
+
+
 Finished = subprocess.CompletedProcess[str]
 Mpiexec = Callable[..., Finished]
 

@@ -1,5 +1,6 @@
 """The files here run under mpiexec, one pytest per rank; a test elsewhere starts them with `on_ranks`."""
 
+import functools
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,9 @@ from catalogued import installed
 from mpi4py import MPI
 
 from ddp_hpc.config import catalog
+from ddp_hpc.data import digits
+
+digits.build = functools.cache(digits.build)  # hundreds of short trainings read it: half the time of each
 
 
 @pytest.fixture(scope="session")
