@@ -21,7 +21,10 @@ def test_the_idle_rank_is_called_as_the_rank_is():
 @pytest.mark.parametrize(
     ("arguments", "rows"),
     [
-        (["planning", "--points", "3", "--runs", "2"], ["snakemake -n", "the workflow adds to each run"]),
+        (
+            ["planning", "--points", "3", "--runs", "2"],
+            ["snakemake -n", "times_empty", "the workflow adds to each run", "times_bare"],
+        ),
         (["meters", "--ranks", "2", "--rounds", "2", "--steps", "5"], ["longer_percent"]),
         (["exchange", "--ranks", "2", "--exchanges", "ring", "--sizes", "64", "256", "--rounds", "2"], ["ring"]),
         (["realign", "--shapes", "4x6x5", "--rounds", "2"], ["4x6x5"]),

@@ -32,6 +32,7 @@ budget: {{steps: 1}}
 grid: {{learning_rate: 0.1, seed: [{seeds}]}}
 """
 
+_EMPTY = "snakemake -n, an empty Snakefile"
 _BARE = """
 rule all:
     input: expand("out/{{n}}", n=range({runs}))
@@ -43,22 +44,30 @@ rule one:
 
 
 def planning(project: Project, points: Sequence[int]) -> list[Row]:
-    """Time `ddp-hpc list`, `ddp-hpc plan` and `snakemake -n` on finished studies of so many points; seconds."""
+    """Time `ddp-hpc list`, `ddp-hpc plan` and `snakemake -n` on finished studies of so many points, in turns; seconds.
+
+    `snakemake -n` of an empty Snakefile is the yardstick of `times_empty`, the median ratio within a turn.
+    """
     rows = []
     for number in points:
         with tempfile.TemporaryDirectory(prefix="ddp-hpc-bench-") as folder:
             copy = _copy_of(project, Path(folder), number)
             _finish(copy)
+            (empty := copy.root / "empty").mkdir()
+            (empty / "Snakefile").write_text("rule all:\n")
             calls = {
-                "list": ["ddp-hpc", "list", "bench"],
-                "plan": ["ddp-hpc", "plan", "bench"],
-                "snakemake -n": ["snakemake", "-n", "--config", "studies=[bench]"],
+                _EMPTY: (["snakemake", "-n"], empty),
+                "list": (["ddp-hpc", "list", "bench"], copy.root),
+                "plan": (["ddp-hpc", "plan", "bench"], copy.root),
+                "snakemake -n": (["snakemake", "-n", "--config", "studies=[bench]"], copy.root),
             }
-            for name, command in calls.items():
-                say(f"{name}, {number} points")
-                times = [_seconds(command, copy.root) for _ in range(REPEATS)]
-                seconds = {"median_s": median(times), "least_s": min(times), "most_s": max(times)}
-                rows.append({"points": number, "what": name, **seconds})
+            say(f"list, plan and snakemake -n, {number} points")
+            turns = [{name: _seconds(*call) for name, call in calls.items()} for _ in range(REPEATS)]
+        for name in calls:
+            times = [turn[name] for turn in turns]
+            seconds = {"median_s": median(times), "least_s": min(times), "most_s": max(times)}
+            ratio = median(turn[name] / turn[_EMPTY] for turn in turns)
+            rows.append({"points": number, "what": name, **seconds, "times_empty": ratio})
     return rows
 
 
@@ -88,7 +97,7 @@ def running(project: Project, runs: int) -> list[Row]:
         "the workflow adds to each run": whole - alone,
         f"of that, snakemake's start shared by {runs} runs": start / runs,
     }
-    return [{"what": what, "ms": 1e3 * seconds} for what, seconds in milliseconds.items()]
+    return [{"what": what, "ms": 1e3 * seconds, "times_bare": seconds / bare} for what, seconds in milliseconds.items()]
 
 
 def _copy_of(project: Project, folder: Path, points: int) -> Project:
