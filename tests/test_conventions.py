@@ -82,7 +82,7 @@ def test_every_tool_for_development_is_used():
     plugins = {"flake8-functions", "pytest-timeout", "pytest-xdist"}
     started = would_run("check") + would_run("test")
     assert all(f"/{name.replace('import-linter', 'lint-imports')} " in f"{started} " for name in tools - {"pytest"})
-    assert "-m pytest -n 2 --dist" in started
+    assert "-m pytest -n 3 --dist" in started
     assert "CFQ001" in started
     stubs = {name for name in EXTRAS["dev"] if "stubs" in name or name.startswith("types-")}
     assert all(name.removeprefix("types-").removesuffix("-stubs") in RUNTIME for name in stubs)
