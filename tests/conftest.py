@@ -22,14 +22,12 @@ MPI_TESTS = Path(__file__).parent / "mpi"
 # minutes each: they start first, those that wait beside those that compute, so that none is left alone at the end
 LONGEST_FILES = [
     "cluster/test_ends.py",
-    "training/test_trainer.py",
+    "training/test_on_ranks.py",
     "execution/test_graceful_stop.py",
     "workflow/test_driver.py",
-    "exchange/test_baselines.py",
+    "exchange/test_on_ranks.py",
     "cluster/test_on_slurm.py",
-    "training/test_checkpoint.py",
     "cluster/test_checkpoints.py",
-    "exchange/test_shared_memory.py",
     "workflow/test_reruns.py",
     "cluster/test_cluster.py",
     "training/test_torch_compile.py",

@@ -1,15 +1,10 @@
-"""Exchanges with servers and weight averaging on several ranks; the facts are in tests/mpi."""
+"""Exchanges with servers and weight averaging: what one process can tell of them."""
 
 import pytest
 
 from ddp_hpc.config import spec
 
 POINT = {"model": "mlp", "dataset": "digits", "batch_size": 8, "learning_rate": 0.1, "budget": {"steps": 1}}
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
-def test_facts_hold_on(on_ranks, ranks):
-    on_ranks(ranks, "servers.py", "async_server.py")
 
 
 @pytest.mark.parametrize(

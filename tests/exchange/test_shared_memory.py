@@ -1,4 +1,4 @@
-"""Exchanges through memory that ranks share; the facts are in tests/mpi/shared.py, one launch per number of ranks."""
+"""Exchanges through memory that ranks share: what one process can tell of them."""
 
 import os
 import re
@@ -13,11 +13,6 @@ from ddp_hpc.execution import mpi_environment
 from ddp_hpc.training import placement
 
 POINT = {"model": "mlp", "dataset": "digits", "batch_size": 8, "learning_rate": 0.1, "budget": {"steps": 1}}
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
-def test_facts_hold_on(on_ranks, ranks):
-    on_ranks(ranks, "shared.py")
 
 
 def test_parts_cover_the_model_once_and_begin_on_cache_lines():

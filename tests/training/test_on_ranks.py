@@ -1,0 +1,12 @@
+"""Exchanges, trainings and their checkpoints on several ranks; the facts are in tests/mpi, one launch per number of
+ranks."""
+
+import pytest
+
+FACTS = ("exchange.py", "training.py", "odd_models.py")
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_facts_hold_on(on_ranks, ranks):
+    of_checkpoints = ("resuming.py", "checkpoints.py") if ranks < 4 else ()
+    on_ranks(ranks, *FACTS, *of_checkpoints)
