@@ -22,10 +22,10 @@ MPI_TESTS = Path(__file__).parent / "mpi"
 # minutes each: they start first, those that wait beside those that compute, so that none is left alone at the end
 LONGEST_FILES = [
     "cluster/test_ends.py",
-    "training/test_on_ranks.py",
+    "training/test_trainings_on_ranks.py",
     "execution/test_graceful_stop.py",
     "workflow/test_driver.py",
-    "exchange/test_on_ranks.py",
+    "exchange/test_exchanges_on_ranks.py",
     "cluster/test_on_slurm.py",
     "cluster/test_checkpoints.py",
     "workflow/test_reruns.py",
