@@ -10,7 +10,3 @@ if not workflow.is_main_process:
 def settle():
     """Some run has failed: make tables, figures and pages from what there is."""
     ddp.settle(config)
-
-
-def study(wildcards):
-    return TARGETS.studies[wildcards.study]

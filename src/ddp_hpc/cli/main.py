@@ -138,7 +138,13 @@ def _percent(text: str) -> float:
 
 JSON = takes("--json", "write JSON, for programs", action="store_true")
 STUDY = takes("study", "name of the study, config/studies/NAME.yaml")
-NAME = takes("name", "name of the table or figure; `ddp-hpc list tables` and `list figures` list them")
+NAMES = takes(
+    "names",
+    "names of tables or figures, as `ddp-hpc list tables` and `list figures` list them; without any: those of the study "
+    "that are out of date",
+    nargs="*",
+    metavar="NAME",
+)
 
 
 @Verb(
@@ -276,32 +282,25 @@ def _train(options: argparse.Namespace) -> int:
     return outcome.exit_code
 
 
-@Verb("make one table of a study from the records so far", STUDY, NAME)
+@Verb("make tables of a study from the records so far", STUDY, NAMES)
 def _table(options: argparse.Namespace) -> int:
-    from ddp_hpc.analysis import tables
+    from ddp_hpc.workflow import publish
 
-    project = _project()
-    folder = project.study_folder(options.study) / "tables"
-    file = tables.make(options.name, project.study_runs(options.study), folder)
-    return _say("\n".join([*tables.lines(options.name, file), str(file)]))
+    return publish.publish(_project(), options.study, "table", options.names, options.debug)
 
 
-@Verb("draw one figure of a study from its tables", STUDY, NAME)
+@Verb("draw figures of a study from its tables", STUDY, NAMES)
 def _figure(options: argparse.Namespace) -> int:
-    from ddp_hpc.analysis import figures
+    from ddp_hpc.workflow import publish
 
-    project = _project()
-    folder = project.study_folder(options.study)
-    study = project.expansion(options.study).study
-    return _say(figures.make(options.name, study, folder / "tables", folder / "figures"))
+    return publish.publish(_project(), options.study, "figure", options.names, options.debug)
 
 
 @Verb("write the report of a study from its tables and figures", STUDY)
 def _report(options: argparse.Namespace) -> int:
-    from ddp_hpc.analysis.report import page
+    from ddp_hpc.workflow import publish
 
-    project = _project()
-    return _say(page.make(project.study_runs(options.study), project.study_folder(options.study)))
+    return _say(publish.publish_page(_project(), options.study))
 
 
 @Verb(

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     import pyarrow.compute as pc
 
 
+_PIECES = 100  # tables that are held before they become one
+
+
 class RecordError(ValueError):
     """A record that cannot be read, or is of another schema version."""
 
@@ -47,8 +50,9 @@ def write_pieces(
     notes = {"ddp_hpc.schema": f"{kind}/{SCHEMA_VERSION}"}
     notes |= {f"ddp_hpc.{key}": json.dumps(value) for key, value in (metadata or {}).items()}
     schema = SCHEMAS[kind].with_metadata(notes)
+    compression = "none" if kind == "run" else "zstd"  # one row compressed is larger, and takes twice as long to read
     file.parent.mkdir(parents=True, exist_ok=True)
-    with replaced(file) as temporary, pq.ParquetWriter(temporary, schema, compression="zstd") as writer:
+    with replaced(file) as temporary, pq.ParquetWriter(temporary, schema, compression=compression) as writer:
         for columns in pieces:
             unknown = set(columns) - set(schema.names)
             if unknown:
@@ -131,12 +135,14 @@ def read_metadata(file: Path) -> dict[str, Any]:
 
 def read_runs(files: Iterable[Path]) -> pa.Table:
     """Return the run records of many files as one table, in their order; a RecordError names all that are broken."""
-    tables, problems = [], []
+    tables, problems = [RUN.remove_metadata().empty_table()], []
     for file in files:
         try:
             tables.append(read("run", file).replace_schema_metadata(None))
         except RecordError as error:
             problems.append(str(error))
+        if len(tables) > _PIECES:  # the columns of a table of one row take far more memory than their values
+            tables = [pa.concat_tables(tables).combine_chunks()]
     if problems:
         raise RecordError("\n".join(problems))
-    return pa.concat_tables([RUN.remove_metadata().empty_table(), *tables])
+    return pa.concat_tables(tables)

@@ -1,9 +1,9 @@
 """What the workflow has to know: which runs are missing, and what every table, figure and page is made from.
 
 A run that is finished takes no part in the workflow, so nothing that Snakemake remembers can make it run again. A
-table, figure or page depends on a stamp, an empty file whose name holds the hash of what it is made from: the planned
-runs and which of them exist, the study's rules, the code. When any of these changes, the stamp of that name does not
-exist, is made, and is newer than the table.
+table, figure or page has a stamp, an empty file whose name holds the hash of what it was made from: the planned runs
+and which of them exist, the study's rules, the code. When any of these changes, no stamp of that name exists, and
+`publish` makes it anew. Snakemake sees one job for all of a study that is out of date, and no date of a file.
 """
 
 import hashlib
@@ -25,6 +25,8 @@ from ddp_hpc.runs.state import state_of
 from ddp_hpc.runs.study_runs import Planned, StudyRuns
 from ddp_hpc.slurm.resources import Request
 from ddp_hpc.workflow import resource_requests
+
+_FILES = {"table": "tables/{}.parquet", "figure": "figures/{}.svg", "report": "report/index.html"}
 
 
 @dataclass(frozen=True)
@@ -69,31 +71,44 @@ class StudyTargets:
             return pairing.side_by_side(self.study_runs.planned, lambda planned: planned.spec, by_planned, pairs)
         return sorted(self.study_runs.planned, key=lambda planned: rounds[planned.run])
 
-    @property
-    def _made(self) -> dict[str, tuple[str, str]]:
-        """By file: kind and name of all tables, also those that figures read, of all figures, and of the page."""
+    @cached_property
+    def names(self) -> dict[str, list[str]]:
+        """By kind: all tables, also those that figures read, all figures, and the page."""
         study = self.study_runs.study
         read = [table for name in study.figure_names for table in figure_tables(name)]
-        made = {self._table(name): ("table", name) for name in [*study.table_names, *read]}
-        made |= {f"{self.folder}/figures/{name}.svg": ("figure", name) for name in study.figure_names}
-        return made | {f"{self.folder}/report/index.html": ("report", "report")}
+        tables = list(dict.fromkeys([*study.table_names, *read]))
+        return {"table": tables, "figure": study.figure_names, "report": ["report"]}
 
     @property
     def outputs(self) -> list[str]:
-        """All tables and figures and, last, the page."""
-        return list(self._made)
+        """The files of all tables and figures and, last, of the page."""
+        return [self.file(kind, name) for kind, names in self.names.items() for name in names]
 
     @property
     def stamps(self) -> list[str]:
         """The stamps of all outputs."""
-        return [self.stamp(kind, name) for kind, name in self._made.values()]
+        return [self.stamp(kind, name) for kind, names in self.names.items() for name in names]
 
-    def inputs_of_figure(self, name: str) -> list[str]:
-        """Return the tables that a figure reads, as the workflow names them."""
-        return [self._table(table) for table in figure_tables(name)]
+    def file(self, kind: str, name: str) -> str:
+        """Return the file of a table, a figure or the page, the one that is written last."""
+        return f"{self.folder}/{_FILES[kind].format(name)}"
 
-    def _table(self, name: str) -> str:
-        return f"{self.folder}/tables/{name}.parquet"
+    def out_of_date(self, kind: str) -> list[str]:
+        """Return the names of a kind whose file is not there, or was not made from what there is now."""
+        there = self.project.root.joinpath
+        return [
+            name
+            for name in self.names[kind]
+            if not (there(self.stamp(kind, name)).exists() and there(self.file(kind, name)).exists())
+        ]
+
+    @property
+    def making(self) -> list[str]:
+        """The file that has to come to be if anything is out of date, of a number that none has yet; else nothing."""
+        if not any(map(self.out_of_date, self.names)):
+            return []
+        made = (self.project.root / self.folder / ".made").glob("[0-9]*")
+        return [f"{self.folder}/.made/{max((int(file.name) for file in made), default=0) + 1}"]
 
     @property
     def awaited(self) -> list[str]:
@@ -112,10 +127,11 @@ class StudyTargets:
                 {file.name: identity.content_hash(file) for file in files},
                 study.model_dump(mode="json", include=shown),
                 self._evidence,
+                [self.stamp(kind, name) for kind in ("table", "figure") for name in self.names[kind]],
             ]
         elif kind == "figure":
             code = [catalog.path("figure", name), analysis / "figures" / "_save.py"]
-            told = [self._rules, study.description]
+            told = [self._rules, study.description, [self.stamp("table", table) for table in figure_tables(name)]]
         else:
             claims = study.claims if "OF_CLAIMS" in catalog.constants("table", name) else []
             code = [catalog.path("table", table) for table in (name, *tables_read(claims))]
@@ -183,12 +199,9 @@ class Targets:
 
     @property
     def wanted(self) -> list[str]:
-        """All that a call of the workflow should bring about.
-
-        The records and stamps stand here by name: Snakemake makes nothing that is missing between files that exist.
-        """
+        """All that a call of the workflow should bring about: the records that are missing, what is out of date."""
         settled = any(study.settled for study in self.studies.values())
-        made = [file for study in self.studies.values() for file in (*study.stamps, *study.outputs)]
+        made = [file for study in self.studies.values() for file in study.making]
         return made if settled else [*self.missing, *made]
 
     def spec(self, run: str) -> RunSpec:

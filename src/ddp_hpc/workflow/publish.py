@@ -1,0 +1,76 @@
+"""Makes the tables, figures and page of a study; each stands alone, and its stamp says from what it was made."""
+
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ddp_hpc.config import catalog
+from ddp_hpc.runs.project import Project
+from ddp_hpc.system.terminal import counted
+from ddp_hpc.workflow.targets import StudyTargets
+
+
+def publish(project: Project, study: str, kind: str, names: Sequence[str] = (), debug: bool = False) -> int:
+    """Make the tables or figures of these names or, without any, those that are out of date, and say where they are.
+
+    What they are made from is read once. One that fails does not keep the others from being made: stderr has its error,
+    with `debug` its traceback, and the exit code is 2, or 1 for a bug.
+    """
+    for name in names:
+        catalog.path(kind, name)
+    targets = StudyTargets(project, project.study_runs(study), settled=True)
+    outdated, codes = targets.out_of_date(kind), {}
+    chosen = list(dict.fromkeys(names)) or outdated
+    for name in set(outdated).intersection(chosen):
+        (project.root / targets.file(kind, name)).unlink(missing_ok=True)  # the page would show it if this fails
+    if chosen and kind == "table":
+        _ = targets.study_runs.runs  # what cannot be read is said once
+    for name in chosen:
+        try:
+            print(*_made(targets, kind, name), sep="\n", flush=True)
+        except Exception as error:
+            known = isinstance(error, (ValueError, OSError, RuntimeError))
+            codes[name] = 2 if known else 1
+            told = f"ddp-hpc: {kind} {name}: {error}" if known and not debug else traceback.format_exc()
+            print(told, file=sys.stderr)
+    if codes:
+        print(f"ddp-hpc: {counted(len(codes), kind)} not made: {', '.join(codes)}", file=sys.stderr)
+    return min(codes.values(), default=0)
+
+
+def publish_page(project: Project, study: str) -> Path:
+    """Write the page of a study from the tables and figures that are there; its stamp, if all of them are."""
+    from ddp_hpc.analysis.report import page
+
+    targets = StudyTargets(project, project.study_runs(study), settled=True)
+    stamp = targets.stamp("report", "report")
+    file = page.make(targets.study_runs, project.root / targets.folder)
+    if not targets.out_of_date("table") + targets.out_of_date("figure"):
+        _put(project.root / stamp)
+    return file
+
+
+def _made(targets: StudyTargets, kind: str, name: str) -> Iterator[object]:
+    """Make a table or a figure, put its stamp, and yield what a terminal shows of it."""
+    study_runs, folder = targets.study_runs, targets.project.root / targets.folder
+    stamp = targets.stamp(kind, name)  # of what is there before it is read
+    if kind == "table":
+        from ddp_hpc.analysis import tables
+
+        file = tables.make(name, study_runs, folder / "tables")
+        yield from tables.lines(name, file)
+    else:
+        from ddp_hpc.analysis import figures
+
+        file = figures.make(name, study_runs.study, folder / "tables", folder / "figures")
+    _put(targets.project.root / stamp)
+    yield file
+
+
+def _put(stamp: Path) -> None:
+    """Put a stamp in place of the previous one."""
+    for old in stamp.parent.glob(f"{stamp.stem}.*"):
+        old.unlink(missing_ok=True)
+    stamp.parent.mkdir(parents=True, exist_ok=True)
+    stamp.touch()
