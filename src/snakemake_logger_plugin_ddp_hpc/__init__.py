@@ -8,16 +8,12 @@ import os
 from contextlib import suppress
 from dataclasses import dataclass, field
 from logging import LogRecord
-from typing import Any
 
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 from snakemake_interface_logger_plugins.settings import LogHandlerSettingsBase
 
-KEPT = {
-    LogEvent.JOB_ERROR: ("rule_name", "rule_msg", "output", "log"),  # rule_msg: the executor's words, e.g. sbatch's
-    LogEvent.PROGRESS: ("done", "total"),
-}
+KEPT = ("rule_name", "rule_msg", "output", "log")  # rule_msg: the executor's words, e.g. sbatch's
 
 
 @dataclass
@@ -28,7 +24,7 @@ class LogHandlerSettings(LogHandlerSettingsBase):
 
 
 class LogHandler(LogHandlerBase):
-    """Appends failed jobs and progress to the file of events, beside Snakemake's own log."""
+    """Appends failed jobs to the file of events, beside Snakemake's own log."""
 
     writes_to_stream = False
     writes_to_file = False  # then Snakemake would name it among its logs
@@ -38,9 +34,8 @@ class LogHandler(LogHandlerBase):
 
     def emit(self, record: LogRecord) -> None:
         """Append an event in a single call: a process that is killed leaves no half line."""
-        event: Any = getattr(record, "event", None)
-        if event in KEPT:
-            content = {"event": event} | {name: getattr(record, name) for name in KEPT[event]}
+        if getattr(record, "event", None) == LogEvent.JOB_ERROR:
+            content = {name: getattr(record, name) for name in KEPT}
             with suppress(OSError):  # a full disk must not end a workflow
                 os.write(self._file, f"{json.dumps(content, default=str)}\n".encode())
 

@@ -99,7 +99,6 @@ def test_a_refusal_reaches_the_driver_in_the_words_of_sbatch(tmp_path, monkeypat
     killed = ["logs/table/killed.log:", f"killed by SIGKILL: {NO_MEMORY}"]  # by whom nobody says, so it has no words
     failed = ["logs/data/failed.log:", "no such archive"]
     assert snakemake.said_beside() in (failed + killed, killed + failed)
-    assert snakemake.events.steps() is None
 
     monkeypatch.setenv("PATH", os.environ["PATH"].partition(os.pathsep)[2])
     assert snakemake.start("results/runs/first/run.parquet", Unseen(), "runs=[]") == 1
@@ -108,22 +107,12 @@ def test_a_refusal_reaches_the_driver_in_the_words_of_sbatch(tmp_path, monkeypat
     assert said.startswith("plugin: ")
 
 
-def test_steps_are_those_of_the_present_snakemake(tmp_path):
-    events = Events(tmp_path / "events")
-    for done in (1, 2):
-        events.begin()
-        assert events.steps() is None
-        with events.file.open("a") as file:
-            file.write(json.dumps({"event": "progress", "done": done, "total": 5}) + "\n")
-        assert events.steps() == f"{done} of 5"
-    assert events.errors() == []
-
-
 def test_a_line_that_is_not_whole_waits_and_one_that_a_full_disk_has_cut_is_left_out(tmp_path):
     events = Events(tmp_path / "events")
-    line = json.dumps({"event": "progress", "done": 1, "total": 5})
+    error = {"rule_name": "train", "rule_msg": "no memory", "output": [], "log": []}
+    line = json.dumps(error)
     events.file.write_text(line[:20])
-    assert events.steps() is None
+    assert events.errors() == []
     with events.file.open("a") as file:
         file.write(f"{line[20:]}\n{line[:9]}{line}\n")
-    assert events.steps() == "1 of 5"
+    assert events.errors() == [error]

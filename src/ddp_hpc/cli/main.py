@@ -140,7 +140,7 @@ JSON = takes("--json", "write JSON, for programs", action="store_true")
 STUDY = takes("study", "name of the study, config/studies/NAME.yaml")
 NAMES = takes(
     "names",
-    "names of tables or figures, as `ddp-hpc list tables` and `list figures` list them; without any: those of the study "
+    "names of tables or figures; `ddp-hpc list tables` and `list figures` list them; without any: those of the study "
     "that are out of date",
     nargs="*",
     metavar="NAME",

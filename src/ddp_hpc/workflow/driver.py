@@ -108,7 +108,7 @@ def _run(project: Project, study_runs: StudyRuns, snakemake: Snakemake, rounds: 
         print(f"{study_runs.study.name}: {of_all} to train", flush=True)
         trained = rounds.train(_of_this_partition(targets.missing) if shared else targets.missing)
     new = _edited_meanwhile(project, study_runs) if targets.missing else 0
-    making = Making([project.root / output for output in targets.outputs], snakemake.events.steps)
+    making = Making([project.root / output for output in targets.outputs])
     published = 0 if snakemake.signals.asked else snakemake.start("all", making, "settled=1")
     states = {planned.run: state_of(study_runs.store, planned.run) for planned in study_runs.planned}
     nothing = not targets.missing and not published and not making.made

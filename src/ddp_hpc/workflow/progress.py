@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,6 @@ class Making:
     """Counts the tables, figures and page that have been made since it was started."""
 
     outputs: Sequence[Path]  # their files
-    steps: Callable[[], str | None]  # how many steps the workflow has done, as it says itself; None: it has not said
     began: float = field(default_factory=time.time)
     line: ProgressLine = field(default_factory=ProgressLine)
     made: int = 0
@@ -29,9 +28,7 @@ class Making:
     def show(self) -> None:
         """Show how many have been made so far."""
         self.made = sum(file.exists() and file.stat().st_mtime > self.began for file in self.outputs)
-        steps = self.steps()
-        done = f"{steps} steps done" if steps else f"{self.made} done"
-        self.line.show(f"making tables, figures and page: {done}, {duration(time.time() - self.began)}")
+        self.line.show(f"making tables, figures and page: {self.made} done, {duration(time.time() - self.began)}")
 
     def end(self) -> None:
         """Count for the last time, and leave the line."""

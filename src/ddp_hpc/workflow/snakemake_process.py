@@ -109,7 +109,6 @@ class Snakemake:
         command += ["--logger", "ddp-hpc", "--logger-ddp-hpc-events", str(self.events.file)]
         command += ["--config", *self.config, config]
         ours = {name: value for name, value in os.environ.items() if name not in _OF_OTHER_WORKFLOWS}
-        self.events.begin()
         with open(self.project.root / self.log, "ab") as log:
             process = subprocess.Popen(
                 command,
@@ -191,27 +190,25 @@ def _end_of(log: Path) -> list[str]:
 
 
 class Events:
-    """What Snakemake has told through its logger plugin, which writes `file`: failed jobs, and steps done."""
+    """What Snakemake has told through its logger plugin, which writes `file`: failed jobs."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
-        self._events: list[dict[str, Any]] = []
+        self._errors: list[dict[str, Any]] = []
         self._read = 0  # bytes
-        self._begun = 0  # events before the present Snakemake was started
         self._refused = 0  # errors in which refusals have been looked for
-
-    def begin(self) -> None:
-        """Take note that another Snakemake is started."""
-        self._begun = len(self._all())
-
-    def steps(self) -> str | None:
-        """Return how many steps the present Snakemake has done, e.g. `3 of 10`; it says so after the first."""
-        steps = [event for event in self._all()[self._begun :] if event["event"] == "progress"]
-        return f"{steps[-1]['done']} of {steps[-1]['total']}" if steps else None
 
     def errors(self) -> list[dict[str, Any]]:
         """Return the jobs that have failed, with the keys of `snakemake_logger_plugin_ddp_hpc.KEPT`."""
-        return [event for event in self._all() if event["event"] == "job_error"]
+        if self.file.exists():
+            with open(self.file, "rb") as file:
+                file.seek(self._read)
+                lines, newline, _ = file.read().rpartition(b"\n")  # what follows is still being written
+            self._read += len(lines + newline)
+            for line in lines.splitlines():
+                with suppress(ValueError):  # a full disk has cut it
+                    self._errors.append(json.loads(line))
+        return list(self._errors)
 
     def refusals(self) -> dict[str, str]:
         """Return, by run, who has refused a job since this was last asked, and in what words: `sbatch: ...`."""
@@ -220,14 +217,3 @@ class Events:
         said = {Path(error["output"][0]).parent.name: _REFUSAL.match(error["rule_msg"] or "") for error in new}
         words = {run: (one.lastgroup, one["sbatch"] or one["plugin"] or "") for run, one in said.items() if one}
         return {run: f"{who}: {' '.join(text.split())}" for run, (who, text) in words.items()}
-
-    def _all(self) -> list[dict[str, Any]]:
-        if self.file.exists():
-            with open(self.file, "rb") as file:
-                file.seek(self._read)
-                lines, newline, _ = file.read().rpartition(b"\n")  # what follows is still being written
-            self._read += len(lines + newline)
-            for line in lines.splitlines():
-                with suppress(ValueError):  # a full disk has cut it
-                    self._events.append(json.loads(line))
-        return self._events

@@ -28,7 +28,10 @@ TOO_GOOD = 1.1  # parallel efficiency
 def flags(study_runs: StudyRuns, tables: Mapping[str, pd.DataFrame], provenance: Provenance) -> list[str]:
     """Return the warnings, a sentence each."""
     attempts = int((study_runs.runs["attempts"] > 1).sum())
+    not_made = [name for name in study_runs.study.table_names if name not in tables]
+    again = f"`ddp-hpc table {study_runs.study.name} {' '.join(not_made)}` makes them, or says why not."
     return [
+        *([f"Tables that the study asks for are not there: {', '.join(not_made)}; {again}"] if not_made else []),
         *_bad_times(study_runs.runs),
         *(_unsteady(tables["runs"]) if "runs" in tables else []),
         *(_too_good(tables["scaling"]) if "scaling" in tables else []),

@@ -1,0 +1,95 @@
+"""Tables, figures and the page are made of what is out of date, each on its own, from records that are read once."""
+
+from collections import Counter
+
+import pytest
+from factory import made_up
+
+from ddp_hpc.analysis.tables import runs, scaling
+from ddp_hpc.config import catalog
+from ddp_hpc.runs import records
+from ddp_hpc.runs.project import Project
+from ddp_hpc.workflow.publish import publish, publish_page
+from ddp_hpc.workflow.targets import StudyTargets
+
+GRID = {"exchange": "ring", "world_size": [1, 2], "batch_size": 16, "learning_rate": [0.1, 0.5]}
+
+
+@pytest.fixture
+def project(tmp_path):
+    made_up(tmp_path, grid=GRID, tables=["runs", "winners", "scaling"], figures=["speedup"])
+    return Project(tmp_path)
+
+
+def out_of_date(project):
+    targets = StudyTargets(project, project.study_runs("made_up"), settled=True)
+    return [name for kind in targets.names for name in targets.out_of_date(kind)]
+
+
+def test_what_is_out_of_date_is_made_once(project, capsys):
+    assert out_of_date(project) == ["runs", "winners", "scaling", "speedup", "report"]
+
+    assert publish(project, "made_up", "table") == 0
+
+    assert out_of_date(project) == ["speedup", "report"]
+    shown = capsys.readouterr().out.splitlines()
+    tables = project.study_folder("made_up") / "tables"
+    assert [line for line in shown if line.endswith(".parquet")] == [
+        str(tables / f"{name}.parquet") for name in ("runs", "winners", "scaling")
+    ]
+    assert publish(project, "made_up", "table") == 0
+    assert capsys.readouterr().out == ""
+
+    publish(project, "made_up", "figure")
+    publish_page(project, "made_up")
+    assert out_of_date(project) == []
+
+
+def test_the_record_of_a_run_is_read_once_for_all_tables(project, monkeypatch):
+    read, whole = Counter(), records.read
+    monkeypatch.setattr(records, "read", lambda kind, file, *more: read.update([file]) or whole(kind, file, *more))
+
+    assert publish(project, "made_up", "table", ["runs", "winners", "scaling", "phases"]) == 0
+
+    assert set(read.values()) == {1}
+
+
+def test_one_that_fails_keeps_none_of_the_others_from_being_made_and_no_outdated_one_stays(
+    project, monkeypatch, capsys
+):
+    publish(project, "made_up", "table")
+    capsys.readouterr()
+    whole = catalog.path("table", "runs")
+    assert whole.is_file()
+
+    def fail(study_runs):
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(scaling, "build", fail)
+    assert publish(project, "made_up", "table", ["scaling", "runs", "phases"]) == 1
+
+    told = capsys.readouterr()
+    assert [line.rpartition("/")[2] for line in told.out.splitlines()] == ["runs.parquet", "phases.parquet"]
+    assert "KeyError: 'a bug'" in told.err
+    assert told.err.splitlines()[-1] == "ddp-hpc: 1 table not made: scaling"
+
+
+def test_a_page_that_lacks_a_table_is_written_and_stays_out_of_date(project, monkeypatch, capsys):
+    def fail(study_runs):
+        raise ValueError("no such column")
+
+    monkeypatch.setattr(runs, "build", fail)
+    assert publish(project, "made_up", "table") == 2
+    assert "ddp-hpc: table runs: no such column" in capsys.readouterr().err
+    publish(project, "made_up", "figure")
+
+    assert publish_page(project, "made_up").is_file()
+
+    assert out_of_date(project) == ["runs", "report"]
+
+
+def test_a_name_that_is_none_is_told_of_before_anything_is_made(project):
+    with pytest.raises(ValueError, match="unknown table 'run'"):
+        publish(project, "made_up", "table", ["winners", "run"])
+
+    assert not (project.study_folder("made_up") / "tables").exists()
