@@ -36,7 +36,7 @@ HERE = [
     "ddp-hpc run mine",
     "ddp-hpc status mine",
     "ddp-hpc train {0} --trace 11-12 --again",
-    "ddp-hpc table mine runs",
+    "ddp-hpc table mine runs winners",
     "ddp-hpc figure mine loss_curves",
     "ddp-hpc report mine",
     "ddp-hpc compare mine@before mine",

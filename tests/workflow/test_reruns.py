@@ -259,7 +259,9 @@ def test_tables_and_figures_are_made_anew_only_where_something_changed(project):
     project.append("src/ddp_hpc/analysis/tables/phases.py", fault)
     project.append("src/ddp_hpc/analysis/tables/scaling.py", "\nNEW = 1\n")
     assert {"scaling", "index"} <= made(code=1), "one that fails keeps none of the others from being made"
-    assert "phases: not drawn" in (folder / "report" / "index.html").read_text()
+    page = (folder / "report" / "index.html").read_text()
+    assert "Tables that the study asks for are not there: phases;" in page
+    assert "The figure phases has not been drawn." in page
     assert "table phases: no day like today" in (project.root / "logs" / "publish" / "edits.log").read_text()
 
     project.edit("src/ddp_hpc/analysis/tables/phases.py", fault, "\nNEW = 1\n")
