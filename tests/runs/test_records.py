@@ -41,6 +41,15 @@ def test_a_column_that_is_null_in_one_file_merges_with_numbers_in_another(tmp_pa
     assert merged["run"].to_pylist() == ["cpu", "gpu"]
 
 
+def test_many_records_become_one_table_in_their_order_and_in_few_pieces(tmp_path, monkeypatch):
+    """A piece of one row takes far more memory than its values."""
+    monkeypatch.setattr(records, "_PIECES", 3)
+    files = [write_run(tmp_path / str(number), train_s=float(number)) for number in range(11)]
+    merged = records.read_runs(files)
+    assert merged["train_s"].to_pylist() == list(range(11))
+    assert merged["train_s"].num_chunks <= 4
+
+
 def test_chosen_rows_are_read_from_all_row_groups(tmp_path):
     file, ranks = tmp_path / "steps.parquet", {"rank": [0, 1], "warm_up": [False, False]}
     records.write_pieces("steps", [{"step": [step, step], **ranks} for step in (1, 2, 3)], file)

@@ -44,12 +44,18 @@ def test_what_is_out_of_date_is_made_once(project, capsys):
     assert out_of_date(project) == []
 
 
-def test_the_record_of_a_run_is_read_once_for_all_tables(project, monkeypatch):
+def test_records_and_loss_curves_of_runs_are_read_once_for_all_tables(project, monkeypatch):
     read, whole = Counter(), records.read
-    monkeypatch.setattr(records, "read", lambda kind, file, *more: read.update([file]) or whole(kind, file, *more))
 
-    assert publish(project, "made_up", "table", ["runs", "winners", "scaling", "phases"]) == 0
+    def counted(kind, file, columns=None, rows=None):
+        read[file, columns] += 1
+        return whole(kind, file, columns, rows)
 
+    monkeypatch.setattr(records, "read", counted)
+
+    assert publish(project, "made_up", "table", ["runs", "winners", "areas", "scaling", "curves"]) == 0
+
+    assert {file.stem for file, _ in read} == {"run", "steps"}
     assert set(read.values()) == {1}
 
 

@@ -1,7 +1,8 @@
 """Every planned run is a row: what has ended, what has failed and why, what is not there yet."""
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,7 @@ class StudyRuns:
     store: Store
     planned: tuple[Planned, ...]
     notes: tuple[str, ...] = ()  # what is worth saying about the study's grid
+    curves: dict[str, Any] = field(default_factory=dict, compare=False)  # by run, for `whole_curve`: tables share them
 
     @property
     def lacking(self) -> list[Planned]:
@@ -105,10 +107,11 @@ class StudyRuns:
         from ddp_hpc.runs import records
 
         file = self.store.file(run, kind)
-        owner = records.read_metadata(file).get("run", run)
+        table = records.read(kind, file, columns, rows)
+        owner = json.loads((table.schema.metadata or {}).get(b"ddp_hpc.run", json.dumps(run)))
         if owner != run:
             raise records.RecordError(stranger(file, owner))
-        frame: pd.DataFrame = records.read(kind, file, columns, rows).to_pandas(split_blocks=True, self_destruct=True)
+        frame: pd.DataFrame = table.to_pandas(split_blocks=True, self_destruct=True)
         return frame
 
     def coverage(self) -> str:

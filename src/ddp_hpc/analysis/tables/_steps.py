@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow.compute as pc
@@ -20,6 +20,8 @@ MOST_BLOCKS, FEWEST_BLOCKS = 20, 8
 DRIFT_STEPS = 2 * FEWEST_STEPS  # below, what neighbouring steps have in common passes for a trend
 CHANCE = 0.001  # of calling a steady run drifting
 DRIFTS = 0.05  # of the first step, over the run: less is no matter
+MOST_KEPT = 10_000_000  # points of curves, of 24 bytes each
+_CURVE = {"step": np.int64, "t_s": np.float64, "loss": np.float64}
 SLOWER = 0.1  # of the other ranks' work: so much longer is that of a slow rank, at least
 
 
@@ -33,11 +35,21 @@ class Curve:
 
 
 def whole_curve(study_runs: StudyRuns, run: str) -> Curve:
-    """Return the loss curve of a finished run, without warmup; what is not finite stays as it is."""
+    """Return the loss curve of a finished run, without warmup; what is not finite stays as it is. It is not written to.
+
+    It is kept for the tables that follow, as long as all that are kept do not take much memory.
+    """
+    if kept := study_runs.curves.get(run):
+        return cast("Curve", kept)
     # loss and t_s are of all ranks together, so one rank's rows hold them
     columns, rank_0 = ("step", "rank", "t_s", "loss", "warm_up"), (pc.field("rank") == 0) & COUNTED
     mine = study_runs.steps(run, columns, rank_0).sort_values("step")
-    return Curve(mine["step"].to_numpy(np.int64), mine["t_s"].to_numpy(np.float64), mine["loss"].to_numpy(np.float64))
+    curve = Curve(*(mine[name].to_numpy(kind, copy=True) for name, kind in _CURVE.items()))
+    for values in (curve.step, curve.t_s, curve.loss):
+        values.setflags(write=False)
+    if (len(study_runs.curves) + 1) * len(curve.step) <= MOST_KEPT:
+        study_runs.curves[run] = curve
+    return curve
 
 
 def step_times(study_runs: StudyRuns, run: str) -> Array:
