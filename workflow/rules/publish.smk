@@ -11,7 +11,7 @@ rule publish:
     output:
         "results/studies/{study}/.made/{number}",
     log:
-        "logs/publish/{study}.log",
+        "logs/publish/{study}-{number}.log",
     shell:
         "(code=0; for verb in table figure report; do ddp-hpc $verb {wildcards.study} >/dev/null || code=$?; done;"
         " rm -f results/studies/{wildcards.study}/.made/[0-9]*; touch {output}; exit $code) > {log} 2>&1"
