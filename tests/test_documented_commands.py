@@ -33,6 +33,7 @@ HERE = [
     "ddp-hpc list figures",
     "ddp-hpc schema",
     "ddp-hpc plan mine",
+    "ddp-hpc try mine",
     "ddp-hpc run mine",
     "ddp-hpc status mine",
     "ddp-hpc train {0} --trace 11-12 --again",

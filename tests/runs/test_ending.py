@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from ddp_hpc.runs.attempt import Attempt
+from ddp_hpc.runs.attempt import Attempt, Faults
 from ddp_hpc.runs.ending import TIME_LIMIT, Ending, Evidence, classify, written
 from ddp_hpc.runs.statuses import STATUSES
 
@@ -91,6 +91,25 @@ def test_the_end_follows_from_what_is_known(known, status, words):
     if ending:
         assert re.search(words, ending.reason or "")
         assert ending.exit_code == STATUSES[status][1]
+
+
+def test_a_crash_that_other_runs_would_share_says_which():
+    shared = report() | {"shared_by": {"dataset": "digits"}}
+    assert classify(Evidence(exit_code=1, reports=[shared])).numbers == {"steps": 7, "shared_by": {"dataset": "digits"}}
+    assert classify(Evidence(exit_code=1, reports=[report()])).numbers == {"steps": 7}
+
+
+def test_a_run_meets_the_faults_of_those_that_have_the_same_fields(tmp_path):
+    faults = Faults(tmp_path / "faults")
+    assert faults.met_by({"dataset": "digits"}) is None  # nobody has told any
+
+    faults.tell("a-run", {"dataset": "digits", "device": None}, "rank 0: no file")
+
+    assert faults.met_by({"dataset": "digits", "seed": 3}) == (
+        "a-run, with the same dataset and device, has crashed: rank 0: no file"
+    )
+    assert faults.met_by({"dataset": "digits", "device": "cuda"}) is None
+    assert faults.met_by({"dataset": {"name": "digits", "test": 3}}) is None
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,49 @@ def trained_in(project: Sandbox) -> int:
     return len(list((project.root / "results" / "runs").glob("*/attempts/*")))
 
 
+def test_runs_that_would_crash_as_another_did_are_not_started(project):
+    """A model lacks its weights, a dataset its file, an exchange a package."""
+    (project.package / "data" / "gone.py").write_text(
+        '"""Numbers of a file."""\n\nTASK, OUTPUTS, TRAIN_SAMPLES = "classification", 10, 100\n\n\n'
+        'def build(folder):\n    return open("gone.csv")\n'
+    )
+    lacks = (project.package / "exchange" / "none.py").read_text().replace('"""\n', '"""\nimport no_such_package\n', 1)
+    (project.package / "exchange" / "lacking.py").write_text(lacks)
+    project.study(
+        "some",
+        HEAD + "budget: {steps: 2}\ntables: [runs]\nfigures: []\ngrid:\n"
+        "- {model: [mlp, {name: faulty, fault: before the first step}], seed: [1, 2]}\n"
+        "- {dataset: gone, model: [mlp, faulty], seed: [1, 2]}\n"
+        "- {exchange: lacking, model: [mlp, faulty], seed: 3}\n",
+    )
+
+    tried = project.call("ddp-hpc", "try", "some", "--json")
+    done = project.call("ddp-hpc", "run", "some")
+
+    problems = [row.get("problem") for row in json.loads(tried.stdout)]
+    missing = "FileNotFoundError: [Errno 2] No such file or directory: 'gone.csv'"
+    assert (tried.returncode, problems) == (
+        1,
+        [None, "RuntimeError: no such file: weights.bin", missing, missing, None],
+    )
+    good = json.loads(tried.stdout)[0]
+    assert (good["inputs"].endswith("x64"), good["parameters"] > 1000, good["step_s"] > 0) == (True, True, True)
+    rows = project.status("some").values()
+    assert done.returncode == 1
+    assert sorted(row["status"] for row in rows) == [*5 * ["cancelled"], *3 * ["crashed"], *2 * ["ok"]]
+    assert len(list((project.root / "results" / "runs").glob("*/attempts/*/rank-0.pid"))) == 3 + 2
+    assert re.search("no such file: weights.bin; runs with the same model and dataset and .* not started", done.stderr)
+    reasons = {row["reason"].partition(": ")[2] for row in rows if row["status"] == "cancelled"}
+    assert all(re.match("[^ ]+, with the same .*, has crashed: rank 0 on ", reason) for reason in reasons)
+    project.edit("src/ddp_hpc/models/faulty.py", "raise RuntimeError", "str")  # other code: other runs
+    (project.root / "gone.csv").touch()  # now it is there: the same runs are tried again
+
+    again = project.call("ddp-hpc", "run", "some")
+
+    assert "no such file" not in again.stderr
+    assert "gone.csv" not in again.stderr
+
+
 def test_one_failed_run_blocks_neither_the_others_nor_the_page(project, tmp_path, monkeypatch):
     """The profile that this user has for other workflows would only look."""
     (tmp_path / "mine").mkdir()

@@ -27,8 +27,9 @@ rule train:
         **ddp.resources(TARGETS, config, in_a_job=not workflow.is_main_process),
         slot=ddp.slots(TARGETS, config),
     params:
+        faults=config.get("faults", ""),
         checkpoint_every_s=ddp.checkpoint_every_s(TARGETS, config),
     shell:
         # exec: the supervisor must be the direct child of the driver, to notice when that dies
         "exec ddp-hpc train {wildcards.run} --launcher={resources.mpi:q} --time-limit-min {resources.runtime}"
-        " --checkpoint-every-s {params.checkpoint_every_s} > {log} 2>&1"
+        " --checkpoint-every-s {params.checkpoint_every_s} --faults={params.faults:q} > {log} 2>&1"

@@ -198,6 +198,21 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 @Verb(
+    "build each model and dataset of a study, take two steps here on one rank, and show shapes, memory, seconds",
+    STUDY,
+    JSON,
+)
+def _try(options: argparse.Namespace) -> int:
+    from ddp_hpc.execution import trial
+    from ddp_hpc.system.terminal import write_rows
+
+    project = _project()
+    rows = list(trial.trials(project.study_runs(options.study), project.data_folder))
+    write_rows(rows, options.json)
+    return int(any("problem" in row for row in rows))
+
+
+@Verb(
     "train the missing runs of a study, then make its tables, figures and report",
     STUDY,
     takes("--profile", "the workflow profile", default="profiles/default"),
@@ -253,6 +268,12 @@ def _data(options: argparse.Namespace) -> int:
         metavar="FIRST-LAST",
     ),
     takes("--again", "train a finished run again and replace its record", action="store_true"),
+    takes(
+        "--faults",
+        "do not start if a run that notes its crash in this folder says that this one would crash, too",
+        metavar="FOLDER",
+        default="",
+    ),
     takes("--time-limit-min", "end the run as `timeout` after this many minutes", type=float),
     takes(
         "--checkpoint-every-s",
@@ -263,7 +284,7 @@ def _data(options: argparse.Namespace) -> int:
 )
 def _train(options: argparse.Namespace) -> int:
     from ddp_hpc.execution.supervisor import supervise
-    from ddp_hpc.runs.attempt import RunFolder
+    from ddp_hpc.runs.attempt import Faults, RunFolder
 
     here = Path.cwd()  # not `_project`, which imports what reads studies: a training starts quickly
     root = next((folder for folder in (here, *here.parents) if (folder / "workflow" / "Snakefile").is_file()), here)
@@ -275,7 +296,8 @@ def _train(options: argparse.Namespace) -> int:
         return _say(f"nothing to do: {said}")
     limit = None if options.time_limit_min is None else 60 * options.time_limit_min
     launcher = shlex.split(options.launcher)
-    outcome = supervise(folder, launcher, data, limit, options.trace, options.checkpoint_every_s)
+    faults = Faults(root / options.faults) if options.faults else None
+    outcome = supervise(folder, launcher, data, limit, options.trace, options.checkpoint_every_s, faults=faults)
     line = f"{options.run}: {outcome.status}{f': {outcome.reason}' if outcome.reason else ''}\n"
     with suppress(OSError):  # a full disk must not make a failure of a result
         os.write(1, line.encode())

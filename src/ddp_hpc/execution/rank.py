@@ -250,6 +250,7 @@ def _fail(attempt: Attempt, error: BaseException, result: "TrainResult | None") 
         "traceback": text,
         "at": time.time(),
         "status": status,
+        "shared_by": getattr(error, "shared_by", None),  # fields of the spec: all runs with them fail so
     }
     try:
         write_json(attempt.report_file(rank), report | _curve_of(result))

@@ -21,7 +21,7 @@ from typing import Any
 from ddp_hpc.execution import mpi_environment, rank_watchdog
 from ddp_hpc.execution.graceful_stop import Interruption
 from ddp_hpc.runs import lease
-from ddp_hpc.runs.attempt import PLAN, Attempt, RunFolder
+from ddp_hpc.runs.attempt import PLAN, Attempt, Faults, RunFolder
 from ddp_hpc.runs.ending import Ending, Evidence, classify, first_report
 from ddp_hpc.runs.statuses import FINISHED
 from ddp_hpc.slurm import job_environment
@@ -41,6 +41,8 @@ def supervise(
     time_limit_s: float | None = None,
     trace: Sequence[int] | None = None,
     checkpoint_every_s: float = CHECKPOINT_EVERY_S,
+    *,
+    faults: Faults | None = None,
 ) -> Ending:
     """Make one attempt at the run in `folder` and return how it ended.
 
@@ -52,6 +54,7 @@ def supervise(
             is for leaving a checkpoint.
         trace: the first and the last step to trace; None: those of its study, if any.
         checkpoint_every_s: seconds from one checkpoint to the next; 0: only when the run is asked to end.
+        faults: of other runs: one that would meet them is not started, one that meets a new one tells; None: neither.
 
     Raises:
         FileNotFoundError: the run was not planned.
@@ -88,21 +91,32 @@ def supervise(
     }
     try:
         attempt.launch = launch
-        evidence = _launch(launcher, attempt, launch, Interruption(time_limit_s))
-        ending = classify(evidence)
-        assert ending is not None  # the launcher has ended
-        if ending.status == "oom_gpu":
-            from ddp_hpc.execution import oom_record
-
-            oom_record.write(run, ending, first_report(evidence.reports), (time.monotonic_ns() - began_ns) / 1e9)
-        elif ending.status in FINISHED:
-            attempt.publish()
+        if faults and (met := faults.met_by(planned["spec"])):
+            ending = Ending("cancelled", f"not started: {met}")
+        else:
+            evidence = _launch(launcher, attempt, launch, Interruption(time_limit_s))
+            ending = _settle(run, attempt, evidence, (time.monotonic_ns() - began_ns) / 1e9)
+        if faults and ending.status == "crashed" and (shared_by := ending.numbers.get("shared_by")):
+            faults.tell(folder.name, shared_by, ending.reason)
     except OSError as error:
         ending = Ending("crashed", f"its files cannot be written or put in place: {error}")
         print(f"ddp-hpc: {error}", file=sys.stderr)
     _say_ended(attempt, ending, (time.monotonic_ns() - began_ns) / 1e9)
     if ending.status in FINISHED:
         run.checkpoint.remove()
+    return ending
+
+
+def _settle(run: RunFolder, attempt: Attempt, evidence: Evidence, wall_s: float) -> Ending:
+    """Return how an attempt has ended, and put the records of a result or finding in place."""
+    ending = classify(evidence)
+    assert ending is not None  # the launcher has ended
+    if ending.status == "oom_gpu":
+        from ddp_hpc.execution import oom_record
+
+        oom_record.write(run, ending, first_report(evidence.reports), wall_s)
+    elif ending.status in FINISHED:
+        attempt.publish()
     return ending
 
 

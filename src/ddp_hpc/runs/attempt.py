@@ -25,6 +25,7 @@ import json
 import os
 import shutil
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -218,6 +219,22 @@ class Attempt(_Folder):
             os.replace(self.record(_TRACE), self.run.record(_TRACE))
         for kind in RECORDS:
             os.replace(self.record(kind), self.run.record(kind))
+
+
+class Faults(_Folder):
+    """What runs of one `ddp-hpc run` tell each other: a file of each that crashed as others with its fields would."""
+
+    def tell(self, run: str, shared_by: dict[str, Any], reason: str | None) -> None:
+        """Tell how a run has crashed, and that all with these fields do so."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_json(self.path / f"{run}.json", {"run": run, "shared_by": shared_by, "reason": reason})
+
+    def met_by(self, spec: Mapping[str, Any]) -> str | None:
+        """Return what a run with this canonical spec would meet, as another one did; None: nothing is known."""
+        for told in map(read_json, sorted(self.path.glob("*.json"))):
+            if told and all(spec.get(name) == value for name, value in told["shared_by"].items()):
+                return f"{told['run']}, with the same {' and '.join(told['shared_by'])}, has crashed: {told['reason']}"
+        return None
 
 
 class Store:

@@ -98,6 +98,8 @@ def _failed_rank(e: Evidence) -> Ending | None:
     printed = "" if error else next((line for line in e.last_words if line.startswith(who) and "Error: " in line), "")
     reason = printed or f"{who}{error}{first['message']}"
     status, numbers = first.get("status", "crashed"), {"steps": first.get("steps")}
+    if first.get("shared_by"):
+        numbers["shared_by"] = first["shared_by"]
     status = "crashed" if status == PEER_FAILURE else status
     if status in ("crashed", "launch_failed") and (words := memory_words("\n".join(e.last_words))):
         return Ending("oom_host", f"{reason}; the launcher said: {words[:200]}", numbers)

@@ -2,7 +2,8 @@
 
 import math
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -71,38 +72,34 @@ def assemble(spec: RunSpec, comm: MPI.Intracomm, data_dir: Path, device: torch.d
     weights of its own, except those that are not trained. Random numbers drawn later (dropout) differ between the
     ranks.
     """
-    data_file = import_module(f"ddp_hpc.data.{spec.dataset.name}")
-    _seed(spec.seed)  # a dataset may draw its samples
-    loaded = data_file.build(data_dir / spec.dataset.name, **spec.dataset.options)
-    _check_samples(spec, data_file, loaded)
     place = torch.device("cpu") if spec.data_placement == "host" else device
     dtype = getattr(torch, spec.dtype)
+    with _shared_by(spec, "dataset", "budget"):
+        data_file, loaded = _load(spec, data_dir)
     train, test = (_moved(part, place, dtype) for part in (loaded.train, loaded.test))
     dataset = replace(loaded, train=train, test=test)
     arithmetic = precision.choose(spec.precision, device)
-    task = loaded.task or TASKS[data_file.TASK]
 
     different_starts = catalog.asked(spec.exchange.name, "INDEPENDENT_INITIALIZATION", spec.exchange.options)
     own_seed = (spec.seed << 20) + comm.rank + 1
 
     _seed(own_seed + (1 << 19) if different_starts else spec.seed)
-    model_file = import_module(f"ddp_hpc.models.{spec.model.name}")
-    model = model_file.build(dataset.shape, data_file.OUTPUTS, **spec.model.options)
-    replica = Replica(model, device, dtype)
+    with _shared_by(spec, "model", "dataset", "dtype", "device"):
+        model_file = import_module(f"ddp_hpc.models.{spec.model.name}")
+        replica = Replica(model_file.build(dataset.shape, data_file.OUTPUTS, **spec.model.options), device, dtype)
     broadcast([*([] if different_starts else [replica.weights]), *replica.frozen(), *replica.buffers()], comm)
-    some = slice(min(spec.batch_size, len(dataset.train)))
-    outputs, targets = _outputs(replica, dataset.train.inputs[some].to(device)), dataset.train.targets[some]
-    loss, usual = getattr(model_file, "loss", task.loss), TASKS[data_file.TASK]
-    if loss is usual.loss or task.metric_sum is usual.metric_sum:  # else both are made for these outputs
-        expected = data_file.OUTPUTS if loss is usual.loss else None
-        check_outputs(spec.model.name, data_file.TASK, expected, outputs, targets)
+    task = loaded.task or TASKS[data_file.TASK]
+    loss = getattr(model_file, "loss", task.loss)
+    with _shared_by(spec, "model", "dataset", "dtype", "device"):
+        _check_outputs(spec, data_file, dataset, replica, usual_loss=loss is TASKS[data_file.TASK].loss)
+    with _shared_by(spec, "exchange"):
+        exchange_file = import_module(f"ddp_hpc.exchange.{spec.exchange.name}")
     _seed(own_seed)
 
     make_optimizer = Maker(spec.optimizer, learning_rate_rule(spec), spec.momentum, spec.weight_decay)
     clock = make_clock(device)
     timers = TimerProxy(clock)
     numbers = sampler.make_batches(spec, comm.rank, len(dataset.train), place)
-    exchange_file = import_module(f"ddp_hpc.exchange.{spec.exchange.name}")
     exchange = exchange_file.make(replica, comm, timers, make_optimizer, **spec.exchange.options)
     return Components(
         device=device,
@@ -124,14 +121,39 @@ def assemble(spec: RunSpec, comm: MPI.Intracomm, data_dir: Path, device: torch.d
     )
 
 
-def _check_samples(spec: RunSpec, data_file: ModuleType, loaded: Dataset) -> None:
-    """Raise a ValueError if the samples are not what training and planning take for granted."""
+@contextmanager
+def _shared_by(spec: RunSpec, *fields: str) -> Iterator[None]:
+    """Note on an error that every run with these fields of the spec meets it: such runs need not be started."""
+    try:
+        yield
+    except Exception as error:
+        vars(error)["shared_by"] = {name: spec.canonical.get(name) for name in fields}
+        raise
+
+
+def _load(spec: RunSpec, data_dir: Path) -> tuple[ModuleType, Dataset]:
+    """Return a dataset and its file, or raise a ValueError if it is not what training and planning take for granted."""
+    data_file = import_module(f"ddp_hpc.data.{spec.dataset.name}")
+    _seed(spec.seed)  # a dataset may draw its samples
+    loaded = data_file.build(data_dir / spec.dataset.name, **spec.dataset.options)
     check_samples(spec.dataset.name, data_file.TASK, data_file.OUTPUTS, loaded)
     if spec.budget.epochs is not None and len(loaded.train) != spec.epoch_samples:
         raise ValueError(
             f"dataset {spec.dataset.name} has {len(loaded.train)} samples to train on, where its TRAIN_SAMPLES says "
             f"{spec.epoch_samples}: budget {spec.budget} was planned with these; expected: as many"
         )
+    return data_file, loaded
+
+
+def _check_outputs(
+    spec: RunSpec, data_file: ModuleType, dataset: Dataset, replica: Replica, *, usual_loss: bool
+) -> None:
+    """Raise a ValueError if outputs of the model and targets do not fit the task."""
+    train, usual = dataset.train, TASKS[data_file.TASK]
+    some = slice(min(spec.batch_size, len(train)))
+    outputs, targets = _outputs(replica, train.inputs[some].to(replica.weights.device)), train.targets[some]
+    if usual_loss or (dataset.task or usual).metric_sum is usual.metric_sum:  # else both are made for these outputs
+        check_outputs(spec.model.name, data_file.TASK, data_file.OUTPUTS if usual_loss else None, outputs, targets)
 
 
 def _outputs(replica: Replica, inputs: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """The progress of a study in the driver's line: runs that are done, running and waiting, and how far they are."""
 
+import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -57,6 +58,7 @@ class TrainingProgress:
         self.waiting = {run: one.attempts - (one.status in ("running", "queued")) for run, one in states.items()}
         self.total = len(missing)
         self.failed = 0
+        self.said: set[str] = set()  # what keeps other runs from being started
         self.began = self.next_look = time.monotonic()
         self.line = ProgressLine()
 
@@ -105,9 +107,20 @@ class TrainingProgress:
             if state.status in FAILED and state.attempts > before:
                 del self.waiting[run]
                 self.failed += 1
+                self._say_at_once(run, state)
             elif state.status in ("running", "queued"):
                 found[run] = state
         return found
+
+    def _say_at_once(self, run: str, state: State) -> None:
+        """Say why a run has crashed, if others are not started for that."""
+        attempts = self.study_runs.store.run(run).attempts
+        fields = attempts[-1].ended.get("shared_by") if len(attempts) == state.attempts else None
+        if fields and (key := str(fields)) not in self.said:
+            self.said.add(key)
+            self.line.end()
+            others = f"runs with the same {' and '.join(fields)} are not started"
+            print(f"{self.study_runs.describe(run)}: {state.reason}; {others}", file=sys.stderr, flush=True)
 
 
 def _share(state: State) -> float:

@@ -94,6 +94,7 @@ class Snakemake:
         config = dict(project.profile_config(profile)) | ({"launcher": launcher} if launcher else {})
         self.config = [*(f"{key}={value}" for key, value in config.items()), f"studies=[{name}]"]
         self.log = Path("logs") / "workflow" / f"{name}-{datetime.now():%Y%m%d-%H%M%S}.log"
+        self.config.append(f"faults={self.log.with_suffix('.faults')}")  # where runs tell each other of them
         self.events = Events(project.root / self.log.with_suffix(".events"))
         (project.root / self.log).parent.mkdir(parents=True, exist_ok=True)
 
