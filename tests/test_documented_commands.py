@@ -36,6 +36,7 @@ HERE = [
     "ddp-hpc try mine",
     "ddp-hpc run mine",
     "ddp-hpc status mine",
+    "ddp-hpc prune",
     "ddp-hpc train {0} --trace 11-12 --again",
     "ddp-hpc table mine runs winners",
     "ddp-hpc figure mine loss_curves",

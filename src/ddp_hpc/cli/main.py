@@ -239,6 +239,24 @@ def _status(options: argparse.Namespace) -> int:
 
 
 @Verb(
+    "list the runs that no study plans, the oldest first, and what they take on the disk; with --delete free that",
+    takes("--older-than", "only those of which no file is younger", type=float, default=0.0, metavar="DAYS"),
+    takes("--delete", "delete them, with their records: they are lost", action="store_true"),
+    JSON,
+)
+def _prune(options: argparse.Namespace) -> int:
+    from ddp_hpc.system.terminal import write_rows
+    from ddp_hpc.workflow import prune
+
+    project = _project()
+    rows = prune.delete(project, options.older_than) if options.delete else prune.left(project, options.older_than)
+    if rows or options.json:
+        write_rows(rows, options.json)
+    print(prune.summary(rows, options.delete), file=sys.stderr)
+    return int(any("problem" in row for row in rows))
+
+
+@Verb(
     "fetch a dataset and check it",
     takes("dataset", "name of the dataset; `ddp-hpc list datasets` lists them"),
     takes("--from", "where to fetch it from, instead of its publisher", dest="source", metavar="PATH|URL"),

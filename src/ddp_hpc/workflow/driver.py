@@ -31,10 +31,6 @@ EXAMPLE = "example"  # config/machines/example.yaml
 MOST_LINES = 20
 
 
-class DriverAliveError(RuntimeError):
-    """Another driver is alive."""
-
-
 def run(
     project: Project,
     name: str,
@@ -65,18 +61,13 @@ def run(
     if remote and (note := job_environment.without_shapes(os.environ)):
         print(f"note: {note}", file=sys.stderr)
     lock = DriverLock(project.root)
-    if not lock.take():
-        raise DriverAliveError(lock.refusal())
-    try:
-        with Signals() as signals:
-            snakemake = Snakemake(project, study_runs.study.name, lock, profile, launcher, more=more, signals=signals)
-            retries = machine.retries.model_dump() if machine else {}
-            jobs = Jobs(project, study_runs.planned, signals) if remote else None
-            pause_s = machine.retry_after_s if machine and remote else 0
-            rounds = RetryRounds(study_runs, snakemake, jobs, retries, signals, pause_s)
-            return _run(project, study_runs, snakemake, rounds, shared)
-    finally:
-        lock.release()
+    with lock.held(), Signals() as signals:
+        snakemake = Snakemake(project, study_runs.study.name, lock, profile, launcher, more=more, signals=signals)
+        retries = machine.retries.model_dump() if machine else {}
+        jobs = Jobs(project, study_runs.planned, signals) if remote else None
+        pause_s = machine.retry_after_s if machine and remote else 0
+        rounds = RetryRounds(study_runs, snakemake, jobs, retries, signals, pause_s)
+        return _run(project, study_runs, snakemake, rounds, shared)
 
 
 def _check_profile(project: Project, name: str, profile: str, remote: bool, shared: bool) -> None:

@@ -6,7 +6,8 @@ import json
 import os
 import pwd
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,10 @@ from ddp_hpc.system.process import lives, ourselves
 
 NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 OTHERS_WRITE_S = 0.5  # in which one who has seen no holder at the same time as we has written, too
+
+
+class DriverAliveError(RuntimeError):
+    """Another driver is alive."""
 
 
 class DriverLock:
@@ -60,6 +65,16 @@ class DriverLock:
         write_json(self.file, ours)
         time.sleep(OTHERS_WRITE_S)
         return read_json(self.file) == ours
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold the lock meanwhile; a DriverAliveError if another process does."""
+        if not self.take():
+            raise DriverAliveError(self.refusal())
+        try:
+            yield
+        finally:
+            self.release()
 
     def release(self) -> None:
         """Give the lock back; nothing happens if we do not hold it."""
