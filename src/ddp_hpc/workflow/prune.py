@@ -59,7 +59,7 @@ def delete(project: Project, older_than_days: float = 0.0) -> list[dict[str, Any
 def summary(rows: Sequence[dict[str, Any]], deleted: bool) -> str:
     """Return how much that is, and what to do."""
     if not rows:
-        return "nothing to delete: studies plan all other runs, or somebody works at them"
+        return "nothing to delete: a study plans each run, or somebody works at it, or it is younger"
     gone = [row for row in rows if "problem" not in row]
     said = f"{counted(len(gone), 'run')}, {sum(row['mb'] for row in gone):,.1f} MB"
     return f"deleted: {said}" if deleted else f"{said}; nothing was deleted: `ddp-hpc prune --delete` does that"
