@@ -96,12 +96,13 @@ def supervise(
         else:
             evidence = _launch(launcher, attempt, launch, Interruption(time_limit_s))
             ending = _settle(run, attempt, evidence, (time.monotonic_ns() - began_ns) / 1e9)
-        if faults and ending.status == "crashed" and (shared_by := ending.numbers.get("shared_by")):
-            faults.tell(folder.name, shared_by, ending.reason)
     except OSError as error:
         ending = Ending("crashed", f"its files cannot be written or put in place: {error}")
         print(f"ddp-hpc: {error}", file=sys.stderr)
     _say_ended(attempt, ending, (time.monotonic_ns() - began_ns) / 1e9)
+    if faults and ending.status == "crashed" and (shared_by := ending.numbers.get("shared_by")):
+        with suppress(OSError):  # on a full disk others crash, too
+            faults.tell(folder.name, shared_by, ending.reason)
     if ending.status in FINISHED:
         run.checkpoint.remove()
     return ending
