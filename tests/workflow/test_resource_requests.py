@@ -212,7 +212,7 @@ def test_a_job_trains_what_was_submitted_whatever_is_edited_while_it_waits(proje
         (project.root / file).write_text(text)
 
     targets = snakefile.targets(config, in_a_job=True)
-    asked = snakefile.resources(targets, config, in_a_job=True)
+    asked = snakefile.resources(targets, in_a_job=True)
 
     wildcards = SimpleNamespace(run=run)
     assert targets.data_for(run) == []  # digits ship with us

@@ -24,11 +24,11 @@ rule train:
     # limit, launcher and, with a machine file, the request to Slurm; they take ranks from the spec, because Snakemake
     # scales `tasks` and `threads` down
     resources:
-        **ddp.resources(TARGETS, config, in_a_job=not workflow.is_main_process),
-        slot=ddp.slots(TARGETS, config),
+        **ddp.resources(TARGETS, in_a_job=not workflow.is_main_process),
+        slot=ddp.slots(TARGETS),
     params:
         faults=config.get("faults", ""),
-        checkpoint_every_s=ddp.checkpoint_every_s(TARGETS, config),
+        checkpoint_every_s=ddp.checkpoint_every_s(TARGETS),
     shell:
         # exec: the supervisor must be the direct child of the driver, to notice when that dies
         "exec ddp-hpc train {wildcards.run} --launcher={resources.mpi:q} --time-limit-min {resources.runtime}"

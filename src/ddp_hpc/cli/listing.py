@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -20,13 +20,14 @@ MOST_LINES = 40
 KINDS = {f"{kind}s": kind for kind in catalog.KINDS}
 
 
-def rows(project: Project, what: str | None, as_json: bool) -> list[dict[str, Any]]:
-    """Return the rows of `ddp-hpc list`: the studies; or the points of one; or the choices of a kind."""
-    if what is None:
-        return [_study(project, name) for name in project.studies]
+def rows(find: Callable[[], Project], what: str | None, as_json: bool) -> list[dict[str, Any]]:
+    """Return the rows of `ddp-hpc list`: choices of a kind, which need no project; the studies; or the points of one."""
     if what in KINDS:
         return [_choice(KINDS[what], name, as_json) for name in catalog.names(KINDS[what])]
-    if what in project.studies:
+    project = find()
+    if what is None:
+        return [_study(project, name) for name in project.studies]
+    if what in project.studies or what.endswith(".yaml"):
         return [fields | {"run": run} for run, fields in project.study_runs(what).varying.items()]
     known = [*project.studies, *KINDS]
     raise ValueError(f"nothing is called {what!r}{catalog.did_you_mean(what, known)}; expected: {', '.join(known)}")

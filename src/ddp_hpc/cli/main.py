@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 Argument = tuple[str, dict[str, Any]]  # what `add_argument` takes
 Call = Callable[[argparse.Namespace], int]
@@ -80,7 +80,7 @@ def _options(given: list[str]) -> argparse.Namespace:
 
 def _parser(called: str) -> argparse.ArgumentParser:
     """Return the parser of the verb that is called or, for help and mistakes, of all."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="ddp-hpc",
         description="Scaling studies of data-parallel training, from one YAML file to tables, figures and a report.",
     )
@@ -94,6 +94,26 @@ def _parser(called: str) -> argparse.ArgumentParser:
             one.set_defaults(call=each.call)
             each.add_to(one)
     return parser
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Say also which studies, datasets, tables or verbs there are, if the first that is missing is one of these."""
+        from ddp_hpc.config import catalog
+
+        there: dict[str, Callable[[], list[str]]] = {
+            "VERB": lambda: list(VERBS),
+            "dataset": lambda: catalog.names("dataset"),
+            "name": lambda: catalog.names(self.prog.split()[-1]),
+            "study": lambda: _project().studies,
+        }
+        missing = message.removeprefix("the following arguments are required: ").split(", ")[0]
+        if missing != message and missing in there:
+            try:
+                message += f"; expected: {', '.join(there[missing]()) or 'none'}"
+            except ValueError as error:
+                message += f"; {error}"
+        super().error(message)
 
 
 class _Version(argparse.Action):
@@ -161,7 +181,7 @@ def _list(options: argparse.Namespace) -> int:
     from ddp_hpc.cli import listing
     from ddp_hpc.system.terminal import write_rows
 
-    write_rows(listing.rows(_project(), options.what, options.json), options.json)
+    write_rows(listing.rows(_project, options.what, options.json), options.json)
     return 0
 
 
@@ -192,7 +212,7 @@ def _plan(options: argparse.Namespace) -> int:
         plan.prepare(study_runs)
     if options.json:
         return _say_json(listing.plan_values(study_runs, items, asked, found))
-    what = "step" if options.profile and project.profile_config(options.profile).get("allocation") else "job"
+    what = "step" if options.profile and project.profile(options.profile).config.allocation else "job"
     said = [*listing.plan_lines(study_runs, items, options.all), *listing.asked_lines(asked, what)]
     return _say("\n".join([*said, *packing.lines(found, len(asked))]))
 
@@ -221,7 +241,7 @@ def _try(options: argparse.Namespace) -> int:
         "command that starts the ranks, instead of the profile's, e.g. 'mpiexec', 'srun --mpi=pmix'; without -n, "
         "which each run adds with its number of ranks",
     ),
-    takes("snakemake", "further arguments for snakemake, after --", nargs="*", metavar="-- ARG"),
+    takes("snakemake", "further arguments for snakemake, after --", nargs="*", default=[], metavar="-- ARG"),
 )
 def _run(options: argparse.Namespace) -> int:
     from ddp_hpc.workflow import driver
@@ -265,7 +285,7 @@ def _data(options: argparse.Namespace) -> int:
     from ddp_hpc.data._download import fetch
 
     project = _project()
-    source = options.source or project.dataset_source(options.dataset)
+    source = options.source or project.read_config().data.get(options.dataset)
     return _say(fetch(options.dataset, project.data_folder, source))
 
 

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from ddp_hpc.config import catalog, pairs
 from ddp_hpc.config.errors import ConflictError, StudyError
-from ddp_hpc.config.grid_checks import FILTERS, PARTS, Point, Problems, check_keys, flow
+from ddp_hpc.config.grid_checks import FILTERS, PARTS, Point, Problems, each_value, flow, wrong_keys
 from ddp_hpc.config.matching import is_option, matches, option_value
 from ddp_hpc.config.spec import COMPONENTS, SPEC_FIELDS, RunSpec
 from ddp_hpc.config.study import GLOBAL_BATCH, Study, listed, read
@@ -34,8 +34,10 @@ class Expansion:
 
 def expand(file: Path) -> Expansion:
     """Return the specs that the study in `file` asks for, each once; raise StudyError with all that is wrong."""
-    study, document = read(file)
-    check_keys(study, document)
+    study, document, wrong = read(file)
+    wrong += wrong_keys(study, document)
+    if wrong:
+        raise StudyError("\n".join([*wrong, *_wrong_values(study, document)]))
     asked: list[RunSpec] = []
     problems, notes = Problems(document), []
     for number, grid in enumerate(study.grid):
@@ -68,6 +70,18 @@ def expand(file: Path) -> Expansion:
         notes.append(f"{twice} of {len(asked)} runs {is_given} more than once in the grid; each runs once")
     notes += [*_epochs(study, specs, document), *_short(study, specs, document)]
     return Expansion(study, specs, (*notes, *_not_traced(study, specs, document)))
+
+
+def _wrong_values(study: Study, document: Document) -> list[str]:
+    """Return which values of a study their fields cannot have, whatever else is wrong with it, a line each."""
+    problems = Problems(document, whole=False)
+    for number in range(len(study.grid)):
+        for point in each_value(study, number):
+            try:
+                RunSpec.model_validate(_resolved(point))
+            except (ValidationError, ConflictError) as error:
+                problems.add(error, number, point)
+    return problems.lines()
 
 
 def _epochs(study: Study, specs: tuple[RunSpec, ...], document: Document) -> Iterator[str]:

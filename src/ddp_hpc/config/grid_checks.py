@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 from ddp_hpc.config import claims
 from ddp_hpc.config.budget import NotDivisibleError
 from ddp_hpc.config.catalog import CatalogError
-from ddp_hpc.config.errors import ConflictError, StudyError, given, unknown
+from ddp_hpc.config.errors import ConflictError, given, unknown
 from ddp_hpc.config.matching import is_option
 from ddp_hpc.config.spec import SPEC_FIELDS, RunSpec
 from ddp_hpc.config.study import GLOBAL_BATCH, HOMES, Study, listed
@@ -23,8 +23,8 @@ FILTERS = ("exclude", "when")
 PARTS = ("zip", *FILTERS)
 
 
-def check_keys(study: Study, document: Document) -> None:
-    """Check what `base` and `grid` say, before any point is made; raise StudyError with all problems, a line each."""
+def wrong_keys(study: Study, document: Document) -> list[str]:
+    """Return what is wrong with the keys of `base` and `grid`, a line each."""
     problems = [*_unknown(study.base, ("base",), document)]
     if study.budget and "budget" in study.base:
         problems.append(f"{document.where(('base', 'budget'))}: budget stands at the top level too; expected: once")
@@ -36,8 +36,18 @@ def check_keys(study: Study, document: Document) -> None:
         key: Key = ("grid", number) if ("grid", number) in document.lines else ("grid",)
         problems += _unknown(grid, key, document, PARTS)
         problems += _wrong_parts(grid, key, document)
-    if problems:
-        raise StudyError("\n".join(problems))
+    return problems
+
+
+def each_value(study: Study, number: int) -> Iterator[Point]:
+    """Yield points that hold, together, every value of grid `number`: few, for those that cannot be."""
+    grid = study.grid[number]
+    groups = [grid, *(group for group in listed(grid.get("zip", [])) if isinstance(group, Mapping))]
+    axes = {name: listed(values) for group in groups for name, values in group.items()}
+    known = {name: values for name, values in axes.items() if values and (name in SETTABLE or is_option(name))}
+    base = {name: value for name, value in study.base.items() if name in SETTABLE or is_option(name)}
+    for place in range(max(map(len, known.values()), default=1)):
+        yield base | {name: values[min(place, len(values) - 1)] for name, values in known.items()}
 
 
 def _unknown(mapping: Mapping[str, Any], key: Key, document: Document, also: tuple[str, ...] = ()) -> Iterator[str]:
@@ -95,10 +105,13 @@ def _wrong_parts(grid: Mapping[str, Any], key: Key, document: Document) -> Itera
 
 
 class Problems:
-    """Collects the problems of points of a study file, and tells each once."""
+    """Collects the problems of points of a study file, and tells each once.
 
-    def __init__(self, document: Document) -> None:
-        self._document = document
+    Of points that are not `whole`, as other parts of the file are wrong, only the values that their fields cannot have.
+    """
+
+    def __init__(self, document: Document, whole: bool = True) -> None:
+        self._document, self._whole = document, whole
         self._first: dict[str, str] = {}  # each problem, and the first point that has it
         self._not_divided: dict[tuple[int, int], set[int]] = {}  # of a grid and a budget: global batches
 
@@ -107,6 +120,10 @@ class Problems:
         own: list[Any] = [{"type": "value_error", "loc": (), "ctx": {"error": error}}]
         for problem in error.errors() if isinstance(error, ValidationError) else own:
             fault = problem.get("ctx", {}).get("error")
+            if not self._whole and (
+                problem["type"] == "missing" or isinstance(fault, ConflictError | NotDivisibleError)
+            ):
+                continue
             if isinstance(fault, NotDivisibleError):
                 self._not_divided.setdefault((number, fault.asked), set()).update(fault.global_batches)
             elif isinstance(fault, ConflictError):

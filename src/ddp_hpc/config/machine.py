@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, BaseModel, Field, ValidationInfo, field_validator
 
 from ddp_hpc.config.catalog import did_you_mean
 from ddp_hpc.config.errors import StudyError
@@ -36,6 +36,25 @@ _COUNTS = re.compile(r"(-n|-np|-N|-c)[ =]?\d|--(ntasks|np|nodes|cpus-per-task|nt
 
 class MachineError(StudyError):
     """What is wrong with a machine file: file, line or key, what was given, what is allowed."""
+
+
+def _one_command(launcher: str) -> str:
+    words = _words(launcher)
+    if not words or any(map(_for_a_shell, filter(None, words))):
+        raise ValueError(
+            f"given {launcher!r}, expected: one command, e.g. `srun --mpi=pmix`, without what only a shell "
+            "understands; load modules before you start the driver, jobs inherit its environment"
+        )
+    for word, value in pairwise([*words, ""]):
+        if _COUNTS.match(f"{word} {value}"):
+            raise ValueError(
+                f"given {launcher!r}, but {word} is added for each run; expected: the launcher without numbers of "
+                "ranks, nodes and cores"
+            )
+    return launcher
+
+
+Launcher = Annotated[str, AfterValidator(_one_command)]
 
 
 class Partition(BaseModel):
@@ -84,7 +103,7 @@ class Machine(BaseModel):
         None, description="required features of nodes, e.g. `a100&ib`, without blanks"
     )
     extra: str = Field("", description="further arguments of sbatch, for options without a key here")
-    launcher: str = Field(
+    launcher: Launcher = Field(
         "srun",
         description="command that starts the ranks within a job, e.g. `srun --mpi=pmix`; the number of ranks is added",
     )
@@ -121,23 +140,6 @@ class Machine(BaseModel):
             if option in _NEVER:
                 raise ValueError(f"given {extra!r}, but with {option} the driver would lose its job; leave it out")
         return extra
-
-    @field_validator("launcher")
-    @classmethod
-    def _one_command(cls, launcher: str) -> str:
-        words = _words(launcher)
-        if not words or any(map(_for_a_shell, filter(None, words))):
-            raise ValueError(
-                f"given {launcher!r}, expected: one command, e.g. `srun --mpi=pmix`, without what only a shell "
-                "understands; load modules before you start the driver, jobs inherit its environment"
-            )
-        for word, value in pairwise([*words, ""]):
-            if _COUNTS.match(f"{word} {value}"):
-                raise ValueError(
-                    f"given {launcher!r}, but {word} is added for each run; expected: the launcher without numbers of "
-                    "ranks, nodes and cores"
-                )
-        return launcher
 
     @field_validator("default_partition")
     @classmethod

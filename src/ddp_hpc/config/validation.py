@@ -26,12 +26,12 @@ OF_NUMBERS = ("float_type", "int_type", "greater_than", "greater_than_equal", "l
 Model = TypeVar("Model", bound=BaseModel)
 
 
-def validated(model: type[Model], document: Document, error: type[StudyError], homes: Homes | None = None) -> Model:
+def validated(model: type[Model], document: Document, error: type[StudyError], strict: bool | None = None) -> Model:
     """Return the model that a file holds, or raise `error` with all that is wrong, a line each."""
     try:
-        return model.model_validate(document.values)
+        return model.model_validate(document.values, strict=strict)
     except ValidationError as wrong:
-        raise error("\n".join(explain(problem, document, model, homes) for problem in wrong.errors())) from None
+        raise error("\n".join(explain(problem, document, model) for problem in wrong.errors())) from None
 
 
 def explain(

@@ -4,6 +4,7 @@ Values are plain: text, numbers, true, false, null, dates, lists, and mappings w
 before it costs much time or memory: what an alias stands for counts each time.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,12 @@ MOST_VALUES = 200_000
 MOST_LEVELS = 50
 MOST_DIGITS = 100
 _STANDARD = "tag:yaml.org,2002:"
+# scalars that Snakemake, which reads YAML 1.1, takes for something else
+_OTHER_IN_1_1 = re.compile(
+    r"[-+]?(0[0-9_]+|0o[0-7_]+|0b[01_]+|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?|([0-9][0-9_]*\.?|\.)[0-9_]*e[-+]?[0-9]+)"
+    "|yes|no|on|off",
+    re.IGNORECASE,
+)
 _PLAIN = ("str", "int", "float", "bool", "null", "timestamp", "value", "seq", "map")
 
 # what the parser says; what it means (after a ; added to it); whether the line to look at is where the thing began
@@ -66,8 +73,11 @@ class Document:
         return str(self.file)
 
 
-def read_mapping(file: Path, error: type[Exception]) -> Document:
-    """Return the mapping in `file`; raise `error`, with file and line, where it is missing, no YAML or no mapping."""
+def read_mapping(file: Path, error: type[Exception], shared: Key | None = None) -> Document:
+    """Return the mapping in `file`; raise `error`, with file and line, where it is missing, no YAML or no mapping.
+
+    Snakemake reads the value of the key `shared`, too: what YAML 1.1 takes for something else is refused there.
+    """
     yaml = YAML(typ="safe", pure=True)
     yaml.max_depth = MOST_LEVELS
     try:
@@ -82,7 +92,7 @@ def read_mapping(file: Path, error: type[Exception]) -> Document:
         if node is None:
             raise error(f"{file}: is empty; expected: a mapping of keys to values")
         lines: dict[Key, int] = {}
-        values = _Values(yaml, lines).of(node, ())
+        values = _Values(yaml, lines, shared).of(node, ())
     except FileNotFoundError:
         raise error(f"{file}: no such file") from None
     except OSError as problem:
@@ -123,8 +133,8 @@ class _NodeError(ValueError):
 class _Values:
     """Makes plain values of the nodes of a file, and notes the line of every key in `lines`."""
 
-    def __init__(self, yaml: YAML, lines: dict[Key, int]) -> None:
-        self.yaml, self.lines = yaml, lines
+    def __init__(self, yaml: YAML, lines: dict[Key, int], shared: Key | None = None) -> None:
+        self.yaml, self.lines, self.shared = yaml, lines, shared
         self.count = 0
         self.within: list[Node] = []  # the mappings and lists around a node
 
@@ -152,6 +162,11 @@ class _Values:
         if kind == "int" and len(node.value) > MOST_DIGITS:
             given = f"given {node.value[:20]}... ({len(node.value):,} digits)"
             raise _NodeError(node, key, f"{given}, expected: a number of at most {MOST_DIGITS}")
+        shared = self.shared is not None and key[: len(self.shared)] == self.shared
+        if shared and not node.style and _OTHER_IN_1_1.fullmatch(node.value):
+            other = "is another value in YAML 1.1, which Snakemake reads"
+            expected = "a number as 10 or 0.5, without zeros before it; true or false; a string in quotes"
+            raise _NodeError(node, key, f"given {node.value}, which {other}; expected: {expected}")
         try:
             return node.value if kind == "value" else self.yaml.constructor.construct_object(node)
         except (ValueError, KeyError, IndexError, YAMLError):  # `!!int b`, `2024-13-45`

@@ -1,18 +1,15 @@
 """Where things lie: the folder that holds config/, workflow/ and results/."""
 
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from ddp_hpc.config import settings
 from ddp_hpc.config.catalog import PACKAGE, did_you_mean
-from ddp_hpc.config.errors import given
 from ddp_hpc.config.grid import Expansion, expand
 from ddp_hpc.config.machine import Machine, MachineError
 from ddp_hpc.config.machine import read as read_machine
 from ddp_hpc.config.study import StudyError
-from ddp_hpc.config.yaml_file import read_mapping
 from ddp_hpc.runs import identity
 from ddp_hpc.runs.attempt import Store
 from ddp_hpc.runs.study_runs import Planned, StudyRuns
@@ -53,11 +50,8 @@ class Project:
         """The names of all studies, sorted."""
         return sorted(file.stem for file in (self.root / "config" / "studies").glob("*.yaml"))
 
-    def profile(self, profile: str) -> Mapping[str, Any]:
-        """Return the content of a workflow profile, a folder relative to the project or an absolute one.
-
-        What is wrong with its file, or a `config` that is no mapping, is a StudyError.
-        """
+    def profile(self, profile: str) -> settings.Profile:
+        """Return a workflow profile, a folder relative to the project or an absolute one; raise a StudyError."""
         files = [file for file in (self.root / profile).glob("*.yaml") if file.name.startswith(("profile.", "config."))]
         if not files:
             known = sorted(f"profiles/{file.parent.name}" for file in self.root.glob("profiles/*/profile.yaml"))
@@ -65,15 +59,7 @@ class Project:
             raise StudyError(
                 f"{self.root / profile} has no profile.yaml{hint}; expected: a folder with one, as {', '.join(known)}"
             )
-        document = read_mapping(files[0], StudyError)
-        config = document.values.get("config") or {}
-        if not isinstance(config, Mapping):
-            raise StudyError(f"{document.where(('config',))}: config: given {given(config)}, expected: a mapping")
-        return document.values
-
-    def profile_config(self, profile: str) -> Mapping[str, Any]:
-        """Return the `config:` of a profile; empty without any."""
-        return self.profile(profile).get("config") or {}
+        return settings.read_profile(files[0])
 
     def machine(self, name: str) -> Machine:
         """Return the machine of the file NAME.yaml in config/machines, or raise a MachineError."""
@@ -82,13 +68,20 @@ class Project:
 
     def machine_of(self, profile: str) -> Machine | None:
         """Return the machine that a profile names; None if it names none."""
-        name = self.profile_config(profile).get("machine")
-        return None if name is None else self.machine(str(name))
+        name = self.profile(profile).config.machine
+        return self.machine(name) if name else None
 
     def study_file(self, name: str) -> Path:
-        """Return the file of a study, given its name or its path; a StudyError says which there are."""
-        stem = Path(name).stem if name.endswith(".yaml") else name
-        return _existing(self.root / "config" / "studies" / f"{stem}.yaml", "study", StudyError)
+        """Return the file of a study of this project, given its name or its path; a StudyError says which there are."""
+        folder = self.root / "config" / "studies"
+        if "/" not in name and not name.endswith(".yaml"):
+            return _existing(folder / f"{name}.yaml", "study", StudyError)
+        file = folder / Path(name).name
+        named = next((one for one in (Path(name), self.root / name, folder / name) if one.is_file()), None)
+        if named is None or not file.is_file() or not named.samefile(file):
+            what = "is not in" if named else "is no file; studies are in"
+            raise StudyError(f"{name} {what} {folder}; expected, by name: {', '.join(self.studies) or 'none'}")
+        return file
 
     def study_folder(self, name: str) -> Path:
         """Return the folder of a study's tables, figures and page."""
@@ -104,12 +97,9 @@ class Project:
         planned = tuple(Planned(identity.run_id(spec), spec) for spec in expansion.specs)
         return StudyRuns(expansion.study, self.store, planned, expansion.notes)
 
-    def dataset_source(self, name: str) -> str | None:
-        """Return from where a dataset is fetched: `data: {NAME: PATH-OR-URL}` in config/config.yaml, else None."""
-        file = self.root / "config" / "config.yaml"
-        values = read_mapping(file, StudyError).values if file.exists() else {}
-        source = (values.get("data") or {}).get(name)
-        return None if source is None else str(source)
+    def read_config(self) -> settings.ConfigFile:
+        """Return what config/config.yaml says."""
+        return settings.read_config(self.root / "config" / "config.yaml")
 
 
 def _existing(file: Path, what: str, error: type[StudyError], hint: str = "") -> Path:

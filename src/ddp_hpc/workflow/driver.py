@@ -11,6 +11,7 @@ from pathlib import Path
 from ddp_hpc.analysis import claim_verdict
 from ddp_hpc.config.errors import StudyError
 from ddp_hpc.config.machine import MachineError
+from ddp_hpc.config.settings import Profile, ProfileConfig, checked
 from ddp_hpc.runs import identity
 from ddp_hpc.runs.project import Project
 from ddp_hpc.runs.state import State, state_of
@@ -52,12 +53,14 @@ def run(
         DriverAliveError: another driver is alive in this project.
     """
     study_runs = claims_check.checked(project, project.study_runs(name))
-    remote, machine = project.profile(profile).get("executor") == "slurm", project.machine_of(profile)
-    shared = bool(project.profile_config(profile).get("allocation"))
+    if launcher is not None:
+        checked(ProfileConfig, {"launcher": launcher}, "--launcher")
+    told, machine = project.profile(profile), project.machine_of(profile)
+    remote, shared = told.executor == "slurm", told.config.allocation
     if machine:
         resource_requests.requests([study_runs], machine)
         more = [*(["--slurm-status-command", machine.status_command] if remote else []), *more]
-    _check_profile(project, name, profile, remote, shared)
+    _check_profile(study_runs.study.name, profile, told)
     if remote and (note := job_environment.without_shapes(os.environ)):
         print(f"note: {note}", file=sys.stderr)
     lock = DriverLock(project.root)
@@ -70,9 +73,9 @@ def run(
         return _run(project, study_runs, snakemake, rounds, shared)
 
 
-def _check_profile(project: Project, name: str, profile: str, remote: bool, shared: bool) -> None:
-    machine = project.profile_config(profile).get("machine")
-    if remote and not machine:
+def _check_profile(name: str, profile: str, told: Profile) -> None:
+    machine = told.config.machine
+    if told.executor == "slurm" and not machine:
         raise MachineError(f"{profile} submits to Slurm and names no machine: write `config: {{machine: NAME}}` there")
     if machine == EXAMPLE:
         raise MachineError(
@@ -80,7 +83,7 @@ def _check_profile(project: Project, name: str, profile: str, remote: bool, shar
             "config/machines/NAME.yaml` proposes one for this cluster; then write `machine: NAME` in "
             f"{profile}/profile.yaml"
         )
-    if shared and "SLURM_JOB_ID" not in os.environ:
+    if told.config.allocation and "SLURM_JOB_ID" not in os.environ:
         raise MachineError(
             f"{profile} is for a driver within a Slurm job, which all runs share: `ddp-hpc plan {name} --profile "
             f"{profile}` has its sbatch line, and profiles/README.md; with --profile profiles/slurm each run is a job"

@@ -4,10 +4,13 @@ import json
 import os
 import subprocess
 import sys
+from argparse import ArgumentParser
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from ddp_hpc.config.errors import StudyError
+from ddp_hpc.config.settings import ProfileConfig, Settings, checked
 from ddp_hpc.runs.project import Project
 from ddp_hpc.runs.state import mark_slurm, state_of, uses_slurm
 from ddp_hpc.slurm.job_environment import without_shapes
@@ -30,56 +33,82 @@ def targets(config: Mapping[str, Any], in_a_job: bool = False) -> Targets:
     may have been edited since the job was queued.
     """
     project = Project.here()
-    machine = project.machine(str(config["machine"])) if config.get("machine") else None
+    settings = _settings(project, config, in_a_job)
+    machine = project.machine(settings.machine) if settings.machine else None
     if in_a_job:
-        return Targets(project, machine=machine)
-    names = config.get("studies") or project.studies
-    names = [names] if isinstance(names, str) else names
+        return Targets(project, machine=machine, settings=settings)
+    if not settings.studies:
+        raise StudyError(f"config/config.yaml names no studies; expected: {', '.join(project.studies)}")
     settled = bool(config.get("settled"))
-    studies = {name: StudyTargets(project, project.study_runs(name), settled) for name in names}
+    runs = [project.study_runs(name) for name in settings.studies]
+    studies = {one.study.name: StudyTargets(project, one, settled) for one in runs}
     only = config.get("only")  # the runs that a round of `ddp-hpc run` trains
-    runs = frozenset(json.loads((project.root / only).read_text())) if only else None
-    return Targets(project, studies, machine, runs)
+    round_ = frozenset(json.loads((project.root / only).read_text())) if only else None
+    return Targets(project, studies, machine, round_, settings)
 
 
-def resources(found: Targets, config: Mapping[str, Any], in_a_job: bool) -> dict[str, Callable[[Any], Any]]:
+def _settings(project: Project, config: Mapping[str, Any], in_a_job: bool) -> Settings:
+    """Return what the Snakefile is told, checked; in a job only what that uses."""
+    if not in_a_job:
+        project.read_config()  # what is wrong with the file is told with its line
+    kept = ProfileConfig.model_fields if in_a_job else config.keys() - {"settled", "only", "faults"}
+    settings = checked(Settings, {key: config[key] for key in config if key in kept}, "snakemake --config")
+    if not in_a_job and not config.get("settled"):
+        _check_nothing_lost(project, settings)
+    return settings
+
+
+def _check_nothing_lost(project: Project, settings: Settings) -> None:
+    """Raise a StudyError if `--config` drops what the profile says, as Snakemake does, and that was not the default."""
+    parser = ArgumentParser(add_help=False)
+    parser.add_argument("--workflow-profile", default="profiles/default")
+    name = parser.parse_known_args()[0].workflow_profile
+    folder = next((one for one in (name, f"profiles/{name}") if (project.root / one).is_dir()), None)
+    said = project.profile(folder).config.model_dump(exclude_unset=True) if folder else {}
+    if settings.machine in ("", said.get("machine")):  # with another one the profile is not meant
+        unsaid = said.keys() - settings.model_fields_set
+        lost = [f"'{key}={said[key]}'" for key in said if key in unsaid and said[key] != getattr(settings, key)]
+        if lost:
+            raise StudyError(f"--config makes Snakemake drop the `config` of {folder}: add {' '.join(lost)} to it")
+
+
+def resources(found: Targets, in_a_job: bool) -> dict[str, Callable[[Any], Any]]:
     """Return the resources of the rule `train` by name, each a function of the wildcards.
 
-    Without a machine the runs are started here, with `launcher` and `runtime_min` of `config`. With one, `allocation`
+    Without a machine the runs are started here, with the settings' `launcher` and `runtime_min`. With one, `allocation`
     says that the driver is in a job, which all runs share; in a job, what was asked for stands in the run's folder. A
     MachineError says that the machine cannot take a run, before any job exists.
     """
-    machine, store = found.machine, found.project.store
+    machine, store, settings, start = found.machine, found.project.store, found.settings, found.settings.launcher
     if machine is None:
-        start = config.get("launcher", "mpiexec")
         return {
-            "runtime": lambda wildcards: found.runtime_min(wildcards.run) or config.get("runtime_min", 60),
+            "runtime": lambda wildcards: found.runtime_min(wildcards.run) or settings.runtime_min,
             "mpi": lambda wildcards: f"{start} -n {n}" if (n := found.spec(wildcards.run).world_size) > 1 else "",
         }
-    launcher = config.get("launcher") or machine.launcher
+    launcher = start if "launcher" in settings.model_fields_set else machine.launcher
     all_asked = {} if in_a_job else found.requests
 
     def there(wildcards: Any, name: str) -> Any:
         asked = resource_requests.read(store, wildcards.run) if in_a_job else all_asked[wildcards.run]
-        if name == "mpi" and config.get("allocation"):
+        if name == "mpi" and settings.allocation:
             return step_line(asked, launcher)
         return sbatch(asked, machine, launcher)[name]
 
     return {name: partial(there, name=name) for name in SBATCH}
 
 
-def slots(found: Targets, config: Mapping[str, Any]) -> Callable[[Any], int]:
+def slots(found: Targets) -> Callable[[Any], int]:
     """Return how many of the profile's slots the run of some wildcards takes: one.
 
     In a job that runs share those of a study with `pairs` take all: they are trained with nothing beside them.
     """
     alone = {run for study in found.studies.values() if study.study_runs.study.pairs for run in study.runs}
-    return lambda wildcards: SLOTS if config.get("allocation") and wildcards.run in alone else 1
+    return lambda wildcards: SLOTS if found.settings.allocation and wildcards.run in alone else 1
 
 
-def checkpoint_every_s(found: Targets, config: Mapping[str, Any]) -> int:
-    """Return the seconds between checkpoints: the machine's; without one those of `config`."""
-    return found.machine.checkpoint_every_s if found.machine else int(config.get("checkpoint_every_s", 600))
+def checkpoint_every_s(found: Targets) -> int:
+    """Return the seconds between checkpoints: the machine's; without one those of the settings."""
+    return (found.machine or found.settings).checkpoint_every_s
 
 
 def enter(found: Targets) -> None:

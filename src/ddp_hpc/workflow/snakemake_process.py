@@ -91,7 +91,8 @@ class Snakemake:
     ) -> None:
         self.project, self.lock, self.profile, self.more, self.signals = project, lock, profile, more, signals
         # what we say of `config` stands in place of all that the profile says of it
-        config = dict(project.profile_config(profile)) | ({"launcher": launcher} if launcher else {})
+        told = project.profile(profile).config.model_dump(exclude_unset=True)
+        config = told | ({"launcher": launcher} if launcher else {})
         self.config = [*(f"{key}={value}" for key, value in config.items()), f"studies=[{name}]"]
         self.log = Path("logs") / "workflow" / f"{name}-{datetime.now():%Y%m%d-%H%M%S}.log"
         self.config.append(f"faults={self.log.with_suffix('.faults')}")  # where runs tell each other of them

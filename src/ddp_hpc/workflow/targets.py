@@ -17,6 +17,7 @@ from ddp_hpc.config import catalog
 from ddp_hpc.config import pairs as pairing
 from ddp_hpc.config.claims import tables_read
 from ddp_hpc.config.machine import Machine
+from ddp_hpc.config.settings import Settings
 from ddp_hpc.config.spec import RunSpec
 from ddp_hpc.config.types import canonical_json
 from ddp_hpc.runs import identity
@@ -168,6 +169,7 @@ class Targets:
     studies: dict[str, StudyTargets] = field(default_factory=dict)  # by name
     machine: Machine | None = None  # that runs them; None: they run here
     only: frozenset[str] | None = None  # of the missing runs, train these; None: all
+    settings: Settings = field(default_factory=Settings)
 
     @cached_property
     def requests(self) -> dict[str, Request]:

@@ -50,9 +50,10 @@ def read(given: str) -> ResultSet:
     path = Path(given)
     if path.is_dir():
         return _folder(given, path)
-    if path.is_file():
+    is_study = path.suffix == ".yaml"
+    if path.is_file() and not is_study:
         return _table(given, path)
-    if "/" in given:
+    if "/" in given and not is_study:
         raise ValueError(f"{given}: no such folder or file; {_ALLOWED}")
     study_runs = Project.here().study_runs(given.removesuffix(BEFORE))
     if given.endswith(BEFORE):
