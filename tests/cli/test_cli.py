@@ -205,11 +205,6 @@ def test_the_example_of_a_machine_is_not_taken_for_one(project):
             ["slurm has no profile.yaml (did you mean 'profiles/slurm'?)", "profiles/allocation"],
         ),
         ("profiles/nothing", "", ["profiles/nothing/profile.yaml: is empty"]),
-        (
-            "profiles/list",
-            "cores: 1\nconfig: [machine]\n",
-            [":2: config: given the list [machine]", "a mapping"],
-        ),
     ],
 )
 def test_a_wrong_profile_is_told(project, name, text, said):
@@ -217,7 +212,7 @@ def test_a_wrong_profile_is_told(project, name, text, said):
         (project.root / name).mkdir()
         (project.root / name / "profile.yaml").write_text(text)
     with pytest.raises(StudyError) as error:
-        Project(project.root).profile_config(name)
+        Project(project.root).profile(name)
     assert all(part in str(error.value) for part in said)
 
 
@@ -259,3 +254,60 @@ def test_what_follows_two_dashes_is_for_snakemake(given, monkeypatch):
         main.main(given.split())
 
     assert asked == [("s", "p", None, ["-n", "--quiet"])]
+
+
+def said_by(capsys, *words: str) -> str:
+    """What a call with these words prints, on both streams."""
+    with pytest.raises(SystemExit):
+        main.main(words)
+    return "".join(capsys.readouterr())
+
+
+def test_choices_are_listed_outside_of_a_project_too(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert "widths: a list of integers > 0" in said_by(capsys, "list", "models")
+    assert "is in no ddp-hpc project" in said_by(capsys, "list")
+
+
+def test_who_leaves_out_a_word_is_told_which_there_are(project, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert said_by(capsys, "plan").endswith("required: study\n")
+    monkeypatch.chdir(project.root)
+    project.study("there", BASE + "grid: {learning_rate: 0.1}\n")
+    listed = ", ".join(Project(project.root).studies)
+    assert said_by(capsys, "run").endswith(f"required: study; expected: {listed}\n")
+    assert f"study, name; expected: {listed}\n" in said_by(capsys, "table")
+    assert "required: name; expected: accuracy, " in said_by(capsys, "figure", "there")
+    assert "required: dataset; expected: cifar10, " in said_by(capsys, "data")
+    assert "required: VERB; expected: list, plan, run" in said_by(capsys)
+
+
+def test_a_path_means_the_file_that_it_names(project, tmp_path, monkeypatch):
+    project.study("tiny", BASE + "grid: {learning_rate: 0.1}\n")
+    here, other = Project(project.root), tmp_path / "tiny.yaml"
+    other.write_text("name: tiny\n")
+    studies = project.root / "config" / "studies"
+    monkeypatch.chdir(studies)
+    for given in ("tiny", "tiny.yaml", "./tiny.yaml", "config/studies/tiny.yaml", str(studies / "tiny.yaml")):
+        assert here.study_file(given) == studies / "tiny.yaml"
+    monkeypatch.chdir(tmp_path)
+    for given in ("tiny.yaml", "./tiny.yaml", str(other), "../tiny.yaml", "x/tiny.yaml", "config/studies/tiny"):
+        with pytest.raises(StudyError, match=rf"{re.escape(given)} is .*; expected, by name: .*tiny"):
+            here.study_file(given)
+    with pytest.raises(StudyError, match=r"no study 'tin' in .* \(did you mean 'tiny'\?\)"):
+        here.study_file("tin")
+
+
+@pytest.mark.parametrize("verb", ["table", "figure", "report"])
+def test_what_is_made_of_a_study_lies_in_its_folder_however_it_is_named(project, monkeypatch, capsys, verb):
+    project.study("named", BASE + "grid: {learning_rate: 0.1}\n")
+    monkeypatch.chdir(project.root)
+    asked = []
+    for module in ("ddp_hpc.analysis.tables", "ddp_hpc.analysis.figures", "ddp_hpc.analysis.report.page"):
+        monkeypatch.setattr(f"{module}.make", lambda *given: asked.append(given) or project.root)
+    monkeypatch.setattr("ddp_hpc.analysis.tables.lines", lambda *given: [])
+
+    said_by(capsys, verb, "config/studies/named.yaml", *(["runs"] if verb != "report" else []))
+
+    folder = project.root / "results" / "studies" / "named"
+    assert folder in asked[0] or folder / f"{verb}s" in asked[0]

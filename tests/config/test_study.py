@@ -272,6 +272,21 @@ def test_a_missing_file_and_a_folder_are_named(tmp_path):
         grid.expand(tmp_path)
 
 
+def test_what_is_wrong_in_several_parts_of_a_file_is_told_at_once(tmp_path):
+    text = GOOD.replace("name: try", "name: tri").replace("mlp", "mpl").replace("threads_per", "thread_per")
+    text = text.replace("[0.1, 0.5]", "[0.1, fast]").replace("6400", "-1") + "repeat: 3\n"
+    said = message(tmp_path, text + "rules: {area_noise: much}\n")
+    told = ["tri", "no model 'mpl'", "'thread_per_rank'", "'fast'", "-1", "'repeat'", "'much'"]
+    lines = (":1:", ":3:", ":5:", ":10:", ":12:", ":13:", ":14:")
+    for line, part in zip(lines, told, strict=True):
+        assert re.search(f"{line} .*{part}", said), said
+    assert len(said.splitlines()) == len(told), "what follows from them is not told"
+    assert "mlp" not in message(tmp_path, GOOD.replace("6400", "-1")), "a value that is right is no problem"
+    uneven = GOOD.replace("batch_size: [16, 32]", "global_batch_size: 25").replace("[0.1, 0.5]", "fast")
+    said = message(tmp_path, uneven.replace("[1, 2]", "2"))
+    assert re.findall(r":(\d+):", said) == ["9", "10"], "of one point both: no share, no number"
+
+
 def test_every_wrong_point_is_reported_at_once_and_the_list_is_cut(tmp_path, monkeypatch):
     text = message(tmp_path, GOOD.replace("[0.1, 0.5]", "[-1, -2, -3]").replace("[1, 2]", "[1, two]"))
     assert [part in text for part in ("-1", "-2", "-3", "'two'")] == [True] * 4

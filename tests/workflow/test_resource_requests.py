@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 from sandbox import Sandbox
 
+from ddp_hpc.config.errors import StudyError
 from ddp_hpc.config.machine import Machine, MachineError
 from ddp_hpc.runs.project import Project
 from ddp_hpc.workflow import plan, resource_requests, snakefile
@@ -207,7 +208,7 @@ def test_a_job_trains_what_was_submitted_whatever_is_edited_while_it_waits(proje
     plan.prepare(study_runs)
     resource_requests.write(study_runs.store, study_runs.planned, resource_requests.requests([study_runs], MACHINE))
     (project.root / "config" / "machines" / "here.yaml").write_text(json.dumps(MACHINE.model_dump(mode="json")))
-    config = {"studies": ["one"], "machine": "here", "only": "logs/pass.json"}
+    config = {"studes": ["one"], "machine": "here", "only": "logs/pass.json"}
     if text:
         (project.root / file).write_text(text)
 
@@ -223,3 +224,32 @@ def test_a_job_trains_what_was_submitted_whatever_is_edited_while_it_waits(proje
     shutil.rmtree(study_runs.store.run(run).path)
     with pytest.raises(MachineError, match=r"spec\.json is missing .* call `ddp-hpc run` again"):
         targets.data_for(run)
+
+
+WRONG_CONFIG = {
+    "mistyped": ({"studes": ["one"]}, "", r"^snakemake --config: unknown key 'studes' \(did you mean 'studies'\?\)"),
+    "no study": ({"studies": []}, "", r"no study is named, .*; expected: one$"),
+    "lost": ({"studies": ["one"]}, "", r"drop the `config` of profiles/default: add 'runtime_min=7' to it"),
+    "file": ({"studies": ["one"]}, "studes: [one]\n", r"config\.yaml:1: unknown key 'studes'"),
+}
+
+
+@pytest.mark.parametrize(("config", "file", "told"), WRONG_CONFIG.values(), ids=WRONG_CONFIG)
+def test_the_workflow_refuses_settings_that_it_would_not_heed(project, monkeypatch, config, file, told):
+    monkeypatch.chdir(project.root)
+    monkeypatch.setattr("sys.argv", ["snakemake", "--config", "..."])
+    Sandbox(project.root).edit("profiles/default/profile.yaml", "launcher: mpiexec", "runtime_min: 7")
+    if file:
+        (project.root / "config" / "config.yaml").write_text(file)
+    with pytest.raises(StudyError, match=told):
+        snakefile.targets(config)
+
+
+def test_settings_that_are_given_take_the_place_of_those_of_the_profile(project, monkeypatch):
+    monkeypatch.chdir(project.root)
+    monkeypatch.setattr("sys.argv", ["snakemake", "--workflow-profile", "default"])
+    Sandbox(project.root).edit("profiles/default/profile.yaml", "launcher: mpiexec", "runtime_min: 7")
+    found = snakefile.targets({"studies": ["config/studies/one.yaml"], "runtime_min": 60, "launcher": "srun"})
+    asked = snakefile.resources(found, in_a_job=False)
+    wildcards = SimpleNamespace(run=found.studies["one"].missing[0].run)
+    assert (asked["runtime"](wildcards), asked["mpi"](wildcards)) == (60, "srun -n 2")

@@ -21,7 +21,7 @@ KINDS = {f"{kind}s": kind for kind in catalog.KINDS}
 
 
 def rows(find: Callable[[], Project], what: str | None, as_json: bool) -> list[dict[str, Any]]:
-    """Return the rows of `ddp-hpc list`: choices of a kind, which need no project; the studies; or the points of one."""
+    """Return the rows of `ddp-hpc list`: the choices of a kind, for which no project is needed; studies; or points."""
     if what in KINDS:
         return [_choice(KINDS[what], name, as_json) for name in catalog.names(KINDS[what])]
     project = find()

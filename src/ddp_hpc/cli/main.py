@@ -108,11 +108,8 @@ class _Parser(argparse.ArgumentParser):
             "study": lambda: _project().studies,
         }
         missing = message.removeprefix("the following arguments are required: ").split(", ")[0]
-        if missing != message and missing in there:
-            try:
-                message += f"; expected: {', '.join(there[missing]()) or 'none'}"
-            except ValueError as error:
-                message += f"; {error}"
+        with suppress(KeyError, ValueError):  # what is missing is none of these, or this is no project
+            message += f"; expected: {', '.join(there[missing]()) or 'none'}"
         super().error(message)
 
 

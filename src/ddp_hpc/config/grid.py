@@ -49,7 +49,7 @@ def expand(file: Path) -> Expansion:
                 first = RunSpec.model_validate(fields)
                 seeds = range(first.seed + 1, first.seed + study.repeats)
                 asked += [first, *(RunSpec.model_validate(fields | {"seed": seed}) for seed in seeds)]
-            except (ValidationError, ConflictError) as error:
+            except ValidationError as error:
                 problems.add(error, number, point)
         notes += [
             f"{document.where(('grid', number, kind), ('grid', kind))}: {kind}: {flow(pattern)} fits no point"
@@ -75,11 +75,11 @@ def expand(file: Path) -> Expansion:
 def _wrong_values(study: Study, document: Document) -> list[str]:
     """Return which values of a study their fields cannot have, whatever else is wrong with it, a line each."""
     problems = Problems(document, whole=False)
-    for number in range(len(study.grid)):
-        for point in each_value(study, number):
+    for number, grid in enumerate(study.grid):
+        for point in each_value(study, grid):
             try:
                 RunSpec.model_validate(_resolved(point))
-            except (ValidationError, ConflictError) as error:
+            except ValidationError as error:
                 problems.add(error, number, point)
     return problems.lines()
 
@@ -216,4 +216,4 @@ def _resolved(point: Point) -> Point:
         why = f"{GLOBAL_BATCH}={total} cannot be shared equally among world_size={ranks} ranks"
     else:
         return fields | {"batch_size": total // shared}
-    raise ConflictError(why, GLOBAL_BATCH)
+    return fields | {"batch_size": ConflictError(why, GLOBAL_BATCH)}  # told with all else that is wrong with the point

@@ -39,14 +39,13 @@ def wrong_keys(study: Study, document: Document) -> list[str]:
     return problems
 
 
-def each_value(study: Study, number: int) -> Iterator[Point]:
-    """Yield points that hold, together, every value of grid `number`: few, for those that cannot be."""
-    grid = study.grid[number]
+def each_value(study: Study, grid: Mapping[str, Any]) -> Iterator[Point]:
+    """Yield points that hold, together, every value of a grid, up to the first 1,000 of an axis."""
     groups = [grid, *(group for group in listed(grid.get("zip", [])) if isinstance(group, Mapping))]
     axes = {name: listed(values) for group in groups for name, values in group.items()}
     known = {name: values for name, values in axes.items() if values and (name in SETTABLE or is_option(name))}
     base = {name: value for name, value in study.base.items() if name in SETTABLE or is_option(name)}
-    for place in range(max(map(len, known.values()), default=1)):
+    for place in range(min(1000, max(map(len, known.values()), default=1))):
         yield base | {name: values[min(place, len(values) - 1)] for name, values in known.items()}
 
 
@@ -115,18 +114,16 @@ class Problems:
         self._first: dict[str, str] = {}  # each problem, and the first point that has it
         self._not_divided: dict[tuple[int, int], set[int]] = {}  # of a grid and a budget: global batches
 
-    def add(self, error: ValidationError | ConflictError, number: int, point: Point) -> None:
+    def add(self, error: ValidationError, number: int, point: Point) -> None:
         """Add what is wrong with a point of grid `number`."""
-        own: list[Any] = [{"type": "value_error", "loc": (), "ctx": {"error": error}}]
-        for problem in error.errors() if isinstance(error, ValidationError) else own:
+        for problem in error.errors():
             fault = problem.get("ctx", {}).get("error")
-            if not self._whole and (
-                problem["type"] == "missing" or isinstance(fault, ConflictError | NotDivisibleError)
-            ):
+            if not self._whole and (problem["type"] == "missing" or not problem["loc"]):
                 continue
             if isinstance(fault, NotDivisibleError):
                 self._not_divided.setdefault((number, fault.asked), set()).update(fault.global_batches)
             elif isinstance(fault, ConflictError):
+                problem["loc"] = ()
                 self._first.setdefault(self._told(problem, number, *fault.fields[:1]), _at(point, fault.fields))
             else:
                 name = str(problem["loc"][0]) if problem["loc"] else ""

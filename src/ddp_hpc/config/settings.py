@@ -8,7 +8,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationIn
 
 from ddp_hpc.config.errors import StudyError, unknown
 from ddp_hpc.config.machine import Launcher
-from ddp_hpc.config.study import listed
 from ddp_hpc.config.types import STRICT, Int, Name, Positive
 from ddp_hpc.config.validation import Model, validated
 from ddp_hpc.config.yaml_file import Document, read_mapping
@@ -24,7 +23,7 @@ class ConfigFile(BaseModel):
     """config/config.yaml."""
 
     model_config = STRICT
-    studies: Annotated[list[str], BeforeValidator(listed)] = Field(
+    studies: Annotated[list[str], BeforeValidator(lambda given: [given] if isinstance(given, str) else given)] = Field(
         default_factory=list, description="the studies that plain `snakemake` runs; `ddp-hpc run NAME` ignores this key"
     )
     data: dict[str, str] = Field(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, Field, model_serializer, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, field_validator, model_serializer, model_validator
 
 from ddp_hpc.config import catalog
 from ddp_hpc.config.budget import Budget, NotDivisibleError
@@ -150,6 +150,13 @@ class RunSpec(BaseModel):
     partition: Name | None = Field(
         None, description="partition of the cluster; null: the machine file's default_partition"
     )
+
+    @field_validator("batch_size", mode="before")
+    @classmethod
+    def _shared_out(cls, value: Any) -> Any:
+        if isinstance(value, ConflictError):  # there is none, and this says why
+            raise value
+        return value
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

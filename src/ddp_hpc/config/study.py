@@ -5,15 +5,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    Field,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, field_validator, model_validator
 
 from ddp_hpc.config import catalog
 from ddp_hpc.config.budget import Budget
@@ -22,7 +14,7 @@ from ddp_hpc.config.errors import StudyError as StudyError
 from ddp_hpc.config.errors import unknown
 from ddp_hpc.config.spec import SPEC_FIELDS
 from ddp_hpc.config.types import STRICT, Float, Int, Positive, Spelling
-from ddp_hpc.config.validation import explain
+from ddp_hpc.config.validation import partly
 from ddp_hpc.config.yaml_file import Document, read_mapping
 
 NAME = Spelling(r"^[a-z0-9][a-z0-9_]{0,63}$", "lower-case letters, digits and _, not _ first, at most 64")
@@ -229,19 +221,9 @@ HOMES = {
 
 
 def read(file: Path) -> tuple[Study, Document, list[str]]:
-    """Return the study in `file`, the document that knows its lines, and what is wrong at its top level, a line each.
-
-    What is wrong is left out of the study, so that the rest can be checked.
-    """
-    document, problems = read_mapping(file, StudyError), []
-    values = document.values
-    try:
-        study = Study.model_validate(values)
-    except ValidationError as error:
-        problems = [explain(problem, document, Study, HOMES) for problem in error.errors()]
-        wrong = {problem["loc"][0] for problem in error.errors()}
-        named = {"name": file.stem} if "name" in wrong else {}
-        study = Study.model_validate({key: value for key, value in values.items() if key not in wrong} | named)
+    """Return the study in `file` without what is wrong, the document that knows its lines, and what is wrong."""
+    document = read_mapping(file, StudyError)
+    study, problems = partly(Study, document, HOMES, name=file.stem)
     if study.name != file.stem:
         why = f"given {study.name!r}, expected: the name of the file, {file.stem!r}"
         problems.append(f"{document.where(('name',))}: name: {why}")

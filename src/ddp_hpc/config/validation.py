@@ -34,6 +34,18 @@ def validated(model: type[Model], document: Document, error: type[StudyError], s
         raise error("\n".join(explain(problem, document, model) for problem in wrong.errors())) from None
 
 
+def partly(model: type[Model], document: Document, homes: Homes, **instead: Any) -> tuple[Model, list[str]]:
+    """Return the model of what is right in a file, `instead` in place of the rest, and what is wrong, a line each."""
+    try:
+        return model.model_validate(document.values), []
+    except ValidationError as error:
+        problems = error.errors()
+    wrong = {problem["loc"][0] for problem in problems}
+    right = {key: value for key, value in document.values.items() if key not in wrong}
+    stead = {key: value for key, value in instead.items() if key in wrong}
+    return model.model_validate(right | stead), [explain(problem, document, model, homes) for problem in problems]
+
+
 def explain(
     problem: Any, document: Document, model: type[BaseModel], homes: Homes | None = None, place: Key = ()
 ) -> str:
@@ -41,7 +53,8 @@ def explain(
 
     `place` is where in the file the field of `model` stands that is wrong, if the file is not all of the model.
     """
-    key = tuple(part for part in problem["loc"] if not (isinstance(part, str) and "[" in part))
+    parts = enumerate(problem["loc"], start=1)  # pydantic's own, of unions, have a [
+    key = tuple(part for end, part in parts if "[" not in str(part) or problem["loc"][:end] in document.lines)
     name = ".".join(part for part in key if isinstance(part, str))
     if problem["type"] == "extra_forbidden":
         fields = _model_at(model, key[:-1]).model_fields

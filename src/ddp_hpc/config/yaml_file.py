@@ -164,9 +164,8 @@ class _Values:
             raise _NodeError(node, key, f"{given}, expected: a number of at most {MOST_DIGITS}")
         shared = self.shared is not None and key[: len(self.shared)] == self.shared
         if shared and not node.style and _OTHER_IN_1_1.fullmatch(node.value):
-            other = "is another value in YAML 1.1, which Snakemake reads"
-            expected = "a number as 10 or 0.5, without zeros before it; true or false; a string in quotes"
-            raise _NodeError(node, key, f"given {node.value}, which {other}; expected: {expected}")
+            expected = "a number without zeros before it, true, false, or a string in quotes"
+            raise _NodeError(node, key, f"given {node.value}, which Snakemake takes otherwise; expected: {expected}")
         try:
             return node.value if kind == "value" else self.yaml.constructor.construct_object(node)
         except (ValueError, KeyError, IndexError, YAMLError):  # `!!int b`, `2024-13-45`

@@ -53,6 +53,7 @@ def run(
         DriverAliveError: another driver is alive in this project.
     """
     study_runs = claims_check.checked(project, project.study_runs(name))
+    project.read_config()  # before any job: what is wrong with it would end the workflow
     if launcher is not None:
         checked(ProfileConfig, {"launcher": launcher}, "--launcher")
     told, machine = project.profile(profile), project.machine_of(profile)
