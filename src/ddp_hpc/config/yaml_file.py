@@ -23,7 +23,7 @@ MOST_DIGITS = 100
 _STANDARD = "tag:yaml.org,2002:"
 # scalars that Snakemake, which reads YAML 1.1, takes for something else
 _OTHER_IN_1_1 = re.compile(
-    r"[-+]?(0[0-9_]+|0o[0-7_]+|0b[01_]+|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?|([0-9][0-9_]*\.?|\.)[0-9_]*e[-+]?[0-9]+)"
+    r"[-+]?(0[0-9_]+|0o[0-7_]+|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?|([0-9][0-9_]*\.?|\.)[0-9_]*e[-+]?[0-9]+)"
     "|yes|no|on|off",
     re.IGNORECASE,
 )
