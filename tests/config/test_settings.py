@@ -23,6 +23,7 @@ WRONG_CONFIGS = {
     "nothing": ("studies:", [":1: studies: given null, expected: a list"]),
     "no": ("studies: [a, no]", [":1: studies.1: given no", "a string in quotes"]),
     "several paths": ("data: {cifar10: [a, b]}", [":1: data.cifar10: given the list [a, b], expected: a string"]),
+    "no dataset": ("data: {cifr10: x}", [":1: data.cifr10: no dataset 'cifr10' (did you mean 'cifar10'?)"]),
     "brackets in a key": ("? 'stud[ies]'\n: [a]", [":1: unknown key 'stud[ies]' (did you mean 'studies'?)"]),
 }
 

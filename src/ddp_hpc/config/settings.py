@@ -8,6 +8,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationIn
 
 from ddp_hpc.config.errors import StudyError, unknown
 from ddp_hpc.config.machine import Launcher
+from ddp_hpc.config.study import known
 from ddp_hpc.config.types import STRICT, Int, Name, Positive
 from ddp_hpc.config.validation import Model, validated
 from ddp_hpc.config.yaml_file import Document, read_mapping
@@ -26,7 +27,7 @@ class ConfigFile(BaseModel):
     studies: Annotated[list[str], BeforeValidator(lambda given: [given] if isinstance(given, str) else given)] = Field(
         default_factory=list, description="the studies that plain `snakemake` runs; `ddp-hpc run NAME` ignores this key"
     )
-    data: dict[str, str] = Field(
+    data: dict[Annotated[str, known("dataset")], str] = Field(
         default_factory=dict,
         description="where to fetch a dataset, if not from its publisher: the archive, or the folder of its files, "
         "e.g. `{cifar10: /data/cifar-10-binary.tar.gz, fashion_mnist: /data/fashion}`",

@@ -27,7 +27,9 @@ def listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _known(kind: str) -> AfterValidator:
+def known(kind: str) -> AfterValidator:
+    """Return what checks that there is such a choice, and that its file can be read."""
+
     def known(name: str) -> str:
         catalog.constants(kind, name)  # its file can be read
         return name
@@ -58,7 +60,7 @@ class Rules(BaseModel):
         lt=1,
         description="relative difference of loss areas that never counts if runs have no repeats",
     )
-    reference_exchange: Annotated[str, _known("exchange")] = Field(
+    reference_exchange: Annotated[str, known("exchange")] = Field(
         "torch_ddp",
         description="the exchange that all others are compared with; if several, the one with default options",
     )
@@ -143,12 +145,12 @@ class Study(BaseModel):
     )
     trace: Trace | None = Field(None, description="the steps that each run traces; null: none")
     rules: Rules = Field(default_factory=Rules, description="scaling of the learning rate, and which runs can win")
-    tables: list[Annotated[str, _known("table")]] | None = Field(
+    tables: list[Annotated[str, known("table")]] | None = Field(
         None,
         description="tables to make; null: the general ones; those of exchanges if there are several, of pairs if the "
         "study has some, of GPUs with `device: cuda`; others only if named here: see `ddp-hpc list tables`",
     )
-    figures: list[Annotated[str, _known("figure")]] | None = Field(
+    figures: list[Annotated[str, known("figure")]] | None = Field(
         None,
         description="figures to draw; null: the general ones; those of exchanges if there are several, of GPUs with "
         "`device: cuda`, of a search if a searched axis has several values; others only if named here: see "
