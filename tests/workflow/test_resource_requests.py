@@ -228,7 +228,7 @@ def test_a_job_trains_what_was_submitted_whatever_is_edited_while_it_waits(proje
 
 WRONG_CONFIG = {
     "mistyped": ({"studes": ["one"]}, "", r"^snakemake --config: unknown key 'studes' \(did you mean 'studies'\?\)"),
-    "no study": ({"studies": []}, "", r"no study is named, .*; expected: one$"),
+    "no study": ({"studies": [], "runtime_min": 7}, "", r"names no studies; expected: one$"),
     "lost": ({"studies": ["one"]}, "", r"drop the `config` of profiles/default: add 'runtime_min=7' to it"),
     "file": ({"studies": ["one"]}, "studes: [one]\n", r"config\.yaml:1: unknown key 'studes'"),
 }
