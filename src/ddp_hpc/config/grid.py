@@ -40,7 +40,8 @@ def expand(file: Path) -> Expansion:
     study, document = read(file)
     check_keys(study, document)
     asked: list[RunSpec] = []
-    problems, notes = Problems(document), []
+    problems = Problems(document)
+    notes: list[str] = []
     for number, point in _asked_points(study, document, notes):
         try:
             fields = _resolved(point)

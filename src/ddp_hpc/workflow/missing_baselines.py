@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any
 
 from ddp_hpc.config.comparability import BASELINES, EXCHANGE, RANKS, agreeing
@@ -25,8 +26,9 @@ def noted(study_runs: StudyRuns) -> StudyRuns:
 
 def _notes(study: Study, specs: Sequence[RunSpec]) -> Iterator[str]:
     read = {table for name in study.figure_names for table in figure_tables(name)}
-    lacking = {name: _lacking(specs, BASELINES[name][1]) for name in BASELINES if name in {*study.table_names, *read}}
-    if alone := list(dict.fromkeys(spec for found in lacking.values() for spec in found)):
+    rows = [spec.columns() | {GLOBAL_BATCH: spec.global_batch_size} for spec in specs]
+    lacking = {name: _lacking(rows, BASELINES[name][1]) for name in BASELINES if name in {*study.table_names, *read}}
+    if alone := [specs[place] for place in sorted(set().union(*lacking.values()))]:
         empty = [name for name in lacking if lacking[name] and not BASELINES[name][0]]
         columns = [f"{BASELINES[name][0]} of {name}" for name in lacking if lacking[name] and BASELINES[name][0]]
         figures = [f"figure {name}" for name in study.figure_names if set(figure_tables(name)) & set(empty)]
@@ -44,22 +46,18 @@ def _notes(study: Study, specs: Sequence[RunSpec]) -> Iterator[str]:
         )
 
 
-def _lacking(specs: Sequence[RunSpec], may_differ: Collection[str]) -> list[RunSpec]:
-    """Return the runs with an exchange, on several ranks if any has, without baseline.
+def _lacking(rows: Sequence[dict[str, Any]], may_differ: Collection[str]) -> set[int]:
+    """Return the places of the runs with an exchange, on several ranks if any has, without baseline.
 
     It has their batch or, in a strong scaling, their global batch.
     """
-    several = [spec for spec in specs if spec.world_size > 1]
-    lacking = [spec for spec in several or specs if spec.exchange.name != "none"]
-    for differing in (may_differ, {*may_differ, "batch_size"}):
-        alone = {_shared(spec, differing) for spec in specs if spec.world_size == 1 and spec.exchange.name == "none"}
-        lacking = [spec for spec in lacking if _shared(spec, differing) not in alone]
+    least = min(2, max(row["world_size"] for row in rows))
+    lacking = {at for at, row in enumerate(rows) if row["exchange"] != "none" and row["world_size"] >= least}
+    for names in (agreeing(may_differ), [*agreeing({*may_differ, "batch_size"}), GLOBAL_BATCH]):
+        shared = itemgetter(*names)
+        alone = {shared(row) for row in rows if row["exchange"] == "none" and row["world_size"] == 1}
+        lacking = {at for at in lacking if shared(rows[at]) not in alone}
     return lacking
-
-
-def _shared(spec: RunSpec, may_differ: Collection[str]) -> tuple[Any, ...]:
-    row = spec.columns()
-    return (*map(row.__getitem__, agreeing(may_differ)), "batch_size" in may_differ and spec.global_batch_size)
 
 
 def _grid(study: Study, alone: Sequence[RunSpec]) -> str:
