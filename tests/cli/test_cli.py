@@ -5,16 +5,17 @@ import json
 import os
 import re
 
+import factory
 import pytest
 from sandbox import Sandbox
 
-from ddp_hpc.cli import main
+from ddp_hpc.cli import listing, main
 from ddp_hpc.config.study import StudyError
 from ddp_hpc.runs.project import Project
 from ddp_hpc.system.process import process_created
 from ddp_hpc.system.progress import ProgressLine
 from ddp_hpc.system.terminal import duration, rank_time
-from ddp_hpc.workflow import progress
+from ddp_hpc.workflow import plan, progress
 
 BASE = "base: {dataset: digits, model: mlp, exchange: none, world_size: 1, batch_size: 16}\nbudget: {steps: 5}\n"
 
@@ -146,11 +147,35 @@ def test_a_reason_shows_options_and_budgets_in_words(project):
 
     said = project.call("ddp-hpc", "plan", "wide").stdout
 
-    assert "model mlp (widths [8]) (nearest run: mlp); budget steps 6 (nearest run: steps 5)" in said
+    assert "model mlp (widths 8) (nearest run: mlp); budget 6 steps (nearest run: 5 steps)" in said
+
+
+def test_many_new_runs_are_grouped_by_the_fields_in_which_they_differ(tmp_path):
+    grid = [{"exchange": "none", "world_size": 1, "batch_size": 16, "learning_rate": [0.1, 0.2]}]
+    finished = factory.planned(tmp_path, grid=grid)
+    plan.prepare(finished)
+    for planned in finished.planned:
+        factory.write(finished, planned, factory.realistic(planned.spec))
+    rates = [0.1, 0.2, *(number / 10 for number in range(3, 13))]
+    more = {"exchange": ["ring", "mpi_allreduce"], "world_size": [2, 4], "batch_size": [16, 32], "learning_rate": rates}
+    study_runs = factory.planned(tmp_path, grid=[*grid, more])
+
+    lines = listing.plan_lines(study_runs, plan.plan(study_runs), everything=False)
+
+    assert lines[1].startswith("  96 new: exchange ring, mpi_allreduce (nearest run: none) in 96; e.g. ")
+    assert lines[2:5] == [
+        "      world_size 2, 4 (nearest run: 1) in 96",
+        "      batch_size 32 (nearest run: 16) in 48",
+        "      learning_rate 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, ... (10 values) (nearest run: 0.2) in 80",
+    ]
+    assert "96 runs to train" in lines[5]
 
 
 def test_progress_tells_runs_apart_on_little_space(project, capsys):
-    project.study("short", BASE + "grid: {learning_rate: [11, 12], optimizer: [sgd, adam], seed: [1, 2]}\n")
+    models = "model: [mlp, {name: mlp, widths: [150, 200]}]"
+    project.study(
+        "short", BASE + f"grid: {{{models}, learning_rate: [11, 12], compile: [true, false], seed: [1, 2]}}\n"
+    )
     study_runs = Project.here(project.root).study_runs("short")
     last = study_runs.planned[-1].run
     journal = study_runs.store.run(last).path / "attempts" / "1"
@@ -167,7 +192,12 @@ def test_progress_tells_runs_apart_on_little_space(project, capsys):
 
     shown.show()
 
-    assert "0 of 8 runs trained, 0 s; now rate 12.0, adam, seed 2" in capsys.readouterr().out
+    assert (
+        "0 of 16 runs trained, 0 s; now mlp (widths 150-200), rate 12.0, seed 2, compile False"
+        in capsys.readouterr().out
+    )
+    assert study_runs.describe(last) == "model mlp (widths 150-200), learning_rate 12.0, seed 2, compile False"
+    assert "mlp (widths 150-200)" in project.call("ddp-hpc", "list", "short").stdout
 
 
 def test_time_left_counts_what_runs_side_by_side_have_done(project, capsys):

@@ -184,6 +184,37 @@ def test_a_budget_too_short_to_be_judged_is_told(tmp_path, study, told):
     assert told in notes[0] if told else not notes
 
 
+HALF = {"seed": list(range(300)), "learning_rate": [0.01 * n for n in range(1, 201)]}  # 60,000 points
+
+
+@pytest.mark.parametrize(
+    ("study", "told"),
+    [
+        ({"grid": [HALF, HALF]}, "grid: given 120,000 points, expected: at most 100,000; take values out"),
+        ({"grid": HALF, "repeats": 2}, "grid: given 120,000 runs, expected: at most 100,000; fewer repeats"),
+        (
+            {"grid": HALF | {"exclude": [{"seed": n} for n in range(40)]}},
+            "given 2,400,000 points x values of exclude and when, expected: at most 2,000,000; axes without",
+        ),
+        ({"grid": HALF | {"when": {"seed": list(range(40))}}}, "given 2,400,000 points x values"),
+    ],
+)
+def test_what_would_keep_the_planner_busy_for_minutes_is_refused_before(tmp_path, monkeypatch, study, told):
+    """No spec is made before."""
+    monkeypatch.setattr(grid.RunSpec, "model_validate", None)
+    with pytest.raises(grid.StudyError, match=told):
+        expand(tmp_path, study)
+
+
+def test_filters_and_repeats_count_together(tmp_path):
+    """Half a million runs without the filter; of many patterns that fit nothing the first are named."""
+    few = {"when": {"seed": 1, "learning_rate": 0.01}, "exclude": [{"batch_size": n} for n in range(20, 29)]}
+    found = expand(tmp_path, {"grid": {name: values[:20] for name, values in HALF.items()} | few, "repeats": 1000})
+    assert len(found.specs) == 1000
+    assert len(found.notes) == 7
+    assert found.notes[-1] == "... and 3 more fit no point"
+
+
 def test_512_on_7_ranks_is_refused_not_rounded(tmp_path):
     study = {"budget": {"samples_seen": 307_200}, "grid": {"world_size": 7, "batch_size": 512}}
     with pytest.raises(

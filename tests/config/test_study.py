@@ -173,6 +173,11 @@ WRONG = {
         [":6:", "no point is left", ":7: when:", "fits no"],
     ),
     "too many points": ("[0.1, 0.5]", str(list(range(1, 30_000))), [":6:", "119,996 points", "100,000"]),
+    "batches without a common multiple": (
+        "[16, 32]",
+        str(list(range(6401, 6901))),
+        ["no multiple of the global batches", "6412 and ", " more;", "expected: epochs or steps"],
+    ),
     "no budget": ("budget:\n  samples_seen: 6400\n", "", ["budget is missing", "at the top level"]),
     "two budgets": (
         "6400",

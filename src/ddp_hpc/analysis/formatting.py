@@ -62,11 +62,15 @@ NO_SERIAL_FRACTION = (
 
 @dataclass(frozen=True)
 class Readable:
-    """A table for readers: its cells as texts under headings, which columns are numbers, and notes."""
+    """A table for readers: its cells as texts under headings, which columns are numbers, and notes.
+
+    Those `for_authors` are about the files, which readers of an article do not have.
+    """
 
     texts: pd.DataFrame
     numeric: list[bool]
     notes: list[str]
+    for_authors: tuple[str, ...] = ()
 
 
 def cell(value: Any) -> str:
@@ -90,9 +94,9 @@ def heading(name: str) -> str:
 
 
 def readable(frame: pd.DataFrame, left_out: Collection[str] = ()) -> Readable:
-    """Return a table for readers, without the columns `left_out` and those that hold one value only.
+    """Return a table for readers, without the columns `left_out` and those that hold one value only, which notes name.
 
-    The notes name both, and numbers that would mislead are blank.
+    Numbers that would mislead are blank.
     """
     notes, shown = [], frame
     if "karp_flatt" in frame and "karp_flatt" not in left_out:
@@ -105,21 +109,21 @@ def readable(frame: pd.DataFrame, left_out: Collection[str] = ()) -> Readable:
     known = [f"{heading(name)} {text}" for name in same if (text := cell(shown[name].iloc[0]))]
     if known:
         notes.append(f"The same in all rows: {', '.join(known)}.")
-    if gone := [str(name) for name in frame if name in left_out]:
-        notes.append(f"Left out here, but in the Parquet and CSV files: {', '.join(gone)}.")
     columns = [name for name in kept if name not in same]
     numeric = [pd.api.types.is_numeric_dtype(shown[name]) and shown[name].dtype != "boolean" for name in columns]
     texts = shown[columns].astype(object).map(cell)
     texts.columns = pd.Index([heading(name) for name in columns])
-    return Readable(texts, numeric, notes)
+    gone = [str(name) for name in frame if name in left_out]
+    more = (f"Left out here, but in the Parquet and CSV files: {', '.join(gone)}.",) if gone else ()
+    return Readable(texts, numeric, notes, more)
 
 
 def in_words(rules: Rules, repeats: int) -> list[str]:
     """Return the rules of the judgement as sentences, those that apply to a study with so many repeats."""
     steps = "one step" if rules.loss_window == 1 else f"{rules.loss_window} steps"
-    threshold = "any min_loss" if rules.loss_threshold is None else f"min_loss up to {rules.loss_threshold:g}"
+    threshold = "any loss" if rules.loss_threshold is None else f"a least loss up to {rules.loss_threshold:g}"
     winner = (
-        f"Of the runs with status ok, all samples seen, {threshold} (over {steps}) and a core for every thread, "
+        f"Of the runs that ended well, with all samples seen, {threshold} (over {steps}) and a core for every thread, "
         "the one with the smallest loss area wins."
     )
     apart = (

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ddp_hpc.config import catalog
+from ddp_hpc.config.spec import SPEC_FIELDS
 from ddp_hpc.config.study import StudyError
 from ddp_hpc.runs.project import Project
 from ddp_hpc.runs.statuses import FAILED, in_words
@@ -16,7 +17,7 @@ from ddp_hpc.slurm.resources import Request
 from ddp_hpc.system.terminal import counted, duration, rank_time
 from ddp_hpc.workflow.plan import Item
 
-MOST_LINES = 40
+MOST_LINES, MOST_VALUES = 40, 6
 KINDS = {f"{kind}s": kind for kind in catalog.KINDS}
 
 
@@ -28,7 +29,9 @@ def rows(find: Callable[[], Project], what: str | None, as_json: bool) -> list[d
     if what is None:
         return [_study(project, name) for name in project.studies]
     if what in project.studies or what.endswith(".yaml"):
-        return [fields | {"run": run} for run, fields in project.study_runs(what).varying.items()]
+        study_runs = project.study_runs(what)
+        fields: Mapping[str, Mapping[str, Any]] = study_runs.varying if as_json else study_runs.points
+        return [{**fields[run], "run": run} for run in fields]
     known = [*project.studies, *KINDS]
     raise ValueError(f"nothing is called {what!r}{catalog.did_you_mean(what, known)}; expected: {', '.join(known)}")
 
@@ -128,17 +131,40 @@ def _asks(one: Request) -> str:
 
 
 def _by_reason(study_runs: StudyRuns, items: Sequence[Item]) -> list[str]:
-    """Return a line per reason: how many runs have it, and one of them."""
+    """Return a line per reason: how many runs have it, and one of them; for new runs, a line per field that differs."""
     groups: dict[tuple[str, str], list[Item]] = {}
     for item in items:
-        groups.setdefault((item.action, item.reason), []).append(item)
+        groups.setdefault((item.action, "" if item.differences else item.reason), []).append(item)
     lines = []
     for (action, reason), group in list(groups.items())[:MOST_LINES]:
-        example = study_runs.describe(group[0].planned.run)
-        lines.append(f"  {len(group)} {action}: {reason}; {'e.g. ' if len(group) > 1 else ''}{example}")
+        first, *others = _by_field(group) or [reason]
+        example = f"{'e.g. ' if len(group) > 1 else ''}{study_runs.describe(group[0].planned.run)}"
+        lines.append(f"  {len(group)} {action}: {first}; {example}")
+        lines += [f"      {other}" for other in others]
     if len(groups) > MOST_LINES:
         lines.append(f"  ... and {len(groups) - MOST_LINES} more reasons: --all or --json")
     return lines
+
+
+def _by_field(items: Sequence[Item]) -> list[str]:
+    """Return in what new runs differ from the nearest finished ones: each field with its values on both sides."""
+    fields: dict[str, list[tuple[str, str]]] = {}
+    for item in items:
+        for name, ours, theirs in item.differences:
+            fields.setdefault(name, []).append((ours, theirs))
+    alike = all(len(pairs) == len(items) for pairs in fields.values())
+    lines = [
+        f"{name} {_few(ours)} (nearest run: {_few(theirs)}){'' if alike else f' in {len(pairs)}'}"
+        for name, pairs in sorted(fields.items(), key=lambda field: SPEC_FIELDS.index(field[0]))
+        for ours, theirs in [zip(*pairs, strict=True)]
+    ]
+    return ["; ".join(lines)] if alike and lines else lines
+
+
+def _few(values: Sequence[str]) -> str:
+    """Return values, each once, the first of many."""
+    once = list(dict.fromkeys(values))
+    return ", ".join([*once[:MOST_VALUES], *([f"... ({len(once)} values)"] if len(once) > MOST_VALUES else [])])
 
 
 def _cost(items: Sequence[Item]) -> tuple[int, int, dict[str, float]]:

@@ -9,6 +9,8 @@ from pydantic import AfterValidator, Field
 from ddp_hpc.config import catalog
 from ddp_hpc.config.types import LARGEST, OneOf, Real, Whole
 
+MOST_LISTED = 12  # global batches in a message
+
 
 class NotDivisibleError(ValueError):
     """A budget of samples that is not an integer of steps."""
@@ -18,10 +20,12 @@ class NotDivisibleError(ValueError):
         unit = math.lcm(*self.global_batches)
         below = asked - asked % unit
         batches = "batch" if len(self.global_batches) == 1 else "batches"
+        few, more = self.global_batches[:MOST_LISTED], len(self.global_batches) - MOST_LISTED
+        multiples = f"multiples of {unit}, e.g. {below or unit} or {below + unit if below else 2 * unit}"
         super().__init__(
             f"budget: samples_seen={asked} is no multiple of the global {batches} "
-            f"(batch_size x world_size) {', '.join(map(str, self.global_batches))}; "
-            f"expected: multiples of {unit}, e.g. {below or unit} or {below + unit if below else 2 * unit}"
+            f"(batch_size x world_size) {', '.join(map(str, few))}{f' and {more} more' if more > 0 else ''}; "
+            f"expected: {multiples if unit <= LARGEST else 'epochs or steps, or batches with a common multiple'}"
         )
 
 

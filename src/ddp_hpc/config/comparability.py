@@ -33,6 +33,15 @@ EFFICIENCY_BASELINE = FASTER_EXCHANGE | RANKS
 # - the whole training; of several seeds, runs pair by seed then. Evaluations are off the clock
 SPEEDUP_BASELINE = EXCHANGE | RANKS | {"evaluate_every_steps", "seed", "budget"}
 
+# By table: its column that is empty without a baseline, all of them if none is named, and in what that may differ
+BASELINES = {
+    "exchanges": ("weak_efficiency", EFFICIENCY_BASELINE),
+    "exposed": ("by_difference_s", EXPOSED_BASELINE),
+    "scaling": ("", SPEEDUP_BASELINE - {"seed"}),
+    "synchronisation": ("over_none", SYNCHRONISATION_BASELINE),
+    "waterfall": ("", EXPOSED_BASELINE),
+}
+
 
 def agreeing(may_differ: Collection[str]) -> list[str]:
     """Return the columns of a spec in which runs agree that may differ in these, in the order of the record."""

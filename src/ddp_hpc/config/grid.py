@@ -1,6 +1,7 @@
 """Expands a study's grid to specs: the product of the axes, with `zip`, `exclude` and `when`."""
 
 import math
+import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +21,9 @@ from ddp_hpc.config.types import canonical_json
 from ddp_hpc.config.yaml_file import Document
 
 MOST_LISTED = 6  # numbers of samples in a note
-MOST_POINTS = 100_000  # a grid of more is a slip, and would keep the planner busy for minutes
+# more are a slip, and would keep the planner busy for minutes
+MOST_POINTS = 100_000  # of all grids, and runs
+MOST_TRIED = 2_000_000  # values of patterns, over the points
 
 
 @dataclass(frozen=True)
@@ -39,23 +42,16 @@ def expand(file: Path) -> Expansion:
     if wrong:
         raise StudyError("\n".join([*wrong, *_wrong_values(study, document)]))
     asked: list[RunSpec] = []
-    problems, notes = Problems(document), []
-    for number, grid in enumerate(study.grid):
-        patterns = [(kind, pattern) for kind in FILTERS for pattern in listed(grid.get(kind, []))]
-        fitted: set[int] = set()
-        for point in _filtered(_points(study, grid, document.where(("grid", number), ("grid",))), patterns, fitted):
-            try:
-                fields = _resolved(point)
-                first = RunSpec.model_validate(fields)
-                seeds = range(first.seed + 1, first.seed + study.repeats)
-                asked += [first, *(RunSpec.model_validate(fields | {"seed": seed}) for seed in seeds)]
-            except ValidationError as error:
-                problems.add(error, number, point)
-        notes += [
-            f"{document.where(('grid', number, kind), ('grid', kind))}: {kind}: {flow(pattern)} fits no point"
-            for place, (kind, pattern) in enumerate(patterns)
-            if place not in fitted  # often a slip in a value
-        ]
+    problems = Problems(document)
+    notes: list[str] = []
+    for number, point in _asked_points(study, document, notes):
+        try:
+            fields = _resolved(point)
+            first = RunSpec.model_validate(fields)
+            seeds = range(first.seed + 1, first.seed + study.repeats)
+            asked += [first, *(RunSpec.model_validate(fields | {"seed": seed}) for seed in seeds)]
+        except ValidationError as error:
+            problems.add(error, number, point)
     specs = tuple({spec.hash: spec for spec in asked}.values())
     wrong = problems.lines()
     if not wrong and not specs:
@@ -143,21 +139,58 @@ def _not_traced(study: Study, specs: tuple[RunSpec, ...], document: Document) ->
     return [f"{where}: trace: {len(reasons)} of {len(specs)} runs are not traced: {reasons[0]}"] if reasons else []
 
 
-def _points(study: Study, grid: Mapping[str, Any], where: str) -> Iterator[Point]:
-    """Yield the points of one grid over the study's base."""
-    budget = {"budget": study.budget.model_dump(exclude_none=True)} if study.budget else {}
-    training = {name: value for name, value in study.rules if name in SPEC_FIELDS}
-    shared = training | budget | study.base
+def _asked_points(study: Study, document: Document, notes: list[str]) -> list[tuple[int, Point]]:
+    """Return the points that no filter leaves out, each with the number of its grid; patterns that fit none are noted.
+
+    A study that would keep the planner busy for minutes is refused before that.
+    """
+    filters = [[(kind, one) for kind in FILTERS for one in listed(grid.get(kind, []))] for grid in study.grid]
+    sizes = [math.prod(map(len, _axes(grid))) for grid in study.grid]
+    wanted = [sum(len(listed(one)) for _, pattern in patterns for one in pattern.values()) for patterns in filters]
+    _limit(document.where(("grid",)), "points", sum(sizes), MOST_POINTS, "take values out of its axes")
+    tried = sum(map(operator.mul, sizes, wanted))
+    fewer = "axes without these values instead of patterns"
+    _limit(document.where(("grid",)), "points x values of exclude and when", tried, MOST_TRIED, fewer)
+    found: list[tuple[int, Point]] = []
+    for number, (grid, patterns) in enumerate(zip(study.grid, filters, strict=True)):
+        fitted: set[int] = set()
+        found += [(number, point) for point in _filtered(_points(study, grid), patterns, fitted)]
+        idle = [pattern for place, pattern in enumerate(patterns) if place not in fitted]  # often a slip in a value
+        notes += [
+            f"{document.where(('grid', number, kind), ('grid', kind))}: {kind}: {flow(pattern)} fits no point"
+            for kind, pattern in idle[:MOST_LISTED]
+        ]
+        notes += [f"... and {len(idle) - MOST_LISTED} more fit no point"] if len(idle) > MOST_LISTED else []
+    _limit(
+        document.where(("repeats",), ("grid",)),
+        "runs",
+        len(found) * study.repeats,
+        MOST_POINTS,
+        "fewer repeats or points",
+    )
+    return found
+
+
+def _limit(where: str, what: str, count: int, most: int, remedy: str) -> None:
+    if count > most:
+        raise StudyError(f"{where}: grid: given {count:,} {what}, expected: at most {most:,}; {remedy}")
+
+
+def _axes(grid: Mapping[str, Any]) -> list[list[Point]]:
+    """Return the axes of a grid: each a list of what it sets, of which a point has one."""
     axes = [[{name: value} for value in listed(values)] for name, values in grid.items() if name not in PARTS]
     for group in listed(grid.get("zip", [])):
         columns = [[(name, value) for value in listed(values)] for name, values in group.items()]
         axes.append([dict(row) for row in zip(*columns, strict=True)])
-    count = math.prod(map(len, axes))
-    if count > MOST_POINTS:
-        raise StudyError(
-            f"{where}: grid: given {count:,} points, expected: {MOST_POINTS:,}; take values out of its axes"
-        )
-    for cells in product(*axes):
+    return axes
+
+
+def _points(study: Study, grid: Mapping[str, Any]) -> Iterator[Point]:
+    """Yield the points of one grid over the study's base."""
+    budget = {"budget": study.budget.model_dump(exclude_none=True)} if study.budget else {}
+    training = {name: value for name, value in study.rules if name in SPEC_FIELDS}
+    shared = training | budget | study.base
+    for cells in product(*_axes(grid)):
         yield shared | {name: value for cell in cells for name, value in cell.items()}
 
 

@@ -43,7 +43,17 @@ class StudyRuns:
 
     def describe(self, run: str) -> str:
         """Return a planned run by the fields that vary in the study, e.g. `world_size 2, learning_rate 0.1`."""
-        return ", ".join(f"{name} {value}" for name, value in self.varying[run].items()) or run
+        return ", ".join(f"{name} {value}" for name, value in self.points[run].items()) or run
+
+    @cached_property
+    def points(self) -> dict[str, dict[str, str]]:
+        """By run: what varies as people read it; a choice stands with its options: `model mlp (widths 64-32)`."""
+        found = {}
+        for planned in self.planned:
+            names = dict.fromkeys(name.removesuffix("_options") for name in self.varying[planned.run])
+            values = {name: getattr(planned.spec, name) for name in names}
+            found[planned.run] = {name: "null" if value is None else str(value) for name, value in values.items()}
+        return found
 
     @cached_property
     def varying(self) -> dict[str, dict[str, Any]]:

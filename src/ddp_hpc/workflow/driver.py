@@ -19,7 +19,7 @@ from ddp_hpc.runs.statuses import FINISHED, in_words
 from ddp_hpc.runs.study_runs import Planned, StudyRuns
 from ddp_hpc.slurm import job_environment
 from ddp_hpc.system.terminal import counted, duration
-from ddp_hpc.workflow import claims_check, plan, resource_requests
+from ddp_hpc.workflow import claims_check, missing_baselines, plan, resource_requests
 from ddp_hpc.workflow.driver_lock import DriverLock
 from ddp_hpc.workflow.progress import Making
 from ddp_hpc.workflow.retries import RetryRounds
@@ -52,7 +52,7 @@ def run(
         StudyError: the study is wrong, or the machine cannot take a run; nothing was started.
         DriverAliveError: another driver is alive in this project.
     """
-    study_runs = claims_check.checked(project, project.study_runs(name))
+    study_runs = missing_baselines.noted(claims_check.checked(project, project.study_runs(name)))
     project.read_config()  # before any job: what is wrong with it would end the workflow
     if launcher is not None:
         checked(ProfileConfig, {"launcher": launcher}, "--launcher")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ddp_hpc.config import catalog
-from ddp_hpc.config.spec import SPEC_FIELDS, RunSpec
+from ddp_hpc.config.spec import SPEC_FIELDS, RunSpec, shown
 from ddp_hpc.config.types import canonical_json
 from ddp_hpc.runs import identity
 from ddp_hpc.runs.attempt import Store
@@ -31,12 +31,16 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Item:
-    """One planned run: `kept`, `new`, `changed`, `running`, `queued` or the status of a failure, and why."""
+    """One planned run: `kept`, `new`, `changed`, `running`, `queued` or the status of a failure, and why.
+
+    A new one differs from the nearest finished run in some fields: each with its value and that of the nearest run.
+    """
 
     planned: Planned
     action: str
     reason: str
     estimate: Estimate | None = None
+    differences: tuple[tuple[str, str, str], ...] = ()
 
     @property
     def will_run(self) -> bool:
@@ -176,30 +180,25 @@ def _item(planned: Planned, state: State, nearest: list[Finished]) -> Item:
         return Item(planned, state.status, f"{state.reason or 'no reason is known'}{times}", estimate)
     if not nearest:
         return Item(planned, "new", "no finished run with this model and dataset", estimate)
-    action, reasons = _difference(planned.spec, nearest[0])
-    return Item(planned, action, "; ".join(reasons), estimate)
-
-
-def _difference(spec: RunSpec, other: Finished) -> tuple[str, list[str]]:
-    """Say which field differs from the nearest finished run or, if none does, which file of the code."""
-    fields = [
-        f"{name} {_shown(name, value)} (nearest run: {_shown(name, theirs)})"
-        for name, value, theirs in zip(SPEC_FIELDS, fields_of(spec.canonical), other.fields, strict=True)
-        if value != theirs
-    ]
-    if fields:
-        return "new", fields
-    now, before = identity.fingerprints(spec), other.files
+    fields = zip(SPEC_FIELDS, fields_of(planned.spec.canonical), nearest[0].fields, strict=True)
+    differences = tuple(
+        (name, _shown(name, ours), _shown(name, theirs)) for name, ours, theirs in fields if ours != theirs
+    )
+    if differences:
+        reason = "; ".join(f"{name} {ours} (nearest run: {theirs})" for name, ours, theirs in differences)
+        return Item(planned, "new", reason, estimate, differences)
+    now, before = identity.fingerprints(planned.spec), nearest[0].files
     files = sorted(name for name in now.keys() | before.keys() if now.get(name) != before.get(name))
     how = ("is new" if name not in before else "is gone" if name not in now else "has changed" for name in files)
-    return "changed", [f"{name} {change}" for name, change in zip(files, how, strict=True)]
+    return Item(planned, "changed", "; ".join(map(" ".join, zip(files, how, strict=True))), estimate)
 
 
 def _shown(name: str, value: str) -> str:
     found = json.loads(value) if value else RunSpec.model_fields[name].default
-    if isinstance(found, dict):  # a choice with its options, or a budget
-        rest = ", ".join(f"{key} {item}" for key, item in found.items() if key != "name")
-        return f"{found['name']} ({rest})" if "name" in found else rest
+    if isinstance(found, dict) and "name" in found:
+        return shown(found.pop("name"), found)
+    if isinstance(found, dict):
+        return ", ".join(f"{number} {unit}" for unit, number in found.items())
     return "null" if found is None else str(found)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ddp_hpc.config.spec import COMPONENTS
 from ddp_hpc.runs.state import State, state_of, uses_slurm, why_queued
 from ddp_hpc.runs.statuses import FAILED
 from ddp_hpc.runs.study_runs import Planned, StudyRuns
@@ -38,12 +39,15 @@ class Making:
 
 
 SHORT = {"world_size": "ranks", "batch_size": "batch", "learning_rate": "rate", "threads_per_rank": "threads"}
+NO_WORDS = ("null", "True", "False")
 
 
-def _short(fields: dict[str, Any]) -> str:
-    """Return the fields of a run on little space, e.g. `ring, ranks 2, rate 0.1`: a word speaks for itself."""
+def _short(fields: Mapping[str, str]) -> str:
+    """Return the fields of a run on little space, e.g. `mlp (widths 8), ranks 2`: choices and words speak alone."""
     return ", ".join(
-        value if isinstance(value, str) and value.isidentifier() else f"{SHORT.get(name, name)} {value}"
+        value
+        if name in COMPONENTS or (value.isidentifier() and value not in NO_WORDS)
+        else f"{SHORT.get(name, name)} {value}"
         for name, value in fields.items()
     )
 
@@ -84,7 +88,7 @@ class TrainingProgress:
             *([f"about {duration(elapsed / worked * (self.total - worked))} left"] if done and self.waiting else []),
         ]
         for run in running[:1]:  # e.g. `ring, ranks 2, rate 0.1 (step 120 of 400, 12 s left)`
-            point, far = _short(self.study_runs.varying[run]), how_far(states[run].progress)
+            point, far = _short(self.study_runs.points[run]), how_far(states[run].progress)
             now = f"{point} ({far})" if point and far else point or far
             parts[-1] += f"; now {now}" if now else ""
         self.line.show(", ".join(parts))

@@ -15,7 +15,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from ddp_hpc.analysis import figures, tables
 from ddp_hpc.analysis.figures import _layout as layout
-from ddp_hpc.analysis.figures._curves import look, world_size_axis
+from ddp_hpc.analysis.figures._curves import look, over_ranks, world_size_axis
 from ddp_hpc.analysis.figures._marks import OVERSUBSCRIBED
 from ddp_hpc.analysis.figures._style import style
 from ddp_hpc.config import catalog
@@ -231,3 +231,20 @@ def test_numbers_of_an_axis_thin_out_until_none_overlap(world_sizes):
     assert not [pair for pair in itertools.pairwise(boxes) if pair[0].overlaps(pair[1])]
     assert ticks[-1].get_text() == str(max(world_sizes))
     assert (len(boxes) < len(ticks)) == any("numbers stand where there is room" in t.get_text() for t in figure.texts)
+
+
+@pytest.mark.parametrize("world_sizes", [[1, 2, 4], range(1, 25), [2**k for k in range(12)]])
+def test_equal_curves_stand_beside_one_another_and_by_their_own_world_size(world_sizes):
+    cells = [{"line": line, "world_size": n, "y": 1.0} for line in range(10) for n in world_sizes]
+    with style():
+        figure, (axes, _) = layout.grid(2, 2.0)
+        over_ranks(axes, pd.DataFrame(cells).assign(oversubscribed=False), "y", "", apart=10)
+        layout.finished(figure, "")
+        FigureCanvasAgg(figure).draw()
+    places = [axes.transData.transform((n, 1))[0] for n in world_sizes]
+    marks = [line for line in axes.lines if len(line.get_xdata()) == 1]
+    drawn = [float(line.get_transform().transform(line.get_xydata())[0, 0]) for line in marks]
+    nearest = [np.argmin(np.abs(np.array(places) - place)) for place in drawn]
+
+    assert nearest == list(range(len(places))) * 10
+    assert len({round(place, 3) for place in drawn}) == len(cells)

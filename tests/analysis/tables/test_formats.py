@@ -1,6 +1,7 @@
 """The forms of a table, what stands around it, and what happens when records are broken or missing."""
 
 import os
+import re
 import shutil
 import subprocess
 from dataclasses import replace
@@ -190,23 +191,60 @@ def test_markdown_keeps_a_row_a_row():
     assert "| x\\|y z |" in text.splitlines()
 
 
-@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no pdflatex on this machine")
-@pytest.mark.parametrize("rows", [2, 120])
-def test_latex_compiles_whatever_is_in_the_cells(tmp_path, rows):
+def compiled(folder, table, options=""):
+    """Return what pdflatex says of an article that holds a table, and nothing else."""
+    packages = "\\usepackage[T1]{fontenc}\\usepackage{booktabs}"
+    document = f"\\documentclass[{options}]{{article}}{packages}\\begin{{document}}\n{table}\\end{{document}}\n"
+    (folder / "x.tex").write_text(document)
+    command = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "x.tex"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:]
+    return done.stdout
+
+
+LATEX = pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no pdflatex on this machine")
+
+
+@LATEX
+@pytest.mark.parametrize(("rows", "options"), [(2, ""), (120, "twocolumn")])
+def test_latex_compiles_whatever_is_in_the_cells(tmp_path, rows, options):
     frame = pd.DataFrame({"a_b": [EVIL] * rows, "c": ["[x]"] * rows})
     table = latex(Readable(frame, [False, True], []), "50 % & more_of it", [f"Coverage: {EVIL}"], "tab:x")
-    packages = "\\usepackage[T1]{fontenc}\\usepackage{booktabs,longtable}"
-    document = f"\\documentclass{{article}}{packages}\\begin{{document}}\n{table}\\end{{document}}\n"
-    (tmp_path / "x.tex").write_text(document)
+    compiled(tmp_path, table, options)
 
-    done = subprocess.run(
-        ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "x.tex"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
+
+@LATEX
+@pytest.mark.parametrize("options", ["", "twocolumn"])
+def test_latex_tables_fit_a_line_of_an_article(tmp_path, options):
+    study_runs = made_up(tmp_path)
+    files = [tables.make(name, study_runs, tmp_path / "tables").with_suffix(".tex") for name in READ]
+    wide = pd.DataFrame(
+        {f"quantity {n}{end} (samples/s)": [1234.5] * 60 for n in range(9) for end in ("", " low", " high")}
     )
+    shown = Readable(
+        pd.DataFrame({"exchange": ["torch_ddp (bucket_mb 25)"] * 60}).join(wide.map(str)), [False] + [True] * 27, []
+    )
+    said = compiled(tmp_path, "\n".join([*(file.read_text() for file in files), latex(shown, "A", [], "b")]), options)
 
-    assert done.returncode == 0, done.stdout[-2000:]
+    assert "Overfull" not in said, said
+
+
+def test_latex_leaves_out_ends_of_intervals_first_and_tells_the_author_not_the_reader():
+    names = [
+        "exchange",
+        *(f"{n}{end} (s)" for n in ("first", "second", "third", "fourth") for end in ("", " low", " high")),
+    ]
+    frame = pd.DataFrame({name: ["1234.5678"] for name in names})
+    text = latex(Readable(frame, [True] * 13, ["Note."], ("Left out here: internal_name.",)), "A", ["Note."], "b")
+
+    kept = [name.replace(" \\\\", " ") for name in re.findall(r"shortstack\[r\]\{(.*?)\}", text)]
+    assert set(kept) >= {"exchange", "first (s)", "second (s)", "third (s)", "fourth (s)"}
+    gone = [name for name in names if name not in kept]
+    assert "second high (s)" in gone
+    told = [line for line in text.splitlines() if not line.startswith("%")]
+    assert not [line for line in told if "internal" in line or "CSV" in line]
+    assert f"% No room on a line, but in the Parquet and CSV files: {', '.join(gone)}.\n" in text
+    assert "% Left out here: internal_name." in text
 
 
 def test_a_table_holds_the_rules_of_its_study(tmp_path):

@@ -1,13 +1,12 @@
 """Curves through the points of a table: markers, intervals, offsets of neighbours, and the axis of ranks."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.transforms import offset_copy
 from numpy.typing import NDArray
 
 from ddp_hpc.analysis.columns import rows_of, split, varying
@@ -16,11 +15,14 @@ from ddp_hpc.analysis.figures._marks import face, ring
 from ddp_hpc.analysis.figures._panels import title
 from ddp_hpc.analysis.figures._style import COLOURS, HEADROOM, LINES, MARKERS
 
+Values = NDArray[np.float64]
 OF_EXCHANGES = ("exchange", "exchange_options", "placement", "ranks_per_node")  # what is usually a line
 MOST_INTERVAL = 1.6  # times the largest value: where intervals are cut
 MOST_LINEAR = 8  # ranks; beyond, their axis is logarithmic
 TICK_LETTER_IN, BESIDE_IN = 0.055, 0.6  # width of a letter of a tick, and of what stands beside a panel
 APART_PT = 3.0  # between the curves of a panel, sideways, so that none hides another
+SIDE_BY_SIDE = "Curves stand a little beside one another at each world size, so that none hides another."
+ROOM = 0.7  # share of the distance between neighbours along x that all curves take together, at most
 
 
 def look(number: int, **more: Any) -> dict[str, Any]:
@@ -62,23 +64,34 @@ def curves(axes: Axes, rows: pd.DataFrame, x: str, y: str, factor: float = 1.0, 
     """Draw the `numbered` curves of a panel: a line, its points with their marks, and intervals where there are any.
 
     The ends of the intervals are named as the column y is: of `sync_s`, `sync_low_s`. `factor` is of all that is drawn;
-    so many curves as `apart` says stand a little beside one another, so that none hides another.
+    so many curves as `apart` says stand a little beside one another, so that none hides another: then the ends of the
+    axis are set.
     """
     for number, part in by_line(rows.sort_values(x, kind="stable")):
-        aside = APART_PT * (number - (apart - 1) / 2) if apart else 0.0
-        place = offset_copy(axes.transData, axes.get_figure(root=True), x=aside, units="points")
-        where: dict[str, Any] = {"transform": place} if apart else {}
         across, (middle, low, high) = part[x].to_numpy(float), (factor * one for one in _values(part, y))
-        looks = look(number, **where)
+        if apart:
+            across = _aside(axes, np.unique(rows[x].to_numpy(float)), number, apart)(across)
+        looks = look(number)
         known = np.isfinite(low) & np.isfinite(high)
-        axes.vlines(across[known], low[known], high[known], color=looks["color"], linewidth=0.8, **where)
+        axes.vlines(across[known], low[known], high[known], color=looks["color"], linewidth=0.8)
         axes.plot(across, middle, **looks | {"marker": ""})
         for one, other, row in zip(across, middle, rows_of(part), strict=True):
             axes.plot(one, other, **looks | {"linestyle": ""}, markerfacecolor=face(row, looks["color"]), clip_on=False)
-            ring(axes, one, other, row, **where)
+            ring(axes, one, other, row)
 
 
-def _values(rows: pd.DataFrame, y: str) -> tuple[NDArray[np.float64], ...]:
+def _aside(axes: Axes, values: Values, number: int, apart: int) -> Callable[[Values], Values]:
+    """Return what moves values along x, each by so little that it stays nearer to itself than to its neighbours."""
+    places = _inches(axes, values)
+    gaps = np.diff(places, prepend=-np.inf, append=np.inf)
+    steps = np.minimum(APART_PT / 72, ROOM * np.minimum(gaps[:-1], gaps[1:]) / apart)
+    low, per_inch = _along(axes)
+    moved = low + per_inch * (places + (number - (apart - 1) / 2) * steps)
+    found = axes.transScale.inverted().transform([(place, 1.0) for place in moved])[:, 0]
+    return lambda those: found[np.searchsorted(values, those)]
+
+
+def _values(rows: pd.DataFrame, y: str) -> tuple[Values, ...]:
     """Return a column and the ends of its intervals, NaN where there are none."""
     unit = "_s" if y.endswith("_s") else ""
     names = (y, *(f"{y.removesuffix(unit)}_{end}{unit}" for end in ("low", "high")))
@@ -100,8 +113,8 @@ def over_ranks(
     if shown.empty:
         say(axes, why)
         return
-    curves(axes, shown, "world_size", y, factor, apart)
     world_size_axis(axes, rows["world_size"])
+    curves(axes, shown, "world_size", y, factor, apart)
     axes.set_ylim(0, top or top_of(shown, y, factor))
 
 
@@ -124,9 +137,7 @@ def world_size_axis(axes: Axes, world_sizes: Iterable[int]) -> bool:
 def named_ticks(axes: Axes, values: Iterable[int]) -> None:
     """Put a tick at each value along x, and nowhere else; numbers stand where they fit, the last one always."""
     ticks = sorted(values)
-    places = axes.transScale.transform([(tick, 1.0) for tick in ticks])[:, 0]
-    low, high = axes.transScale.transform([(end, 1.0) for end in axes.get_xlim()])[:, 0]
-    inches = (places - low) / (high - low) * (width_of(axes) - BESIDE_IN)
+    inches = _inches(axes, ticks)
     halves = [TICK_LETTER_IN * (len(f"{tick:g}") + 1) / 2 for tick in ticks]
     free, end, names = -np.inf, inches[-1] - halves[-1], []
     for tick, place, half in zip(ticks, inches, halves, strict=True):
@@ -136,3 +147,16 @@ def named_ticks(axes: Axes, values: Iterable[int]) -> None:
     axes.set_xticks(ticks)
     axes.set_xticks([], minor=True)
     axes.xaxis.set_major_formatter(Thinned(names))
+
+
+def _inches(axes: Axes, values: Sequence[float] | Values) -> Values:
+    """Return where values stand along the axis of x, from its end."""
+    low, per_inch = _along(axes)
+    found: Values = (axes.transScale.transform([(value, 1.0) for value in values])[:, 0] - low) / per_inch
+    return found
+
+
+def _along(axes: Axes) -> tuple[float, float]:
+    """Return where the axis of x begins on its scale, and how much of that is an inch."""
+    low, high = axes.transScale.transform([(end, 1.0) for end in axes.get_xlim()])[:, 0]
+    return float(low), float((high - low) / (width_of(axes) - BESIDE_IN))

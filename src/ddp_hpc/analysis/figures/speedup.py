@@ -6,7 +6,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ddp_hpc.analysis.columns import search_columns, show, split, varying
-from ddp_hpc.analysis.figures._curves import MOST_LINEAR, by_line, curves, handles, interval_note, look, world_size_axis
+from ddp_hpc.analysis.figures._curves import (
+    MOST_LINEAR,
+    SIDE_BY_SIDE,
+    by_line,
+    curves,
+    handles,
+    interval_note,
+    look,
+    world_size_axis,
+)
 from ddp_hpc.analysis.figures._layout import finished, nothing
 from ddp_hpc.analysis.figures._panels import columns_but, title
 from ddp_hpc.analysis.figures._style import COLUMN_IN, IDEAL, PAGE_IN, plain_numbers
@@ -54,14 +63,15 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
     figure = Figure((PAGE_IN if len(columns) > 1 else COLUMN_IN, 3.4), layout="constrained")
     axes = figure.subplots(2, len(columns), squeeze=False, sharex="col", sharey="row")
     drawn = [lines(rows, study) for *_, rows in columns]
-    for (upper, lower), (kind, key, _), (_, rows) in zip(axes.T, columns, drawn, strict=True):
-        upper.set_title("\n".join([TITLES[kind] if len(columns) < 3 else kind, *map(show, key.values())]))
-        _panel(upper, rows, "speedup")
-        _panel(lower, rows, "efficiency")
     every = pd.concat([rows for _, rows in drawn])
     _scale(axes, every, int(known["world_size"].max()))
+    for (upper, lower), (kind, key, _), (names, rows) in zip(axes.T, columns, drawn, strict=True):
+        upper.set_title("\n".join([TITLES[kind] if len(columns) < 3 else kind, *map(show, key.values())]))
+        _panel(upper, rows, "speedup", len(names))
+        _panel(lower, rows, "efficiency", len(names))
     axes[0][0].set_ylabel("speedup")
     axes[1][0].set_ylabel("parallel efficiency")
+    notes += [SIDE_BY_SIDE] if any(len(names) > 1 for names, _ in drawn) else []
     if every["speedup_low"].notna().any():
         of = known[known["speedup_low"].notna()]
         notes.append(interval_note(of, "Vertical: 95 % intervals, where a marker is one point, cut at the axes"))
@@ -112,14 +122,14 @@ def _over_ranks(part: pd.DataFrame) -> pd.DataFrame:
     return rows.astype(float)
 
 
-def _panel(axes: Axes, rows: pd.DataFrame, column: str) -> None:
+def _panel(axes: Axes, rows: pd.DataFrame, column: str, apart: int) -> None:
     """Draw curves and their bands beside the ideal: as fast as the ranks are many, an efficiency of 1."""
     ranks = np.linspace(1, rows["world_size"].max(), 200)
     axes.plot(ranks, ranks if column == "speedup" else np.ones_like(ranks), label="ideal", **IDEAL)
     for number, part in by_line(rows):
         band = part[f"{column}_least"], part[f"{column}_largest"]
         axes.fill_between(part["world_size"], *band, color=look(number)["color"], alpha=0.15, linewidth=0)
-    curves(axes, rows, "world_size", column)
+    curves(axes, rows, "world_size", column, apart=apart)
 
 
 def _scale(axes: "np.ndarray[tuple[int, int], np.dtype[np.object_]]", every: pd.DataFrame, most: int) -> None:

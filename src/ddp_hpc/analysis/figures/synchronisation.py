@@ -3,7 +3,15 @@
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ddp_hpc.analysis.figures._curves import OF_EXCHANGES, handles, interval_note, numbered, over_ranks, top_of
+from ddp_hpc.analysis.figures._curves import (
+    OF_EXCHANGES,
+    SIDE_BY_SIDE,
+    handles,
+    interval_note,
+    numbered,
+    over_ranks,
+    top_of,
+)
 from ddp_hpc.analysis.figures._layout import finished, first_reason, grid, head, nothing
 from ddp_hpc.analysis.figures._panels import columns_but, panels
 from ddp_hpc.config.study import Study
@@ -36,6 +44,7 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
             if one.lines:
                 one.set(xlabel="world size (ranks)", ylabel=words)
     notes = ["What overlaps the backward pass is not in it; waiting for the slowest rank is."]
+    notes += [SIDE_BY_SIDE] if len(names) > 1 else []
     if known["sync_low_s"].notna().any():
         notes.append(interval_note(known))
     return finished(figure, coverage, notes, handles(names), known)

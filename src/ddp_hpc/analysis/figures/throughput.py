@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from ddp_hpc.analysis.figures._curves import OF_EXCHANGES, curves, handles, numbered, world_size_axis
+from ddp_hpc.analysis.figures._curves import OF_EXCHANGES, SIDE_BY_SIDE, curves, handles, numbered, world_size_axis
 from ddp_hpc.analysis.figures._layout import finished, grid, head, label_outer, nothing
 from ddp_hpc.analysis.figures._panels import columns_but, panels
 from ddp_hpc.analysis.figures._style import GREY, IDEAL, plain_numbers
@@ -38,12 +38,13 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
     figure, axes = grid(len(shown), 2.6, most_columns=2)
     with_ideal = []
     for one, panel in zip(axes, shown, strict=True):
-        curves(one, measured[measured.index.isin(panel.rows.index)], "world_size", "rate", apart=len(names))
         with_ideal.append(_ideal(one, panel.rows))
+        curves(one, measured[measured.index.isin(panel.rows.index)], "world_size", "rate", apart=len(names))
         head(one, panel.title)
     label_outer(axes, "world size (ranks)", "samples per second of training")
     legend = handles(names)
     notes = ["Lines: medians. Vertical: 95 % intervals, from those of the mean step, cut at the axes."]
+    notes += [SIDE_BY_SIDE] if len(names) > 1 else []
     if any(with_ideal):
         legend.append(Line2D([], [], **IDEAL, label="ideal"))
         notes.append("Star: one rank without exchange. Ideal: its rate times the ranks.")

@@ -2,6 +2,8 @@
 
 import importlib
 import json
+import re
+import textwrap
 import unicodedata
 from pathlib import Path
 
@@ -9,8 +11,9 @@ import pandas as pd
 import pyarrow as pa
 from pyarrow import compute, csv
 
-from ddp_hpc.analysis.formatting import Readable, in_words, readable
+from ddp_hpc.analysis.formatting import Readable, heading, in_words, readable
 from ddp_hpc.config import catalog
+from ddp_hpc.config.spec import SPEC_COLUMNS
 from ddp_hpc.config.types import canonical_json
 from ddp_hpc.runs import records
 from ddp_hpc.runs.study_runs import StudyRuns
@@ -18,7 +21,12 @@ from ddp_hpc.system.files import replaced
 
 MOST_ROWS = 200  # in Markdown and LaTeX, which are for reading
 WIDE = 60  # letters; longer texts are broken into lines in LaTeX
-SENTENCE_WIDTH = r"0.25\linewidth"
+BREAK = r" \\"
+LINE_PT, LETTER_PT, BESIDE_PT = 345, 4.5, 3.0  # of LaTeX's article: a line, a small letter; beside a column
+SENTENCE = 0.25  # of a line
+HEADING_LETTERS = 10  # of a line of a heading
+ENDS = re.compile(r" (low|high|least|largest)\b")  # in headings, of intervals and ranges
+AXES = frozenset(map(heading, SPEC_COLUMNS))
 # what a spreadsheet would evaluate, in full width too, or what is marked already and would be
 FORMULA = r"^'*\s*[=+\-@" + "\uff1d\uff0b\uff0d\uff20" + r"]|^'*[\t\r\n]"
 NUMBER = r"^[-+]?[0-9.]+([eE][-+]?[0-9]+)?$"
@@ -26,7 +34,7 @@ CSV = (
     "text is in quotes; a missing value is an empty cell without quotes, an empty text one with quotes; a text that a "
     "spreadsheet would take for a formula has an apostrophe before it"
 )
-LONG = 50  # rows from which on a LaTeX table may break over pages
+LONG = 45  # rows on a page in LaTeX
 
 
 def make(name: str, study_runs: StudyRuns, folder: Path) -> Path:
@@ -62,7 +70,7 @@ def make(name: str, study_runs: StudyRuns, folder: Path) -> Path:
         if len(frame) > MOST_ROWS:
             notes.append(f"The first {MOST_ROWS} of {len(frame)} rows; all are in {name}.csv and {name}.parquet.")
         label = f"tab:{study.name}-{name}".replace("_", "-")
-        _replace(folder / f"{name}.md", markdown(shown, caption, notes))
+        _replace(folder / f"{name}.md", markdown(shown, caption, [*notes, *shown.for_authors]))
         _replace(folder / f"{name}.tex", latex(shown, caption, notes, label))
     facts = {
         "study": study.name,
@@ -130,32 +138,64 @@ def _marked(text: str) -> str:
 
 
 def latex(shown: Readable, caption: str, notes: list[str], label: str) -> str:
-    """Return a table of texts as LaTeX; it needs the packages booktabs and longtable."""
-    escaped = shown.texts.map(escape)
-    head = " & ".join(escape(name) for name in shown.texts.columns) + r" \\"
-    body = [" & ".join(row) + r" \\" for row in escaped.values.tolist()]
-    texts = shown.texts.T.values.tolist()  # by column
-    columns = "".join("r" if number else _column(cells) for number, cells in zip(shown.numeric, texts, strict=True))
-    beneath = r" \\ ".join(map(escape, notes))
+    """Return a table of texts as LaTeX, no wider than a line of an article; it needs the package booktabs.
+
+    It spans both columns of a page that has two, and goes on in another table after `LONG` rows.
+    """
+    kept, gone = _that_fit(shown)
+    cells, numeric = shown.texts.iloc[:, kept], [shown.numeric[at] for at in kept]
+    head = " & ".join(map(_heading, cells.columns, numeric)) + BREAK
+    body = [" & ".join(map(escape, row)) + BREAK for row in cells.values.tolist()]
+    texts = cells.T.values.tolist()  # by column
+    columns = "".join("r" if number else _column(those) for number, those in zip(numeric, texts, strict=True))
     title = rf"\caption{{{escape(caption)}}}\label{{{label}}}"
-    small = r"\begingroup\footnotesize"
-    if len(shown.texts) > LONG:
-        begin = [small, rf"\begin{{longtable}}{{{columns}}}", rf"{title} \\"]
-        head_lines = [r"\toprule", head, r"\midrule", r"\endhead", r"\bottomrule", r"\endfoot"]
-        lines = [*begin, *head_lines, *body, r"\end{longtable}", rf"\noindent {beneath}", r"\endgroup"]
-    else:
-        begin = [r"\begin{table}", r"\centering\footnotesize", title, rf"\begin{{tabular}}{{{columns}}}"]
-        table = [r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}"]
-        lines = [*begin, *table, rf"\par\smallskip\raggedright {beneath}", r"\end{table}"]
-    needs = ["% needs \\usepackage{booktabs, longtable}"]
+    begin = rf"\centering\footnotesize\setlength{{\tabcolsep}}{{{BESIDE_PT:g}pt}}"
+    lines = []
+    for first in range(0, max(len(body), 1), LONG):
+        rows = [r"\toprule", head, r"\midrule", *body[first : first + LONG], r"\bottomrule", r"\end{tabular}"]
+        lines += [r"\begin{table*}", begin, title, rf"\begin{{tabular}}{{{columns}}}", *rows, r"\end{table*}"]
+        title = rf"Table~\ref{{{label}}}, continued\par"
+    lines.insert(-1, rf"\par\smallskip\raggedright {f'{BREAK} '.join(map(escape, notes))}")
+    told = [f"No room on a line, but in the Parquet and CSV files: {', '.join(gone)}."] if gone else []
+    needs = [f"% {' '.join(note.split())}" for note in (r"needs \usepackage{booktabs}", *told, *shown.for_authors)]
     if any(r"\ifdefined" in line for line in lines):
         needs.append("% XeLaTeX or LuaLaTeX and a font that has them print all; pdflatex prints some as [U+...]")
     return "\n".join([*needs, *lines, ""])
 
 
+def _that_fit(shown: Readable) -> tuple[list[int], list[str]]:
+    """Return the columns for which a line has room, and the names of the others.
+
+    Ends of intervals go first, then the last column; the first and those of a spec stay, which tell rows apart.
+    """
+    names, texts = list(shown.texts.columns), shown.texts.T.values.tolist()
+    width_pt = dict(enumerate(map(_width_pt, names, texts)))
+    free = [at for at, name in enumerate(names) if at and name not in AXES]
+    for at in sorted(free, key=lambda at: (not ENDS.search(names[at]), -at)):
+        if sum(width_pt.values()) > LINE_PT:
+            del width_pt[at]
+    return list(width_pt), [name for at, name in enumerate(names) if at not in width_pt]
+
+
+def _width_pt(name: str, cells: list[str]) -> float:
+    """Return about how wide a column is, with what is beside it."""
+    sentence = max(map(len, cells), default=0) > WIDE
+    text_pt = SENTENCE * LINE_PT if sentence else LETTER_PT * max(map(len, (*_stacked(name), *cells)))
+    return text_pt + 2 * BESIDE_PT
+
+
+def _stacked(name: str) -> list[str]:
+    """Return a heading in lines, so that a narrow column may have a long one."""
+    return textwrap.wrap(name, HEADING_LETTERS, break_long_words=False, break_on_hyphens=False) or [""]
+
+
+def _heading(name: str, numeric: bool) -> str:
+    return rf"\shortstack[{'r' if numeric else 'l'}]{{{BREAK.join(map(escape, _stacked(name)))}}}"
+
+
 def _column(cells: list[str]) -> str:
     """Return the type of a column of texts: sentences are broken into lines."""
-    return "l" if max(map(len, cells), default=0) <= WIDE else rf"p{{{SENTENCE_WIDTH}}}"
+    return "l" if max(map(len, cells), default=0) <= WIDE else rf"p{{{SENTENCE:g}\linewidth}}"
 
 
 LAST_KNOWN = "\u017e"  # the accented letters of European languages end here
