@@ -198,17 +198,22 @@ def pooled(arms: Iterable[Arm]) -> Arm:
 
 @dataclass(frozen=True)
 class Noise:
-    """How what should be equal differs from run to run: variances of logarithms, pooled by kind and over all."""
+    """How what should be equal differs from run to run: variances, pooled by kind and over all."""
 
     kinds: Mapping[Any, Arm]
     whole: Arm
 
     @classmethod
     def of(cls, cells: Iterable[tuple[Any, Sequence[float]]]) -> "Noise":
-        """Return the noise within cells, each a kind and positive values that would be equal without noise."""
+        """Return the noise of logarithms within cells, each a kind and positive values, equal but for noise."""
+        return cls.within((kind, np.log(np.array(values, dtype=np.float64))) for kind, values in cells)
+
+    @classmethod
+    def within(cls, cells: Iterable[tuple[Any, Array]]) -> "Noise":
+        """Return the noise within cells, each a kind and values that would be equal without noise."""
         kinds: dict[Any, list[Arm]] = {}
         for kind, values in cells:
-            kinds.setdefault(kind, []).append(Arm.of(np.log(np.array(values, dtype=np.float64))))
+            kinds.setdefault(kind, []).append(Arm.of(values))
         found = {kind: pooled(arms) for kind, arms in kinds.items()}
         return cls(found, pooled(found.values()))
 

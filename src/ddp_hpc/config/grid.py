@@ -89,7 +89,8 @@ def _epochs(study: Study, specs: tuple[RunSpec, ...], document: Document) -> Ite
         listed_ = rounded if len(rounded) <= MOST_LISTED else [rounded[0], "...", rounded[-1]]
         yield f"{where}: {budget} of {epoch} samples ({dataset}) are {budgeted:.12g}; runs see {'; '.join(listed_)}"
     noise = study.rules.area_noise
-    if apart := [asked for asked in rivals.values() if max(asked) > (1 + noise) * min(asked)]:
+    apart = [asked for asked in rivals.values() if max(asked) > (1 + noise) * min(asked)]
+    if apart and isinstance(study.rules.winner_by, str):
         yield (
             f"{where}: in {len(apart)} of {len(rivals)} groups points see {min(apart[0])} to {max(apart[0])} samples, "
             f"further apart than area_noise, {noise:.2g}: they will have no winner; expected: more epochs, smaller "
@@ -104,13 +105,16 @@ def _short(study: Study, specs: tuple[RunSpec, ...], document: Document) -> Iter
     rises = [spec.learning_rate_warm_up_steps for spec in specs]
     told = {
         "take 1 step: a curve of one point has no loss area, so none of them can win; expected: 2 steps or more": [
-            asked == 1 for asked in steps
+            asked == 1 and rules.winner_by == "loss_area" for asked in steps
         ],
         f"take fewer steps than loss_window, {rules.loss_window}: none of them can reach loss_threshold": [
             rules.loss_threshold is not None and 1 < asked < rules.loss_window for asked in steps
         ],
         "end before learning_rate_warm_up_steps are over: the learning rate does not reach its full value": [
             1 < asked < rise for asked, rise in zip(steps, rises, strict=True)
+        ],
+        "have no evaluate_every_steps: when they come to the test metric of winner_by is known at their end only": [
+            not isinstance(rules.winner_by, str) and spec.evaluate_every_steps is None for spec in specs
         ],
     }
     for what, short in told.items():

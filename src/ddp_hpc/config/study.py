@@ -11,9 +11,9 @@ from ddp_hpc.config import catalog
 from ddp_hpc.config.budget import Budget
 from ddp_hpc.config.claims import Claim, checked, tables_read
 from ddp_hpc.config.errors import StudyError as StudyError
-from ddp_hpc.config.errors import unknown
+from ddp_hpc.config.errors import given, unknown
 from ddp_hpc.config.spec import SPEC_FIELDS
-from ddp_hpc.config.types import STRICT, Float, Int, Positive, Spelling
+from ddp_hpc.config.types import MAPPING, PLAIN, PLAIN_OR_MAPPING, STRICT, Float, Int, Positive, Real, Spelling
 from ddp_hpc.config.validation import validated
 from ddp_hpc.config.yaml_file import Document, read_mapping
 
@@ -39,6 +39,22 @@ def _known(kind: str) -> AfterValidator:
 NOT_SEARCHED = ("world_size", "exchange", "budget", "seed")
 
 
+def _decides(value: Any) -> Any:
+    known = ("loss_area", "test_metric", "{time_to: METRIC}")
+    if value not in known[:2]:
+        raise ValueError(f"given {given(value)}, expected: {', '.join(known)}")
+    return value
+
+
+class Target(BaseModel):
+    """A winner by the time to a test metric."""
+
+    model_config = STRICT
+    time_to: Annotated[float, Field(gt=0), Real] = Field(
+        description="the test metric to reach, e.g. 0.97; times are of evaluations, so set `evaluate_every_steps`"
+    )
+
+
 class Rules(BaseModel):
     """Rules of the training (the first three, part of every spec) and of the judgement (the rest)."""
 
@@ -48,6 +64,14 @@ class Rules(BaseModel):
     )
     base_batch_size: Positive | None = Field(None, description="global batch, in samples, at which k = 1")
     learning_rate_warm_up_steps: Int = Field(0, ge=0, description="steps over which the learning rate rises linearly")
+    winner_by: Annotated[
+        Annotated[Literal["loss_area", "test_metric"], BeforeValidator(_decides), PLAIN] | Annotated[Target, MAPPING],
+        PLAIN_OR_MAPPING,
+    ] = Field(
+        "loss_area",
+        description="what decides: the least loss_area, the best test_metric at the end, or `{time_to: METRIC}`, the "
+        "least training time to a test metric",
+    )
     loss_threshold: Float | None = Field(
         None, description="maximum min_loss of a winner, inclusive; null: any complete run can win"
     )
@@ -56,7 +80,7 @@ class Rules(BaseModel):
         0.01,
         ge=0,
         lt=1,
-        description="relative difference of loss areas that never counts if runs have no repeats",
+        description="relative difference of loss areas or times that never counts if runs have no repeats",
     )
     reference_exchange: Annotated[str, _known("exchange")] = Field(
         "torch_ddp",
