@@ -1,6 +1,6 @@
 """Tables and rules formatted for reading: short numbers, headings with units, and what all rows share said once."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,8 +121,8 @@ def readable(frame: pd.DataFrame, left_out: Collection[str] = ()) -> Readable:
     return Readable(texts, numeric, notes)
 
 
-def in_words(rules: Rules, repeats: int) -> list[str]:
-    """Return the rules of the judgement as sentences, those that apply to a study with so many repeats."""
+def in_words(rules: Rules, looks: Sequence[int]) -> list[str]:
+    """Return the rules of the judgement as sentences, those that apply to a study with such `looks`."""
     steps = "one step" if rules.loss_window == 1 else f"{rules.loss_window} steps"
     threshold = "any min_loss" if rules.loss_threshold is None else f"min_loss up to {rules.loss_threshold:g}"
     if isinstance(by := rules.winner_by, str):
@@ -138,8 +138,11 @@ def in_words(rules: Rules, repeats: int) -> list[str]:
         f"the one {best}."
     )
     apart = f"Points that cannot be distinguished from the winner: {truly} is among them and it in 95 % of cases"
-    if repeats > 1:
-        weak = " Two repeats are a weak test: only large differences are significant." if repeats == 2 else ""
+    if looks[-1] > 1:
+        weak = " Two repeats are a weak test: only large differences are significant." if looks[-1] == 2 else ""
+        if len(looks) > 1:
+            weak = f" The limits allow for results that are looked at {len(looks)} times."
+        repeats = " to ".join(map(str, dict.fromkeys((looks[0], looks[-1]))))
         pool = "points of the same exchange and world size share their variance, of all if that leaves few degrees of"
         return [winner, f"{apart} (Gupta's rule), by the variance between the {repeats} repeats; {pool} freedom.{weak}"]
     if by == "test_metric":

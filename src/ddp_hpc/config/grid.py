@@ -45,7 +45,7 @@ def expand(file: Path) -> Expansion:
             try:
                 fields = _resolved(point)
                 first = RunSpec.model_validate(fields)
-                seeds = range(first.seed + 1, first.seed + study.repeats)
+                seeds = range(first.seed + 1, first.seed + study.looks[0])
                 asked += [first, *(RunSpec.model_validate(fields | {"seed": seed}) for seed in seeds)]
             except (ValidationError, ConflictError) as error:
                 problems.add(error, number, point)
@@ -66,7 +66,7 @@ def expand(file: Path) -> Expansion:
         twice = len(asked) - len(specs)
         is_given = "is given" if twice == 1 else "are given"
         notes.append(f"{twice} of {len(asked)} runs {is_given} more than once in the grid; each runs once")
-    notes += [*_epochs(study, specs, document), *_short(study, specs, document)]
+    notes += [*_epochs(study, specs, document), *_short(study, specs, document), *_rounds(study, specs, document)]
     return Expansion(study, specs, (*notes, *_not_traced(study, specs, document)))
 
 
@@ -120,6 +120,21 @@ def _short(study: Study, specs: tuple[RunSpec, ...], document: Document) -> Iter
     for what, short in told.items():
         if any(short):
             yield f"{where}: {sum(short)} of {len(specs)} runs {what}"
+
+
+def _rounds(study: Study, specs: tuple[RunSpec, ...], document: Document) -> Iterator[str]:
+    """Yield which rounds of repeats may follow the first ones; raise StudyError where none can."""
+    where, repeats, (first, *later) = document.where(("repeats",)), study.repeats, study.looks
+    if isinstance(repeats, int):
+        return
+    if study.pairs or len({spec.seed for spec in specs}) > first:
+        raise StudyError(f"{where}: repeats: given until, pairs or several seeds beside it; expected: a number")
+    most = len(specs) // first * study.looks[-1] - len(specs)
+    yield (
+        f"{where}: repeats: every point has {first}; once all have ended, `run` adds rounds for winners and for points "
+        f"that are neither told apart from theirs nor within {repeats.until} of it, up to "
+        f"{', '.join(map(str, later)) or first} repeats: at most {most} runs more"
+    )
 
 
 def _not_traced(study: Study, specs: tuple[RunSpec, ...], document: Document) -> list[str]:

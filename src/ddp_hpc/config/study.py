@@ -1,6 +1,7 @@
 """The study file: its keys, their types and defaults."""
 
 import json
+import math
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -13,7 +14,7 @@ from ddp_hpc.config.claims import Claim, checked, tables_read
 from ddp_hpc.config.errors import StudyError as StudyError
 from ddp_hpc.config.errors import given, unknown
 from ddp_hpc.config.spec import SPEC_FIELDS
-from ddp_hpc.config.types import MAPPING, PLAIN, PLAIN_OR_MAPPING, STRICT, Float, Int, Positive, Real, Spelling
+from ddp_hpc.config.types import MAPPING, PLAIN, PLAIN_OR_MAPPING, STRICT, Float, Int, Positive, Real, Spelling, Whole
 from ddp_hpc.config.validation import validated
 from ddp_hpc.config.yaml_file import Document, read_mapping
 
@@ -93,6 +94,35 @@ class Rules(BaseModel):
     )
 
 
+FIRST_REPEATS = 3  # fewer say little of how repeats scatter
+
+
+class Repeats(BaseModel):
+    """As many repeats as it takes to know the winner."""
+
+    model_config = STRICT
+    until: Annotated[str, Spelling(r"^[0-9]+(\.[0-9]+)? ?%$", "a percentage, e.g. 5 %")] = Field(
+        description="until each point is told apart from the winner of its group, or known to be within this of it, "
+        "e.g. `5 %`; of an accuracy in percent points"
+    )
+    at_most: Annotated[int, Field(ge=FIRST_REPEATS, le=1000), Whole] = Field(
+        description=f"repeats of a point; each has {FIRST_REPEATS} at first"
+    )
+
+    @property
+    def difference(self) -> float:
+        """What `until` says, as a number."""
+        return float(self.until.rstrip("% ")) / 100
+
+    @property
+    def looks(self) -> list[int]:
+        """How many repeats a point has each time that its results are looked at."""
+        found = [FIRST_REPEATS]
+        while found[-1] < self.at_most:
+            found.append(min(self.at_most, math.ceil(1.5 * found[-1])))
+        return found
+
+
 class Pairs(BaseModel):
     """Two settings that are compared in every round; it changes no run, only their order."""
 
@@ -155,7 +185,9 @@ class Study(BaseModel):
         default_factory=lambda: ["batch_size", "learning_rate"],
         description="the axes over which a winner is searched; points that agree in all others compete",
     )
-    repeats: Int = Field(1, gt=0, le=1000, description="how often each point runs; repeat i has seed + i")
+    repeats: Annotated[
+        Annotated[int, Field(gt=0, le=1000), Whole, PLAIN] | Annotated[Repeats, MAPPING], PLAIN_OR_MAPPING
+    ] = Field(1, description="how often each point runs; repeat i has seed + i")
     pairs: Pairs | None = Field(
         None, description="two settings to train one after the other in every round, for the table `pairs`"
     )
@@ -195,6 +227,11 @@ class Study(BaseModel):
                     f"expected: {', '.join(name for name in SPEC_FIELDS if name not in NOT_SEARCHED)}"
                 )
         return search
+
+    @property
+    def looks(self) -> list[int]:
+        """How many repeats a point has each time that its results are looked at: one number, if it is not `until`."""
+        return [self.repeats] if isinstance(self.repeats, int) else self.repeats.looks
 
     @property
     def table_names(self) -> list[str]:
@@ -240,6 +277,7 @@ HOMES = {
     "under `base` (one value) or `grid` (several)": (*SPEC_FIELDS, GLOBAL_BATCH),
     "under `rules`": tuple(Rules.model_fields),
     "under `budget`": tuple(Budget.model_fields),
+    "under `repeats`": tuple(Repeats.model_fields),
     "under `trace`": tuple(Trace.model_fields),
 }
 

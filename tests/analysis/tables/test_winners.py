@@ -465,7 +465,7 @@ def test_heat_map_bars_and_page_show_what_decides(tmp_path, rule, said):
     tables = {"areas": areas.build(study_runs), "winners": winners.build(study_runs)}
     with style():
         figures = [module.draw(tables, study_runs.study, "") for module in (heat_map, loss_areas)]
-    shown = [*in_words(study_runs.study.rules, 2), *(words(figure) for figure in figures)]
+    shown = [*in_words(study_runs.study.rules, study_runs.study.looks), *(words(figure) for figure in figures)]
 
     for text in said[1:]:
         assert any(text in part for part in shown)

@@ -58,7 +58,8 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
     every = pd.concat(drawn)
     marks = mark_notes(every.assign(oversubscribed=every["look"] == "unfit"))
     seen, worse = set(every["look"]), "worse" if by == "test_metric" else "larger"
-    looks = LOOKS if study.repeats > 1 else LOOKS | {"worse": (LOOKS["worse"][0], TIME_ONLY)}
+    repeated = study.looks[-1] > 1
+    looks = LOOKS if repeated else LOOKS | {"worse": (LOOKS["worse"][0], TIME_ONLY)}
     legend: list[Artist] = [
         Patch(facecolor=colour, label=words.replace("larger", worse), **EDGE)
         for look, (colour, words) in looks.items()
@@ -68,9 +69,7 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
         legend.append(Line2D([], [], marker="o", linestyle="none", label="ringed: disturbed", **RING))
     notes, value = [], "area" if study.rules.winner_by == "loss_area" else "value"
     if every["error"].notna().any():
-        source = (
-            "the spread of the repeats" if study.repeats > 1 else "the noise of time between runs that do the same work"
-        )
+        source = "the spread of the repeats" if repeated else "the noise of time between runs that do the same work"
         notes.append(f"Lines on the bars: the {value} and one standard error to either side, from {source}.")
     return finished(figure, coverage, notes + marks, legend)
 

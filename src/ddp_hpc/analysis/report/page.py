@@ -70,7 +70,7 @@ def make(study_runs: StudyRuns, study_folder: Path) -> Path:
         statuses=study_runs.runs["status"].value_counts().to_dict(),
         lacking=lacking(study_runs.runs),
         flags=flags(study_runs, tables, provenance),
-        rules=in_words(study.rules, study.repeats),
+        rules=in_words(study.rules, study.looks),
         tables={
             name: readable(tables[name], records.read_metadata(files[name])["left_out"])
             for name in (*SHOWN, *asked)

@@ -1,7 +1,7 @@
 """Which runs can win, and which point of the search is best; the same rules for measured and published numbers."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import log1p, sqrt
 from typing import Any
@@ -57,9 +57,14 @@ class Score:
         return -np.array(self.values) if self.higher_is_better else np.log(np.maximum(self.values, LEAST))
 
     @property
+    def mean(self) -> float:
+        """The mean cost."""
+        return float(np.mean(self.costs))
+
+    @property
     def least(self) -> float:
         """The mean cost, at the least that the evaluations allow."""
-        return float(np.mean(Score(self.earliest or self.values, None, self.higher_is_better).costs))
+        return Score(self.earliest, None, self.higher_is_better).mean if self.earliest else self.mean
 
     @property
     def error(self) -> float | None:
@@ -69,26 +74,37 @@ class Score:
         return self.standard_error
 
 
-def told_apart(ranked: Sequence[Score], between_repeats: Arm, of_time: Arm, area_noise: float) -> tuple[int, str]:
+def _excesses(ranked: Sequence[Score], noise: Arm, looks: int) -> list[tuple[float, float, float]]:
+    """Return by how much each score behind the first exceeds it, at least and at most, and what of it may be noise."""
+    first, limit = ranked[0], least_apart(len(ranked) - 1, noise.freedom, looks)
+    return [
+        (
+            other.least - first.mean,
+            other.mean - first.least,
+            limit * sqrt(noise.variance * (1 / len(first.values) + 1 / len(other.values))),
+        )
+        for other in ranked[1:]
+    ]
+
+
+def told_apart(
+    ranked: Sequence[Score], between_repeats: Arm, of_time: Arm, area_noise: float, looks: int = 1
+) -> tuple[int, str]:
     """Return how many of the ranked scores behind the first cannot be told from it, at 95 %, and how that was found.
 
     Those are always the next ones: with a probability of 95 % the best in truth is among them and the first
     (`intervals.least_apart`). Compared are `Score.costs`. How one run differs from the next is
     `between_repeats` of the same point; of single runs `of_time` of runs that do the same work, which does not hold
     what the seed does to the loss: so a difference must also exceed `area_noise`, relative, e.g. 0.01. Where neither is
-    known nothing is told apart.
+    known nothing is told apart. `looks`: see `least_apart`.
     """
-    first, others = ranked[0], ranked[1:]
+    others = len(ranked) - 1
     noise, repeated = (between_repeats, True) if between_repeats.freedom else (of_time, False)
     if not others or not noise.freedom:
-        return len(others), NOT_TOLD if others else "no other point"
-    limit, least = least_apart(len(others), noise.freedom), 0.0 if repeated else log1p(area_noise)
-    alike = 0
-    for place, other in enumerate(others, 1):
-        error = sqrt(noise.variance * (1 / len(first.values) + 1 / len(other.values)))
-        difference = other.least - float(np.mean(first.costs))
-        if difference <= max(limit * error, least):
-            alike = place  # with all before it
+        return others, NOT_TOLD if others else "no other point"
+    least = 0.0 if repeated else log1p(area_noise)
+    found = enumerate(_excesses(ranked, noise, looks), 1)
+    alike = max((place for place, (excess, _, limit) in found if excess <= max(limit, least)), default=0)
     counts = " or ".join(str(count) for count in sorted({len(score.values) for score in ranked}))
     if repeated:
         return alike, f"{counts} repeats, {counted_freedom(noise.freedom)}"
@@ -218,27 +234,67 @@ def pick_winners(
     search: list[str],
     area_noise: float,
     time: Noise = NO_NOISE,
+    *,
     by: str = AREA,
+    looks: int = 1,
 ) -> pd.DataFrame:
     """Return, for each group of `points`, the one that is best in the column `by`, and those not to be told from it.
 
     One row per group, in the order of `groups`; nulls and `no winner` where no point may win. `<axis>_low` and
     `<axis>_high` are the least and the largest value of the winner and what cannot be told from it. Of equals the
     point wins that is first in the order of `search`; the others cannot be told from it. All points share how their
-    repeats scatter (`intervals.Noise`). `area_noise`, and `time` of single runs: see `told_apart`.
+    repeats scatter (`intervals.Noise`). `area_noise`, `looks`, and `time` of single runs: see `told_apart`.
     """
-    scores = zip(rows_of(candidates), candidates["score"], strict=True)
-    repeats = Noise.within((kind_of(row), score.costs) for row, score in scores if score and len(score.values) > 1)
-    rows = []
+    repeats, rows = _between_repeats(candidates), []
     for key, group in split(candidates, groups):
-        fit = group[group["excluded"] == ""]
-        best_last = any(score.higher_is_better for score in fit["score"])
-        fit = fit.sort_values([by, *search], kind="stable", ascending=[not best_last, *[True] * len(search)])
-        noises = (repeats.at(kind_of(key)), time.at(kind_of(key)))
-        rows.append(key | _winner(fit, search, *noises, area_noise, by) | _counts(group))
+        ranked, noises = _ranked(group, by, search), (repeats.at(kind_of(key)), time.at(kind_of(key)))
+        found: dict[str, Any] = {"winner": NO_WINNER, "judged_by": _not_comparable(ranked, area_noise, by)}
+        if ranked and not found["judged_by"]:
+            told = told_apart([row["score"] for row in ranked], *noises, area_noise, looks)
+            found = _winner(ranked, search, by, told)
+        rows.append(key | found | _counts(group))
     ranges = [f"{name}_{end}" for name in numbers(search) for end in ("low", "high")]
     decided = dict.fromkeys([by, ERRORS[by], AREA])
     return typed(rows, [*groups, "winner", *search, *decided, *_COLUMNS, *ranges])
+
+
+def undecided(study_runs: StudyRuns, difference: float) -> Iterator[list[list[str]]]:
+    """Yield for each group of which more repeats may tell more the runs of the winner, then of each point in question.
+
+    Those are not told apart from the winner, nor is it known that they are not worse by more than `difference`.
+    """
+    (candidates, groups, search, _), rules = ranked_points(study_runs), study_runs.study.rules
+    by, repeats, looks = decisive(rules), _between_repeats(candidates), len(study_runs.study.looks)
+    for key, group in split(candidates, groups):
+        ranked, arm = _ranked(group, by, search), repeats.at(kind_of(key))
+        if len(ranked) < 2 or not arm.freedom or _not_comparable(ranked, rules.area_noise, by):
+            continue
+        scores = [row["score"] for row in ranked]
+        count, _ = told_apart(scores, arm, arm, rules.area_noise, looks)
+        within = difference if scores[0].higher_is_better else log1p(difference)
+        open_ = [most + noise > within for _, most, noise in _excesses(scores, arm, looks)[:count]]
+        if any(open_):
+            yield [ranked[0]["runs"], *(row["runs"] for row, more in zip(ranked[1:], open_, strict=False) if more)]
+
+
+def _between_repeats(candidates: pd.DataFrame) -> Noise:
+    scores = zip(rows_of(candidates), candidates["score"], strict=True)
+    return Noise.within((kind_of(row), score.costs) for row, score in scores if score and len(score.values) > 1)
+
+
+def _ranked(group: pd.DataFrame, by: str, search: list[str]) -> list[dict[str, Any]]:
+    """Return the points of a group that may win, the best first."""
+    fit = group[group["excluded"] == ""]
+    best_last = any(score.higher_is_better for score in fit["score"])
+    return rows_of(fit.sort_values([by, *search], kind="stable", ascending=[not best_last, *[True] * len(search)]))
+
+
+def _not_comparable(ranked: list[dict[str, Any]], area_noise: float, by: str) -> str | None:
+    """Return why points do not compete: the shorter curve has the smaller area, the longer one the better end."""
+    samples = sorted({row["samples_asked"] for row in ranked if pd.notna(row["samples_asked"])})
+    if by == "time_to_s" or not samples or samples[-1] <= (1 + area_noise) * samples[0]:
+        return None
+    return f"not comparable: the points see {samples[0]} to {samples[-1]} samples; give samples_seen or more epochs"
 
 
 def numbers(search: list[str]) -> list[str]:
@@ -253,19 +309,8 @@ _COLUMNS = columns(
 )
 
 
-def _winner(
-    fit: pd.DataFrame, search: list[str], repeats: Arm, time: Arm, area_noise: float, by: str
-) -> dict[str, Any]:
-    if fit.empty:
-        return {"winner": NO_WINNER}
-    samples = sorted(fit["samples_asked"].dropna().unique())
-    if samples and by != "time_to_s" and samples[-1] > (1 + area_noise) * samples[0]:
-        # the shorter curve has the smaller area, the longer one the better end
-        why = f"the points see {samples[0]} to {samples[-1]} samples; give samples_seen or more epochs"
-        return {"winner": NO_WINNER, "judged_by": f"not comparable: {why}"}
-    rows = rows_of(fit)
-    best, others = rows[0], rows[1:]
-    count, judged_by = told_apart([row["score"] for row in rows], repeats, time, area_noise)
+def _winner(ranked: list[dict[str, Any]], search: list[str], by: str, told: tuple[int, str]) -> dict[str, Any]:
+    best, others, (count, judged_by) = ranked[0], ranked[1:], told
     alike = others[:count]
     ranges: dict[str, Any] = {}
     for name in numbers(search):

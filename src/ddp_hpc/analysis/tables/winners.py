@@ -39,7 +39,9 @@ def build(study_runs: StudyRuns) -> pd.DataFrame:
     """Return one row per group: its winner, the margin to the second, who cannot be told from it, who is excluded."""
     candidates, groups, search, time = ranked_points(study_runs)
     rules = study_runs.study.rules
-    found = pick_winners(candidates, groups, search, rules.area_noise, time, decisive(rules))
+    found = pick_winners(
+        candidates, groups, search, rules.area_noise, time, by=decisive(rules), looks=len(study_runs.study.looks)
+    )
     rows = {str(row["run"]): row for row in rows_of(study_runs.runs)}
     won = [[rows[run] for run in ("" if pd.isna(runs) else runs).split()] for runs in found["winner_runs"]]
     added: dict[str, list[Any]] = {
