@@ -59,6 +59,16 @@ WRONG = {
     "budget in base": ("  threads_per_rank: 1", "  samples_seen: 64", [":5:", "belongs under `budget`"]),
     "repeats in base": ("  threads_per_rank: 1", "  repeats: 3", [":5:", "belongs at the top level"]),
     "typo in rules": ("budget:", "rules:\n  loss_treshold: 1\nbudget:", [":12:", "did you mean 'loss_threshold'"]),
+    "no rule for winners": (
+        "budget:",
+        "rules:\n  winner_by: accuracy\nbudget:",
+        [":12:", "winner_by: given 'accuracy' (string), expected: loss_area, test_metric, {time_to: METRIC}"],
+    ),
+    "no metric to reach": (
+        "budget:",
+        "rules:\n  winner_by: {time_to: 0}\nbudget:",
+        [":12:", "rules.winner_by.time_to: given 0.0, expected: greater than 0"],
+    ),
     "typo in budget": ("  samples_seen:", "  sample_seen:", [":12:", "did you mean 'samples_seen'", "steps, seconds"]),
     "double key": (
         "  exchange: ring",

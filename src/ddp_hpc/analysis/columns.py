@@ -8,9 +8,18 @@ import pandas as pd
 
 from ddp_hpc.config.comparability import SAME_WORK
 from ddp_hpc.config.spec import COMPONENTS, SPEC_COLUMNS, shown
-from ddp_hpc.config.study import Study
+from ddp_hpc.config.study import Rules, Study
 
 ALWAYS_GROUPED = ("exchange", "world_size")  # what is compared is how a training scales, so these never compete
+
+
+# the columns that can decide who wins, each with that of its standard error
+ERRORS = {"loss_area_loss_s": "standard_error_loss_s", "test_metric": "standard_error", "time_to_s": "standard_error_s"}
+
+
+def decisive(rules: Rules) -> str:
+    """Return the column that decides who wins (`winner_by`)."""
+    return {"loss_area": "loss_area_loss_s", "test_metric": "test_metric"}.get(str(rules.winner_by), "time_to_s")
 
 
 def varying(frame: pd.DataFrame) -> list[str]:

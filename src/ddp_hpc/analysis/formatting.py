@@ -1,6 +1,6 @@
 """Tables and rules formatted for reading: short numbers, headings with units, and what all rows share said once."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,8 @@ from ddp_hpc.config.study import Rules
 _HEADINGS = {
     "loss_area_loss_s": "loss area (loss x s)",
     "standard_error_loss_s": "standard error (loss x s)",
+    "standard_error_s": "standard error (s)",
+    "time_to_s": "time to the test metric (s)",
     "samples_per_s": "rate (samples/s)",
     "train_s": "training (s)",
     "core_wait_share": "waiting for cores (share)",
@@ -53,6 +55,11 @@ _UNITS = {
     "_mhz": "MHz",
     "_bytes": "B",
     "_percent": "%",
+}
+# by rule: of the one that wins, and what is sought
+_BEST = {
+    "loss_area": ("with the smallest loss area wins", "the true least area"),
+    "test_metric": ("with the best test metric at the end wins", "the true best"),
 }
 WHOLE = 1e7  # up to here, large numbers are written in full
 NO_SERIAL_FRACTION = (
@@ -118,21 +125,32 @@ def readable(frame: pd.DataFrame, left_out: Collection[str] = ()) -> Readable:
     return Readable(texts, numeric, notes, more)
 
 
-def in_words(rules: Rules, repeats: int) -> list[str]:
-    """Return the rules of the judgement as sentences, those that apply to a study with so many repeats."""
+def in_words(rules: Rules, looks: Sequence[int]) -> list[str]:
+    """Return the rules of the judgement as sentences, those that apply to a study with such `looks`."""
     steps = "one step" if rules.loss_window == 1 else f"{rules.loss_window} steps"
     threshold = "any loss" if rules.loss_threshold is None else f"a least loss up to {rules.loss_threshold:g}"
+    if isinstance(by := rules.winner_by, str):
+        best, truly = _BEST[by]
+    else:
+        best = (
+            f"that has a test metric of {by.time_to:g} or better first wins, by the training time at its evaluations. "
+            "Who never has it loses, and may need more budget. Times count from the evaluation before, for the others"
+        )
+        truly = "the true least time"
     winner = (
         f"Of the runs that ended well, with all samples seen, {threshold} (over {steps}) and a core for every thread, "
-        "the one with the smallest loss area wins."
+        f"the one {best}."
     )
-    apart = (
-        "Points that cannot be distinguished from the winner: the true least area is among them and it in 95 % of cases"
-    )
-    if repeats > 1:
-        weak = " Two repeats are a weak test: only large differences are significant." if repeats == 2 else ""
+    apart = f"Points that cannot be distinguished from the winner: {truly} is among them and it in 95 % of cases"
+    if looks[-1] > 1:
+        weak = " Two repeats are a weak test: only large differences are significant." if looks[-1] == 2 else ""
+        if len(looks) > 1:
+            weak = f" The limits allow for results that are looked at {len(looks)} times."
+        repeats = " to ".join(map(str, dict.fromkeys((looks[0], looks[-1]))))
         pool = "points of the same exchange and world size share their variance, of all if that leaves few degrees of"
         return [winner, f"{apart} (Gupta's rule), by the variance between the {repeats} repeats; {pool} freedom.{weak}"]
+    if by == "test_metric":
+        return [winner, "Each point ran once, and how the metric differs between seeds is not known: see `repeats`."]
     return [
         winner,
         f"{apart}, as far as time goes: each point ran once, so how the loss differs between seeds is not known. The "

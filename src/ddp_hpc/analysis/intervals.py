@@ -6,6 +6,7 @@ runs the interval is over the runs, and with one run it says that it knows that 
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import ceil, exp, hypot, isnan, log, log10, nan, sqrt
 from typing import Any
 
@@ -198,17 +199,22 @@ def pooled(arms: Iterable[Arm]) -> Arm:
 
 @dataclass(frozen=True)
 class Noise:
-    """How what should be equal differs from run to run: variances of logarithms, pooled by kind and over all."""
+    """How what should be equal differs from run to run: variances, pooled by kind and over all."""
 
     kinds: Mapping[Any, Arm]
     whole: Arm
 
     @classmethod
     def of(cls, cells: Iterable[tuple[Any, Sequence[float]]]) -> "Noise":
-        """Return the noise within cells, each a kind and positive values that would be equal without noise."""
+        """Return the noise of logarithms within cells, each a kind and positive values, equal but for noise."""
+        return cls.within((kind, np.log(np.array(values, dtype=np.float64))) for kind, values in cells)
+
+    @classmethod
+    def within(cls, cells: Iterable[tuple[Any, Array]]) -> "Noise":
+        """Return the noise within cells, each a kind and values that would be equal without noise."""
         kinds: dict[Any, list[Arm]] = {}
         for kind, values in cells:
-            kinds.setdefault(kind, []).append(Arm.of(np.log(np.array(values, dtype=np.float64))))
+            kinds.setdefault(kind, []).append(Arm.of(values))
         found = {kind: pooled(arms) for kind, arms in kinds.items()}
         return cls(found, pooled(found.values()))
 
@@ -220,13 +226,16 @@ class Noise:
         return Arm(nan, 0, float(np.fmax(own.variance, self.whole.variance)), self.whole.freedom)
 
 
-def least_apart(others: int, freedom: float) -> float:
+@cache
+def least_apart(others: int, freedom: float, looks: int = 1) -> float:
     """Return by how many standard errors of a difference a mean must exceed the least one not to be the least in truth.
 
     The true least is among all that exceed it by less with a probability of 95 %, however many `others` there are
     (Gupta, Technometrics 7(2), 1965; the one-sided limits of Dunnett, and of Hsu's comparisons with the best). All
-    means are of equally many runs, whose variance has so many degrees of freedom.
+    means are of equally many runs, whose variance has so many degrees of freedom. Who `looks` several times, and gives
+    up what is apart, misses it no more often in all of them together (Bonferroni).
     """
+    chance = (1 - CONFIDENCE) / looks
     z, at_z = np.polynomial.hermite_e.hermegauss(64)
     at_z = at_z / at_z.sum()
     chances = (np.arange(400) + 0.5) / 400
@@ -234,9 +243,9 @@ def least_apart(others: int, freedom: float) -> float:
 
     def missed(limit: float) -> float:
         below = special.ndtr(z[:, None] + sqrt(2) * limit * scales[None, :]) ** others
-        return float(at_z @ below.mean(axis=1)) - CONFIDENCE
+        return float(at_z @ below.mean(axis=1)) - (1 - chance)
 
-    one, all_of_them = ((1 - CONFIDENCE) / count for count in (1, others))
+    one, all_of_them = (chance / count for count in (1, others))
     return float(
         optimize.brentq(
             missed, 0.9 * special.stdtrit(freedom, 1 - one), 1.1 * special.stdtrit(freedom, 1 - all_of_them)

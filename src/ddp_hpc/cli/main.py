@@ -199,7 +199,8 @@ def _plan(options: argparse.Namespace) -> int:
     from ddp_hpc.workflow import claims_check, missing_baselines, plan, resource_requests
 
     project = _project()
-    study_runs = missing_baselines.noted(claims_check.checked(project, project.study_runs(options.study)))
+    study_runs = claims_check.checked(project, project.study_runs(options.study))
+    study_runs = plan.with_next_round(missing_baselines.noted(study_runs))
     machine = project.machine_of(options.profile) if options.profile else None
     asked = resource_requests.requests([study_runs], machine) if machine else {}
     items = plan.plan(study_runs)

@@ -48,7 +48,7 @@ def expand(file: Path) -> Expansion:
         try:
             fields = _resolved(point)
             first = RunSpec.model_validate(fields)
-            seeds = range(first.seed + 1, first.seed + study.repeats)
+            seeds = range(first.seed + 1, first.seed + study.looks[0])
             asked += [first, *(RunSpec.model_validate(fields | {"seed": seed}) for seed in seeds)]
         except ValidationError as error:
             problems.add(error, number, point)
@@ -64,7 +64,7 @@ def expand(file: Path) -> Expansion:
         twice = len(asked) - len(specs)
         is_given = "is given" if twice == 1 else "are given"
         notes.append(f"{twice} of {len(asked)} runs {is_given} more than once in the grid; each runs once")
-    notes += [*_epochs(study, specs, document), *_short(study, specs, document)]
+    notes += [*_epochs(study, specs, document), *_short(study, specs, document), *_rounds(study, specs, document)]
     return Expansion(study, specs, (*notes, *_not_traced(study, specs, document)))
 
 
@@ -99,7 +99,8 @@ def _epochs(study: Study, specs: tuple[RunSpec, ...], document: Document) -> Ite
         listed_ = rounded if len(rounded) <= MOST_LISTED else [rounded[0], "...", rounded[-1]]
         yield f"{where}: {budget} of {epoch} samples ({dataset}) are {budgeted:.12g}; runs see {'; '.join(listed_)}"
     noise = study.rules.area_noise
-    if apart := [asked for asked in rivals.values() if max(asked) > (1 + noise) * min(asked)]:
+    apart = [asked for asked in rivals.values() if max(asked) > (1 + noise) * min(asked)]
+    if apart and isinstance(study.rules.winner_by, str):
         yield (
             f"{where}: in {len(apart)} of {len(rivals)} groups points see {min(apart[0])} to {max(apart[0])} samples, "
             f"further apart than area_noise, {noise:.2g}: they will have no winner; expected: more epochs, smaller "
@@ -114,7 +115,7 @@ def _short(study: Study, specs: tuple[RunSpec, ...], document: Document) -> Iter
     rises = [spec.learning_rate_warm_up_steps for spec in specs]
     told = {
         "take 1 step: a curve of one point has no loss area, so none of them can win; expected: 2 steps or more": [
-            asked == 1 for asked in steps
+            asked == 1 and rules.winner_by == "loss_area" for asked in steps
         ],
         f"take fewer steps than loss_window, {rules.loss_window}: none of them can reach loss_threshold": [
             rules.loss_threshold is not None and 1 < asked < rules.loss_window for asked in steps
@@ -122,10 +123,28 @@ def _short(study: Study, specs: tuple[RunSpec, ...], document: Document) -> Iter
         "end before learning_rate_warm_up_steps are over: the learning rate does not reach its full value": [
             1 < asked < rise for asked, rise in zip(steps, rises, strict=True)
         ],
+        "have no evaluate_every_steps: when they come to the test metric of winner_by is known at their end only": [
+            not isinstance(rules.winner_by, str) and spec.evaluate_every_steps is None for spec in specs
+        ],
     }
     for what, short in told.items():
         if any(short):
             yield f"{where}: {sum(short)} of {len(specs)} runs {what}"
+
+
+def _rounds(study: Study, specs: tuple[RunSpec, ...], document: Document) -> Iterator[str]:
+    """Yield which rounds of repeats may follow the first ones; raise StudyError where none can."""
+    where, repeats, (first, *later) = document.where(("repeats",)), study.repeats, study.looks
+    if isinstance(repeats, int):
+        return
+    if study.pairs or len({spec.seed for spec in specs}) > first:
+        raise StudyError(f"{where}: repeats: given until, pairs or several seeds beside it; expected: a number")
+    most = len(specs) // first * study.looks[-1] - len(specs)
+    yield (
+        f"{where}: repeats: every point has {first}; once all have ended, `run` adds rounds for winners and for points "
+        f"that are neither told apart from theirs nor within {repeats.until} of it, up to "
+        f"{', '.join(map(str, later)) or first} repeats: at most {most} runs more"
+    )
 
 
 def _not_traced(study: Study, specs: tuple[RunSpec, ...], document: Document) -> list[str]:
@@ -164,7 +183,7 @@ def _asked_points(study: Study, document: Document, notes: list[str]) -> list[tu
     _limit(
         document.where(("repeats",), ("grid",)),
         "runs",
-        len(found) * study.repeats,
+        len(found) * study.looks[-1],
         MOST_POINTS,
         "fewer repeats or points",
     )

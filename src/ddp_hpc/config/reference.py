@@ -16,11 +16,12 @@ from ddp_hpc.config.claims import Cells, Claim, Contradicted, Expect, Ours, Pred
 from ddp_hpc.config.machine import Machine, Partition, Retries
 from ddp_hpc.config.settings import ConfigFile, ProfileConfig
 from ddp_hpc.config.spec import COMPONENTS, RunSpec
-from ddp_hpc.config.study import GLOBAL_BATCH, Pairs, Rules, Study, Trace
+from ddp_hpc.config.study import GLOBAL_BATCH, Pairs, Repeats, Rules, Study, Target, Trace
 
-_PARTS = (Budget, Trace, Pairs, Rules, Claim, Ours, Cells, Ratio, Trend, Predicted, Expect, Contradicted)
+_PARTS = (Budget, Trace, Pairs, Rules, Target, Claim, Ours, Cells, Ratio, Trend, Predicted, Expect, Contradicted)
 MODELS: Mapping[str, type[BaseModel]] = {"spec": RunSpec} | {
-    model.__name__.lower(): model for model in (Study, *_PARTS, Machine, Partition, Retries, ConfigFile, ProfileConfig)
+    model.__name__.lower(): model
+    for model in (Study, Repeats, *_PARTS, Machine, Partition, Retries, ConfigFile, ProfileConfig)
 }
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 OPTION = f"^({'|'.join(COMPONENTS)})\\.[a-z_0-9]+$"
@@ -52,8 +53,8 @@ def _default(model: type[BaseModel], name: str) -> Any:
 
 
 def _allowed(field: Mapping[str, Any]) -> str:
-    if "anyOf" in field:
-        return " or ".join(_allowed(one) for one in field["anyOf"])
+    if several := field.get("anyOf", field.get("oneOf")):
+        return " or ".join(_allowed(one) for one in several)
     if "enum" in field:
         return ", ".join(f"`{value}`" for value in field["enum"])
     if "$ref" in field:

@@ -315,6 +315,10 @@ class RunSpec(BaseModel):
         text = f"{self.exchange.name}-w{self.world_size}-b{self.batch_size}-lr{self.learning_rate:g}-s{self.seed}"
         return re.sub(r"[^A-Za-z0-9.]+", "-", text)[:48].strip("-")
 
+    def repeat(self, number: int) -> "RunSpec":
+        """Return this spec with a seed so much larger."""
+        return RunSpec.model_validate(self.canonical | {"seed": self.seed + number})
+
     def columns(self) -> dict[str, Any]:
         """Return the spec as flat columns: a choice becomes `model` and `model_options` (canonical JSON)."""
         return _flat({name: getattr(self, name) for name in SPEC_FIELDS})

@@ -1,6 +1,7 @@
 """The study file: its keys, their types and defaults."""
 
 import json
+import math
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -11,9 +12,9 @@ from ddp_hpc.config import catalog
 from ddp_hpc.config.budget import Budget
 from ddp_hpc.config.claims import Claim, checked, tables_read
 from ddp_hpc.config.errors import StudyError as StudyError
-from ddp_hpc.config.errors import unknown
+from ddp_hpc.config.errors import given, unknown
 from ddp_hpc.config.spec import SPEC_FIELDS
-from ddp_hpc.config.types import STRICT, Float, Int, Positive, Spelling
+from ddp_hpc.config.types import MAPPING, PLAIN, PLAIN_OR_MAPPING, STRICT, Float, Int, Positive, Real, Spelling, Whole
 from ddp_hpc.config.validation import partly
 from ddp_hpc.config.yaml_file import Document, read_mapping
 
@@ -41,6 +42,22 @@ def known(kind: str) -> AfterValidator:
 NOT_SEARCHED = ("world_size", "exchange", "budget", "seed")
 
 
+def _decides(value: Any) -> Any:
+    known = ("loss_area", "test_metric", "{time_to: METRIC}")
+    if value not in known[:2]:
+        raise ValueError(f"given {given(value)}, expected: {', '.join(known)}")
+    return value
+
+
+class Target(BaseModel):
+    """A winner by the time to a test metric."""
+
+    model_config = STRICT
+    time_to: Annotated[float, Field(gt=0), Real] = Field(
+        description="the test metric to reach, e.g. 0.97; times are of evaluations, so set `evaluate_every_steps`"
+    )
+
+
 class Rules(BaseModel):
     """Rules of the training (the first three, part of every spec) and of the judgement (the rest)."""
 
@@ -50,6 +67,14 @@ class Rules(BaseModel):
     )
     base_batch_size: Positive | None = Field(None, description="global batch, in samples, at which k = 1")
     learning_rate_warm_up_steps: Int = Field(0, ge=0, description="steps over which the learning rate rises linearly")
+    winner_by: Annotated[
+        Annotated[Literal["loss_area", "test_metric"], BeforeValidator(_decides), PLAIN] | Annotated[Target, MAPPING],
+        PLAIN_OR_MAPPING,
+    ] = Field(
+        "loss_area",
+        description="what decides: the least loss_area, the best test_metric at the end, or `{time_to: METRIC}`, the "
+        "least training time to a test metric",
+    )
     loss_threshold: Float | None = Field(
         None, description="maximum min_loss of a winner, inclusive; null: any complete run can win"
     )
@@ -58,7 +83,7 @@ class Rules(BaseModel):
         0.01,
         ge=0,
         lt=1,
-        description="relative difference of loss areas that never counts if runs have no repeats",
+        description="relative difference of loss areas or times that never counts if runs have no repeats",
     )
     reference_exchange: Annotated[str, known("exchange")] = Field(
         "torch_ddp",
@@ -69,6 +94,35 @@ class Rules(BaseModel):
         None,
         description="peak GB/s of a node's links to others, per direction, for `link_share`; null: unknown",
     )
+
+
+FIRST_REPEATS = 3  # fewer say little of how repeats scatter
+
+
+class Repeats(BaseModel):
+    """As many repeats as it takes to know the winner."""
+
+    model_config = STRICT
+    until: Annotated[str, Spelling(r"^[0-9]+(\.[0-9]+)? ?%$", "a percentage, e.g. 5 %")] = Field(
+        description="until each point is told apart from the winner of its group, or known to be within this of it, "
+        "e.g. `5 %`; of an accuracy in percent points"
+    )
+    at_most: Annotated[int, Field(ge=FIRST_REPEATS, le=1000), Whole] = Field(
+        description=f"repeats of a point; each has {FIRST_REPEATS} at first"
+    )
+
+    @property
+    def difference(self) -> float:
+        """What `until` says, as a number."""
+        return float(self.until.rstrip("% ")) / 100
+
+    @property
+    def looks(self) -> list[int]:
+        """How many repeats a point has each time that its results are looked at."""
+        found = [FIRST_REPEATS]
+        while found[-1] < self.at_most:
+            found.append(min(self.at_most, math.ceil(1.5 * found[-1])))
+        return found
 
 
 class Pairs(BaseModel):
@@ -133,7 +187,9 @@ class Study(BaseModel):
         default_factory=lambda: ["batch_size", "learning_rate"],
         description="the axes over which a winner is searched; points that agree in all others compete",
     )
-    repeats: Int = Field(1, gt=0, le=1000, description="how often each point runs; repeat i has seed + i")
+    repeats: Annotated[
+        Annotated[int, Field(gt=0, le=1000), Whole, PLAIN] | Annotated[Repeats, MAPPING], PLAIN_OR_MAPPING
+    ] = Field(1, description="how often each point runs; repeat i has seed + i")
     pairs: Pairs | None = Field(
         None, description="two settings to train one after the other in every round, for the table `pairs`"
     )
@@ -173,6 +229,11 @@ class Study(BaseModel):
                     f"expected: {', '.join(name for name in SPEC_FIELDS if name not in NOT_SEARCHED)}"
                 )
         return search
+
+    @property
+    def looks(self) -> list[int]:
+        """How many repeats a point has each time that its results are looked at: one number, if it is not `until`."""
+        return [self.repeats] if isinstance(self.repeats, int) else self.repeats.looks
 
     @property
     def table_names(self) -> list[str]:
@@ -218,6 +279,7 @@ HOMES = {
     "under `base` (one value) or `grid` (several)": (*SPEC_FIELDS, GLOBAL_BATCH),
     "under `rules`": tuple(Rules.model_fields),
     "under `budget`": tuple(Budget.model_fields),
+    "under `repeats`": tuple(Repeats.model_fields),
     "under `trace`": tuple(Trace.model_fields),
 }
 

@@ -8,7 +8,17 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
 from annotated_types import GroupedMetadata
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    WithJsonSchema,
+    model_validator,
+)
 
 from ddp_hpc.config import catalog
 from ddp_hpc.config.errors import given
@@ -65,6 +75,12 @@ class OneOf(BaseModel):
         if len(said) != 1:
             raise ValueError(f"exactly one of {', '.join(names)}; given: {', '.join(said) or 'none'}")
         return self
+
+
+# of a field that is a mapping or something plain: a mistake is explained for the one that was meant. Brackets keep the
+# tags out of what is said (`validation.explain`)
+PLAIN, MAPPING = Tag("[plain]"), Tag("[mapping]")
+PLAIN_OR_MAPPING = Discriminator(lambda value: (MAPPING if isinstance(value, dict | BaseModel) else PLAIN).tag)
 
 
 @dataclass(frozen=True)

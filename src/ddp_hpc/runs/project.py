@@ -1,6 +1,7 @@
 """Where things lie: the folder that holds config/, workflow/ and results/."""
 
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -94,8 +95,19 @@ class Project:
     def study_runs(self, name: str) -> StudyRuns:
         """Return the planned runs of a study."""
         expansion = self.expansion(name)
-        planned = tuple(Planned(identity.run_id(spec), spec) for spec in expansion.specs)
-        return StudyRuns(expansion.study, self.store, planned, expansion.notes)
+        planned = (Planned(identity.run_id(spec), spec) for spec in expansion.specs)
+        return StudyRuns(expansion.study, self.store, (*planned, *self._further(expansion)), expansion.notes)
+
+    def _further(self, expansion: Expansion) -> Iterator[Planned]:
+        """Yield the repeats after the first ones that have been planned: their folders are there."""
+        looks, seed = expansion.study.looks, min(spec.seed for spec in expansion.specs)
+        for first in expansion.specs:
+            for number in range(looks[0], looks[-1]) if first.seed == seed else ():
+                spec = first.repeat(number)
+                run = identity.run_id(spec)
+                if not self.store.run(run).path.is_dir():
+                    break
+                yield Planned(run, spec)
 
     def read_config(self) -> settings.ConfigFile:
         """Return what config/config.yaml says."""

@@ -5,7 +5,7 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ddp_hpc.analysis import claim_verdict
@@ -52,7 +52,8 @@ def run(
         StudyError: the study is wrong, or the machine cannot take a run; nothing was started.
         DriverAliveError: another driver is alive in this project.
     """
-    study_runs = missing_baselines.noted(claims_check.checked(project, project.study_runs(name)))
+    study_runs = claims_check.checked(project, project.study_runs(name))
+    study_runs = plan.with_next_round(missing_baselines.noted(study_runs))
     project.read_config()  # before any job: what is wrong with it would end the workflow
     if launcher is not None:
         checked(ProfileConfig, {"launcher": launcher}, "--launcher")
@@ -68,9 +69,12 @@ def run(
     with lock.held(), Signals() as signals:
         snakemake = Snakemake(project, study_runs.study.name, lock, profile, launcher, more=more, signals=signals)
         retries = machine.retries.model_dump() if machine else {}
-        jobs = Jobs(project, study_runs.planned, signals) if remote else None
         pause_s = machine.retry_after_s if machine and remote else 0
-        rounds = RetryRounds(study_runs, snakemake, jobs, retries, signals, pause_s)
+
+        def rounds(now: StudyRuns) -> RetryRounds:
+            jobs = Jobs(project, now.planned, signals) if remote else None
+            return RetryRounds(now, snakemake, jobs, retries, signals, pause_s)
+
         return _run(project, study_runs, snakemake, rounds, shared)
 
 
@@ -91,22 +95,20 @@ def _check_profile(name: str, profile: str, told: Profile) -> None:
         )
 
 
-def _run(project: Project, study_runs: StudyRuns, snakemake: Snakemake, rounds: RetryRounds, shared: bool) -> int:
-    began = time.monotonic()
+Rounds = Callable[[StudyRuns], RetryRounds]
+
+
+def _run(project: Project, study_runs: StudyRuns, snakemake: Snakemake, rounds: Rounds, shared: bool) -> int:
+    began, complete = time.monotonic(), not study_runs.lacking
     for note in study_runs.notes:
         print(f"note: {note}", file=sys.stderr)
-    targets = StudyTargets(project, study_runs, settled=False)
-    trained = 0
-    if targets.missing:
-        plan.prepare(study_runs)
-        of_all = f"{len(targets.missing)} of {counted(len(study_runs.planned), 'run')}"
-        print(f"{study_runs.study.name}: {of_all} to train", flush=True)
-        trained = rounds.train(_of_this_partition(targets.missing) if shared else targets.missing)
-    new = _edited_meanwhile(project, study_runs) if targets.missing else 0
+    study_runs, trained = _train(study_runs, rounds, shared)
+    new = 0 if complete else _edited_meanwhile(project, study_runs)
+    targets = StudyTargets(project, study_runs, settled=True)
     making = Making([project.root / output for output in targets.outputs])
     published = 0 if snakemake.signals.asked else snakemake.start("all", making, "settled=1")
     states = {planned.run: state_of(study_runs.store, planned.run) for planned in study_runs.planned}
-    nothing = not targets.missing and not published and not making.made
+    nothing = complete and not published and not making.made
     print(f"{study_runs.study.name}: {_summary(states, nothing)}, in {duration(time.monotonic() - began)}")
     lacking = {run: state for run, state in states.items() if state.status not in FINISHED}
     for line in _failures(study_runs, lacking):
@@ -124,6 +126,23 @@ def _run(project: Project, study_runs: StudyRuns, snakemake: Snakemake, rounds: 
     if (page := folder / "report" / "index.html").exists() and not published:
         print(f"page: {page}")
     return 1 if lacking or published or new else 0
+
+
+def _train(study_runs: StudyRuns, rounds: Rounds, shared: bool) -> tuple[StudyRuns, int]:
+    """Train what is missing, and the repeats that follow from the results; return all planned, and the last exit code.
+
+    A run that does not end as result or finding ends this: who wins is not known without it.
+    """
+    trained = 0
+    while missing := study_runs.lacking:
+        plan.prepare(study_runs)
+        of_all = f"{len(missing)} of {counted(len(study_runs.planned), 'run')}"
+        print(f"{study_runs.study.name}: {of_all} to train", flush=True)
+        trained = rounds(study_runs).train(_of_this_partition(missing) if shared else missing)
+        if trained or study_runs.lacking:
+            break
+        study_runs = plan.with_next_round(study_runs)
+    return study_runs, trained
 
 
 def _of_this_partition(missing: Sequence[Planned]) -> list[Planned]:

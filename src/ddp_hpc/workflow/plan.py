@@ -4,7 +4,7 @@ import json
 import math
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ddp_hpc.config import catalog
@@ -66,6 +66,26 @@ def plan(study_runs: StudyRuns) -> list[Item]:
     pairs = zip(waiting, _nearest(waiting, finished_runs(study_runs.store) if waiting else []), strict=True)
     items = {one.run: _item(one, state_of(study_runs.store, one.run), nearest) for one, nearest in pairs}
     return [items.get(planned.run) or Item(planned, "kept", "finished") for planned in study_runs.planned]
+
+
+def with_next_round(study_runs: StudyRuns) -> StudyRuns:
+    """Return the planned runs and, once all of them have ended, the repeats that their results ask for.
+
+    That is a function of the results alone. With `repeats: N` nothing follows.
+    """
+    repeats = study_runs.study.repeats
+    if isinstance(repeats, int) or study_runs.lacking:
+        return study_runs
+    from ddp_hpc.analysis.tables._winner_selection import undecided
+
+    specs, more = {planned.run: planned.spec for planned in study_runs.planned}, []
+    for rivals in undecided(study_runs, repeats.difference):
+        fewest = min(map(len, rivals))
+        size = next((look for look in repeats.looks if look > fewest), fewest)
+        for runs in rivals:
+            first = min((specs[run] for run in runs), key=lambda spec: spec.seed)
+            more += [first.repeat(number) for number in range(len(runs), size)]
+    return replace(study_runs, planned=(*study_runs.planned, *(Planned(identity.run_id(spec), spec) for spec in more)))
 
 
 def prepare(study_runs: StudyRuns) -> None:

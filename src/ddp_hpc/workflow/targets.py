@@ -123,7 +123,7 @@ class StudyTargets:
         if kind == "report":
             code = [analysis / "report" / "page.py"]
             files = sorted((analysis / "report" / "templates").iterdir())
-            shown = {"name", "description", "citation", "rules", "search", "claims"}
+            shown = {"name", "description", "citation", "rules", "search", "repeats", "claims"}
             told = [
                 {file.name: identity.content_hash(file) for file in files},
                 study.model_dump(mode="json", include=shown),
@@ -142,7 +142,7 @@ class StudyTargets:
 
     @cached_property
     def _rules(self) -> Any:
-        return self.study_runs.study.model_dump(mode="json", include={"name", "rules", "search", "pairs"})
+        return self.study_runs.study.model_dump(mode="json", include={"name", "rules", "search", "pairs", "repeats"})
 
     @cached_property
     def _evidence(self) -> str:

@@ -7,7 +7,7 @@ from scipy import stats
 
 from ddp_hpc.analysis.intervals import Arm, Noise, least_apart, over_runs
 from ddp_hpc.analysis.tables import areas, winners
-from ddp_hpc.analysis.tables._winner_selection import Area, least_mean, told_apart
+from ddp_hpc.analysis.tables._winner_selection import Score, least_mean, told_apart
 
 NOTHING = Arm(np.nan, 0, np.nan, 0)
 SEARCH = [{"exchange": "ring", "world_size": 2, "batch_size": [16, 32, 64], "learning_rate": [0.1, 0.5]}]
@@ -21,7 +21,7 @@ SEARCH = [{"exchange": "ring", "world_size": 2, "batch_size": [16, 32, 64], "lea
     ],
 )
 def test_single_runs_without_any_noise_known_are_not_told_apart(values, alike):
-    ranked = [Area((float(value),)) for value in values]
+    ranked = [Score((float(value),)) for value in values]
 
     assert told_apart(ranked, NOTHING, NOTHING, 0.01)[0] == alike
 
@@ -29,10 +29,10 @@ def test_single_runs_without_any_noise_known_are_not_told_apart(values, alike):
 def test_single_runs_are_told_apart_by_the_noise_of_time_and_the_answer_says_what_it_does_not_hold():
     of_time = Arm(np.nan, 0, 0.1**2, 20)
     limit = np.exp(stats.t.ppf(0.95, 20) * np.sqrt(2) * 0.1)  # two points: Student's, on one side
-    told = [told_apart([Area((1.0,)), Area((x * limit,))], NOTHING, of_time, 0.01)[0] for x in (0.99, 1.01)]
+    told = [told_apart([Score((1.0,)), Score((x * limit,))], NOTHING, of_time, 0.01)[0] for x in (0.99, 1.01)]
 
     assert told == [1, 0]
-    assert told_apart([Area((1.0,)), Area((1.005,))], NOTHING, Arm(np.nan, 0, 1e-9, 20), 0.01) == (
+    assert told_apart([Score((1.0,)), Score((1.005,))], NOTHING, Arm(np.nan, 0, 1e-9, 20), 0.01) == (
         1,
         "one run each: the noise of time only, 20 degrees of freedom, at least 1 %",
     )
@@ -56,7 +56,7 @@ def test_the_true_best_of_equal_points_is_among_those_not_told_apart_in_95_perce
         means = np.log(values).mean(axis=1)
         order = np.argsort(means)
         within = Noise.of((0, row) for row in values).at(0)
-        alike, _ = told_apart([Area(tuple(values[i])) for i in order], within, NOTHING, 0.0)
+        alike, _ = told_apart([Score(tuple(values[i])) for i in order], within, NOTHING, 0.0)
         lost += 0 not in order[: alike + 1]
     assert lost / 2000 == pytest.approx(0.05, abs=0.015)
 

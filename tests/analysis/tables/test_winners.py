@@ -6,14 +6,19 @@ import factory
 import numpy as np
 import pandas as pd
 import pytest
+from drawn import words
 from factory import Result, constant, made_up
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ddp_hpc.analysis.figures import heat_map, loss_areas
+from ddp_hpc.analysis.figures._style import style
+from ddp_hpc.analysis.formatting import in_words
 from ddp_hpc.analysis.report.provenance import of_runs
 from ddp_hpc.analysis.report.warnings import flags
 from ddp_hpc.analysis.tables import areas, runs, winners
 from ddp_hpc.analysis.tables._winner_selection import NO_WINNER, exclusions, pick_winners, points
+from ddp_hpc.runs import records
 
 ONE_GROUP = [{"exchange": "ring", "world_size": 2, "batch_size": [16, 32, 64], "learning_rate": 0.1}]
 
@@ -339,3 +344,132 @@ def test_points_of_a_budget_in_epochs_compete_if_rounding_is_within_the_noise(tm
     (row,) = winners.build(ended).to_dict("records")
     assert (row["winner"] == "batch size 128") is won
     assert won or "1440 to 1536 samples" in row["judged_by"]
+
+
+def with_evaluations(folder, curves, name="accuracy", **keys):
+    """Return the runs of a study that were evaluated: (seconds, metric) by batch size, one list per seed."""
+
+    def train(spec):
+        curve = curves[spec.batch_size][spec.seed]
+        columns = {"test_metric_name": name, "test_metric": curve[-1][1], "train_s": curve[-1][0]}
+        return constant(5.0 - spec.batch_size / 64, spec.steps_asked, **columns)  # 64 has the least area
+
+    study_runs = made_up(folder, train, **({"grid": ONE_GROUP, "repeats": len(curves[16])} | keys))
+    for run in study_runs.planned:
+        curve = curves[run.spec.batch_size][run.spec.seed]
+        columns = {"step": range(1, len(curve) + 1), "t_s": [t_s for t_s, _ in curve]}
+        file = study_runs.store.file(run.run, "evaluations")
+        records.write("evaluations", columns | {"metric": [metric for _, metric in curve]}, file)
+    return study_runs
+
+
+def won(study_runs):
+    (row,) = winners.build(study_runs).to_dict("records")
+    return row
+
+
+@pytest.mark.parametrize(("name", "winner", "second"), [("accuracy", 16, 64), ("error", 32, 64)])
+def test_the_best_test_metric_wins_where_the_study_says_so(tmp_path, name, winner, second):
+    """Repeats of 16 have 0.90 to 0.92, of 32 0.7 to 0.72; 64, whose loss area is the least, has 0.80 to 0.82."""
+    curves = {
+        batch: [[(1.0, best + 0.01 * seed)] for seed in range(3)] for batch, best in ((16, 0.9), (32, 0.7), (64, 0.8))
+    }
+    study_runs = with_evaluations(tmp_path, curves, name, rules={"winner_by": "test_metric"})
+    row = won(study_runs)
+
+    best = {16: 0.91, 32: 0.71, 64: 0.81}
+    assert (row["winner"], row["second"]) == (f"batch size {winner}", f"batch size {second}")
+    assert row["test_metric"] == pytest.approx(best[winner])
+    assert row["standard_error"] == pytest.approx(0.01 / np.sqrt(3))
+    assert row["margin_percent"] == pytest.approx(100 * abs(best[second] / best[winner] - 1))
+    assert row["judged_by"] == "3 repeats, 6 degrees of freedom"
+    assert row["cannot_be_told_from"] == ""
+    assert list(areas.build(study_runs)["test_metric"]) == pytest.approx(list(best.values()))
+
+
+def test_metrics_that_scatter_more_than_they_differ_are_not_told_apart(tmp_path):
+    curves = {
+        batch: [[(1.0, best - 0.1 * seed)] for seed in range(3)] for batch, best in ((16, 0.9), (32, 0.3), (64, 0.85))
+    }
+    row = won(with_evaluations(tmp_path, curves, rules={"winner_by": "test_metric"}))
+
+    assert (row["winner"], row["cannot_be_told_from"]) == ("batch size 16", "batch size 64")
+
+
+def test_of_single_runs_the_metric_tells_nothing_apart(tmp_path):
+    curves = {16: [[(1.0, 0.99)]], 32: [[(1.0, 0.5)]], 64: [[(1.0, 0.1)]]}
+    row = won(with_evaluations(tmp_path, curves, rules={"winner_by": "test_metric"}))
+
+    assert (row["winner"], row["cannot_be_told_from_count"]) == ("batch size 16", 2)
+    assert row["judged_by"] == "not told apart: one run each"
+    assert np.isnan(row["standard_error"])
+
+
+TO_09 = {"winner_by": {"time_to": 0.9}}
+
+
+def test_the_first_with_the_metric_wins_whatever_its_end(tmp_path):
+    curves = {
+        16: [[(1.0, 0.5), (2.0 + x, 0.9), (3.0, 0.6)] for x in (0.0, 0.01, 0.02)],
+        32: [[(3.0, 0.5), (4.0 + x, 0.99)] for x in (0.0, 0.01, 0.02)],
+        64: [[(1.0, 0.5), (2.5 + x, 0.99)] for x in (0.0, 0.01, 0.02)],
+    }
+    row = won(with_evaluations(tmp_path, curves, rules=TO_09))
+
+    assert (row["winner"], row["time_to_s"], row["test_metric"]) == ("batch size 16", 2.01, 0.6)
+    # 64 may have had it since just after 1 s; 32 had not at 3 s
+    assert row["cannot_be_told_from"] == "batch size 64"
+    assert pd.isna(row["doubt"])
+
+
+def test_who_never_has_the_metric_loses_and_the_doubt_says_where_more_budget_might_help(tmp_path):
+    """16 ends at 1 s, before 32 has it at 3 s; 64 had more time than that, and it was of no use."""
+    curves = {
+        16: [[(1.0, 0.89)], [(1.0, 0.89)]],
+        32: [[(2.0, 0.5), (3.0, 0.95)], [(2.0, 0.5), (3.1, 0.95)]],
+        64: [[(9.0, 0.9)], [(9.0, 0.8)]],
+    }
+    study_runs = with_evaluations(tmp_path, curves, rules=TO_09)
+    row = won(study_runs)
+
+    assert row["winner"] == "batch size 32"
+    assert "1 never reached the test metric" in row["excluded_because"]
+    assert "1 with 1 of 2 repeats never reached the test metric" in row["excluded_because"]
+    assert row["doubt"] == "1 ended before its time without the test metric: with more budget they may be faster"
+    table = runs.build(study_runs)
+    assert list(table["time_to_s"].fillna(0)) == [0, 0, 3.0, 3.1, 9.0, 0]
+    assert list(table["time_before_s"]) == [1.0, 1.0, 2.0, 2.0, 0.0, 9.0]
+
+
+def test_none_with_the_metric_is_no_winner(tmp_path):
+    study_runs = with_evaluations(tmp_path, {batch: [[(1.0, 0.5)]] for batch in (16, 32, 64)}, rules=TO_09)
+
+    assert won(study_runs)["winner"] == NO_WINNER
+    assert set(areas.build(study_runs)["excluded"]) == {"never reached the test metric"}
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        ("test_metric", ["test metric", "best test metric at the end wins"]),
+        ({"time_to": 0.9}, ["time to the test metric (s)", "0.9 or better first", "never reached the test metric"]),
+    ],
+)
+def test_heat_map_bars_and_page_show_what_decides(tmp_path, rule, said):
+    curves = {
+        16: [[(1.0, 0.5), (2.0, 0.9)], [(1.0, 0.5), (2.1, 0.92)]],
+        32: [[(1.0, 0.5), (4.0, 0.91)], [(1.0, 0.5), (4.1, 0.93)]],
+        64: [[(1.0, 0.5)], [(1.0, 0.5)]],
+    }
+    study_runs = with_evaluations(tmp_path, curves, rules={"winner_by": rule})
+    tables = {"areas": areas.build(study_runs), "winners": winners.build(study_runs)}
+    with style():
+        figures = [module.draw(tables, study_runs.study, "") for module in (heat_map, loss_areas)]
+    shown = [*in_words(study_runs.study.rules, study_runs.study.looks), *(words(figure) for figure in figures)]
+
+    for text in said[1:]:
+        assert any(text in part for part in shown)
+    labels = [figures[0].axes[-1].get_ylabel(), figures[1].axes[0].get_ylabel()]
+    assert [" ".join(text.split()) for text in labels] == [said[0]] * 2
+    named = {text.get_text() for text in figures[0].axes[0].texts}
+    assert named >= ({"0.91", "0.92"} if rule == "test_metric" else {"2.05", "4.05"})

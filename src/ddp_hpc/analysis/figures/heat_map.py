@@ -1,4 +1,4 @@
-"""Loss area over batch size and learning rate, a panel per group; what cannot win is a mark, never a zero."""
+"""What decides over batch size and learning rate, a panel per group; what cannot win is a mark, never a zero."""
 
 from typing import Any
 
@@ -13,24 +13,28 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.patheffects import withStroke
 
-from ddp_hpc.analysis.columns import DISTURBED, key_of, label, rows_of, search_columns, split, varying
+from ddp_hpc.analysis.columns import DISTURBED, decisive, key_of, label, rows_of, search_columns, split, varying
 from ddp_hpc.analysis.figures._layout import columns_of, finished, grid, head, label_outer, nothing, width_of
 from ddp_hpc.analysis.figures._marks import is_oversubscribed, mark_notes
 from ddp_hpc.analysis.figures._panels import axis_label, group_columns, panels
 from ddp_hpc.analysis.figures._style import GREY, plain_numbers
+from ddp_hpc.analysis.formatting import heading
 from ddp_hpc.config.spec import SPEC_COLUMNS
 from ddp_hpc.config.study import Study
 
 INPUTS = ("areas", "winners")
-CAPTION = "Loss area over the searched values, for each group; marks for what diverged, is missing or may not win."
+CAPTION = (
+    "Loss area, or what else `winner_by` names, over the searched values, for each group; marks for what diverged, is "
+    "missing or may not win."
+)
 OF_A_SEARCH = True
 
 COLOURS = "cividis"  # even in grey and to the colour-blind
-FAR = 10  # times the least area: beyond, nothing has a colour where no point may win
+FAR = 10  # times the least value: beyond, nothing has a colour where no point may win
 FRAME: dict[str, Any] = {"color": "#e4e4e4", "linewidth": 0.4, "zorder": 0.5}  # of a cell, also where none is planned
 MOST_LETTERS = 95  # size of a number, in points, x its letters / width of its cell, in inches
 WINNER: dict[str, Any] = {"fill": False, "edgecolor": "#D55E00", "linewidth": 1.6}
-WHITE, PALE = (1.0, 1.0, 1.0, 1.0), (0.88, 0.88, 0.88, 1.0)  # no area; an area that may not win
+WHITE, PALE = (1.0, 1.0, 1.0, 1.0), (0.88, 0.88, 0.88, 1.0)  # no value; one that may not win
 OVERSUBSCRIBED: dict[str, Any] = {"hatch": "////", "edgecolor": "#ffffff"}
 MOST_TICKS = 12
 ROW_IN, BEST_ROW_IN, MOST_IN = 0.26, 0.42, 1.3  # height of a cell: at least, at best, of all cells at best
@@ -47,16 +51,19 @@ MARKS: dict[str, tuple[str, str] | None] = {
     "loss window": ("^", "minimum loss above the threshold"),
     "incomplete": ("s", "incomplete"),
     "without a loss area": ("s", "incomplete"),
+    "never reached": ("d", "never reached the test metric"),
     "oversubscribed": None,  # is hatched
 }
 FAILED = ("+", "failed")  # every other reason
 
 
 def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure:
-    """Return a heat map of `loss_area_loss_s` for each group, all on one scale of colours."""
+    """Return a heat map of the column that decides for each group, all on one scale of colours."""
+    by = decisive(study.rules)
     if tables["areas"].empty:
         return nothing(coverage, "none is planned")
     areas = tables["areas"].assign(excluded=tables["areas"]["excluded"].fillna(""))
+    areas["decisive"] = areas[by]
     areas["coloured"] = coloured(areas)
     searched = [name for name in search_columns(study) if name in areas]
     searched = [name for name in varying(areas) if name in searched] or searched[:1]
@@ -64,7 +71,7 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
     x, y, beside = searched[:1], searched[1:2], searched[2:]  # what varies beside the axes gets panels
     groups = group_columns(areas, study)
     in_both = [name for name in (*groups, *searched) if name in tables["winners"]]
-    won = {key_of(row, in_both) for row in rows_of(tables["winners"]) if pd.notna(row["loss_area_loss_s"])}
+    won = {key_of(row, in_both) for row in rows_of(tables["winners"]) if pd.notna(row["winner_runs"])}
     areas["wins"] = [key_of(row, in_both) in won for row in rows_of(areas)]
     across, up = _number_places(areas, x, "across"), _number_places(areas, y, "up")
     shown = panels(areas, [name for name in SPEC_COLUMNS if name in groups or name in beside])
@@ -77,7 +84,7 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
     label_outer(axes, *(axis_label(columns[0]) if columns else "" for columns in (x, y)))
     if norm is not None:
         looks: dict[str, Any] = {"pad": 0.01, "aspect": 14 * -(-len(axes) // columns_of(axes[0]))}
-        bar = figure.colorbar(ScalarMappable(norm, COLOURS), ax=axes, label="loss area (loss x s)", **looks)
+        bar = figure.colorbar(ScalarMappable(norm, COLOURS), ax=axes, label=heading(by), **looks)
         bar.outline.set_visible(False)
         plain_numbers(bar.ax.yaxis)
     return finished(figure, coverage, _notes(areas, norm), _legend(areas))
@@ -92,8 +99,8 @@ def _legend(areas: pd.DataFrame) -> list[Artist]:
 
 
 def _notes(areas: pd.DataFrame, norm: Normalize | None) -> list[str]:
-    grey = (areas["loss_area_loss_s"].notna() & ~areas["coloured"]).any()
-    notes = ["Grey: an area that may not win, or beyond the scale."] if norm is not None and grey else []
+    grey = (areas["decisive"].notna() & ~areas["coloured"]).any()
+    notes = ["Grey: a point that may not win, or beyond the scale."] if norm is not None and grey else []
     slow = int((areas["slow_steps_share"] > DISTURBED).sum())
     return notes + mark_notes(areas, "Hatched:", f"In {slow} of {len(areas)} points")
 
@@ -108,17 +115,17 @@ def _number_places(areas: pd.DataFrame, columns: list[str], axis: str) -> list[s
 
 
 def coloured(areas: pd.DataFrame) -> "pd.Series[bool]":
-    """Return which areas have a colour: those that may win; where none may, those up to ten times the least.
+    """Return which points have a colour: those that may win; where none may, those up to ten times the least.
 
     A loss that has grown to 1e12, but not to infinity, must not make all others look alike.
     """
-    fit = (areas["excluded"] == "") & areas["loss_area_loss_s"].notna()
-    return fit if fit.any() else areas["loss_area_loss_s"] <= FAR * areas["loss_area_loss_s"].min()
+    fit = (areas["excluded"] == "") & areas["decisive"].notna()
+    return fit if fit.any() else areas["decisive"] <= FAR * areas["decisive"].min()
 
 
 def _norm(areas: pd.DataFrame) -> Normalize | None:
     """Return the scale of colours; None if nothing has one."""
-    shown = areas["loss_area_loss_s"][areas["coloured"]]
+    shown = areas["decisive"][areas["coloured"]]
     if shown.empty:
         return None
     low, high = float(shown.min()), float(shown.max())
@@ -144,10 +151,10 @@ def _panel(axes: Axes, rows: list[dict[str, Any]], across: list[str], up: list[s
     for row in rows:
         x, y, found = row["across"], row["up"], mark(row["excluded"])
         ink = _cell(axes, row, (x, y), norm)
-        written = cell_in >= NUMBER_IN and pd.notna(row["loss_area_loss_s"])
+        written = cell_in >= NUMBER_IN and pd.notna(row["decisive"])
         if written:
-            area = row["loss_area_loss_s"]
-            text = f"{area:.0f}" if 1e3 <= area < 1e5 else f"{area:.3g}"
+            value = row["decisive"]
+            text = f"{value:.0f}" if 1e3 <= value < 1e5 else f"{value:.3g}"
             paper = withStroke(linewidth=1.2, foreground="#000000" if ink == "#ffffff" else "#ffffff")
             look: dict[str, Any] = {"color": ink, "path_effects": [paper], "ha": "center", "va": "center"}
             look["size"] = min(6.0, MOST_LETTERS * cell_in / len(text))
@@ -167,8 +174,8 @@ def _panel(axes: Axes, rows: list[dict[str, Any]], across: list[str], up: list[s
 def _cell(axes: Axes, row: dict[str, Any], place: tuple[float, float], norm: Normalize | None) -> str:
     """Draw a point's cell; return the colour of ink that can be read on it."""
     corner, colour = (place[0] - 0.5, place[1] - 0.5), WHITE
-    if norm is not None and pd.notna(row["loss_area_loss_s"]):
-        colour = colormaps[COLOURS](norm(row["loss_area_loss_s"])) if row["coloured"] else PALE
+    if norm is not None and pd.notna(row["decisive"]):
+        colour = colormaps[COLOURS](norm(row["decisive"])) if row["coloured"] else PALE
     axes.add_patch(Rectangle(corner, 1, 1, facecolor=colour, edgecolor="#c8c8c8", linewidth=0.4))
     if is_oversubscribed(row):
         axes.add_patch(Rectangle(corner, 1, 1, fill=False, linewidth=0, **OVERSUBSCRIBED))

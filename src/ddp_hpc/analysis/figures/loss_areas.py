@@ -1,4 +1,4 @@
-"""Bars of loss area, sorted by minimum loss, a panel per group: as in SHM-Learn-Dist (2017), figures 5.1 to 5.4."""
+"""Bars of what decides, sorted by minimum loss, a panel per group: as in SHM-Learn-Dist (2017), figures 5.1 to 5.4."""
 
 from typing import Any
 
@@ -9,15 +9,19 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from ddp_hpc.analysis.columns import rows_of
+from ddp_hpc.analysis.columns import ERRORS, decisive, rows_of
 from ddp_hpc.analysis.figures._layout import finished, grid, head, label_outer, letters_in, nothing, say, wrapped
 from ddp_hpc.analysis.figures._marks import RING, mark_notes, ring
 from ddp_hpc.analysis.figures._panels import group_columns, matching, panels, searched_names
 from ddp_hpc.analysis.figures._style import EDGE, SMALL, name_bars
+from ddp_hpc.analysis.formatting import heading
 from ddp_hpc.config.study import Study
 
 INPUTS = ("areas", "winners")
-CAPTION = "Loss areas of the points that reach the threshold, sorted by minimum loss; the least area wins."
+CAPTION = (
+    "Loss areas, or what else `winner_by` names, of the points that reach the threshold, sorted by minimum loss; the "
+    "best wins."
+)
 OF_A_SEARCH = True
 
 FEWEST_PLACES = 3  # so that few bars are not broad
@@ -28,17 +32,18 @@ LETTER_IN = 0.048  # width of a letter of small print
 LOOKS = {
     "winner": ("#0072B2", "winner"),
     "alike": ("#56B4E9", "cannot be distinguished from the winner"),
-    "larger": ("#d0d0d0", "larger than the winner at 95 %"),
+    "worse": ("#d0d0d0", "larger than the winner at 95 %"),
     "unfit": ("#ffffff", "oversubscribed, may not win"),
 }
 TIME_ONLY = "larger than the winner by more than the noise of time"  # of one run each
 
 
 def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure:
-    """Return bars of `loss_area_loss_s` for each group, from the lowest minimum loss to the highest."""
-    areas = tables["areas"]
+    """Return bars of the column that decides for each group, from the lowest minimum loss to the highest."""
+    areas, by = tables["areas"], decisive(study.rules)
     if areas.empty:
         return nothing(coverage, "none is planned")
+    areas = areas.assign(decisive=areas[by], error=areas[ERRORS[by]])
     shown = panels(areas, group_columns(areas, study))
     figure, axes = grid(len(shown), 1.9, most_columns=2)
     names = searched_names(areas, study)
@@ -49,22 +54,23 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
         head(one, panel.title, str(winner["winner"]), _left_out(one, panel.rows) if len(bars) else ())
         _panel(one, bars, winner, names)
         drawn.append(bars)
-    label_outer(axes, f"{' / '.join(names) or 'the only point'}, by minimum loss", "loss area (loss x s)")
+    label_outer(axes, f"{' / '.join(names) or 'the only point'}, by minimum loss", heading(by))
     every = pd.concat(drawn)
     marks = mark_notes(every.assign(oversubscribed=every["look"] == "unfit"))
-    seen = set(every["look"])
-    looks = LOOKS if study.repeats > 1 else LOOKS | {"larger": (LOOKS["larger"][0], TIME_ONLY)}
+    seen, worse = set(every["look"]), "worse" if by == "test_metric" else "larger"
+    repeated = study.looks[-1] > 1
+    looks = LOOKS if repeated else LOOKS | {"worse": (LOOKS["worse"][0], TIME_ONLY)}
     legend: list[Artist] = [
-        Patch(facecolor=colour, label=words, **EDGE) for look, (colour, words) in looks.items() if look in seen
+        Patch(facecolor=colour, label=words.replace("larger", worse), **EDGE)
+        for look, (colour, words) in looks.items()
+        if look in seen
     ]
     if any(mark.startswith("Ringed") for mark in marks):
         legend.append(Line2D([], [], marker="o", linestyle="none", label="ringed: disturbed", **RING))
-    notes = []
-    if every["standard_error_loss_s"].notna().any():
-        source = (
-            "the spread of the repeats" if study.repeats > 1 else "the noise of time between runs that do the same work"
-        )
-        notes.append(f"Lines on the bars: the area and one standard error to either side, from {source}.")
+    notes, value = [], "area" if study.rules.winner_by == "loss_area" else "value"
+    if every["error"].notna().any():
+        source = "the spread of the repeats" if repeated else "the noise of time between runs that do the same work"
+        notes.append(f"Lines on the bars: the {value} and one standard error to either side, from {source}.")
     return finished(figure, coverage, notes + marks, legend)
 
 
@@ -72,8 +78,8 @@ def _bars(areas: pd.DataFrame, winner: dict[str, Any]) -> pd.DataFrame:
     """Return the points that have a bar, in the order of their minimum loss, and as what each is drawn (`look`)."""
     bars = areas[areas["excluded"].isna() | (areas["excluded"] == "oversubscribed")]
     bars = bars.sort_values("min_loss", kind="stable").copy()
-    alike = str(winner["cannot_be_told_from"]).split("; ") if pd.notna(winner["loss_area_loss_s"]) else []
-    bars["look"] = "larger"
+    alike = str(winner["cannot_be_told_from"]).split("; ") if pd.notna(winner["winner_runs"]) else []
+    bars["look"] = "worse"
     bars.loc[bars["point"].isin(alike), "look"] = "alike"
     bars.loc[bars["point"] == winner["winner"], "look"] = "winner"
     bars.loc[bars["excluded"].notna(), "look"] = "unfit"
@@ -94,13 +100,13 @@ def _panel(axes: Axes, bars: pd.DataFrame, winner: dict[str, Any], names: list[s
     if bars.empty:
         say(axes, f"no eligible runs: {winner['excluded_because']}")
         return
-    places, areas, errors = range(len(bars)), bars["loss_area_loss_s"], bars["standard_error_loss_s"]
+    places, areas, errors = range(len(bars)), bars["decisive"], bars["error"]
     fills = [LOOKS[look][0] for look in bars["look"]]
     axes.bar(places, areas, 0.8, color=fills, **EDGE)
     if errors.notna().any():
         axes.errorbar(places, areas, errors, fmt="none", ecolor="#000000", elinewidth=0.7, capsize=1.5, capthick=0.7)
     for place, row in enumerate(rows_of(bars)):
-        ring(axes, place, row["loss_area_loss_s"], row, clip_on=False, zorder=4)
+        ring(axes, place, row["decisive"], row, clip_on=False, zorder=4)
     axes.set_ylim(bottom=0)
     margin = max(0.0, FEWEST_PLACES - len(bars)) / 2 + 0.7
     axes.set_xlim(-margin, len(bars) - 1 + margin)

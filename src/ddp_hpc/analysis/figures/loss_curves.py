@@ -37,7 +37,7 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
         return nothing(coverage, "none has a loss curve yet")
     groups = group_columns(curves, study)
     shown = panels(curves, groups)
-    won = [row for row in rows_of(winners) if pd.notna(row["loss_area_loss_s"])]
+    won = [row for row in rows_of(winners) if pd.notna(row["winner_runs"])]
     won.sort(key=lambda row: row["exchange"] != "none")  # the baseline stands first
     chunks = [won[at : at + len(COLOURS)] for at in range(0, len(won), len(COLOURS))] if len(shown) > 1 else []
     figure, axes = grid(len(chunks) + len(shown), 1.9, most_columns=3)
@@ -107,7 +107,7 @@ def _winners(
 
 def _group(axes: Axes, panel: Panel, winners: list[dict[str, Any]], limits: tuple[float, float]) -> int:
     """Draw the curves of a group; return how many of them go on beyond the time axis."""
-    winner = winners[0] if winners and pd.notna(winners[0]["loss_area_loss_s"]) else None
+    winner = winners[0] if winners and pd.notna(winners[0]["winner_runs"]) else None
     best = str(winner["winner_runs"]).split() if winner else []
     head(axes, panel.title, str(winner["winner"]) if winner else "no winner")
     runs = list(panel.rows.groupby("run", sort=False))

@@ -32,6 +32,8 @@ NULL_IS_BLANK = "function (data) { return data === '<NA>' || data !== data ? '' 
 DERIVED = {
     "status": "how the run ended: ok, diverged, oom_gpu, or why it has no result",
     "min_loss": "least mean loss over the study's loss_window",
+    "time_to_s": "training time at the first evaluation that had the test metric of winner_by; null if none had",
+    "time_before_s": "training time at the evaluation before that, 0 if it was the first; at the last if none had it",
     "excluded": "why the run may not win; blank if it may",
     "slow_steps_share": "share of train_s beyond steps x step_s: near 0 on a quiet machine",
     "step_low_s": "low end of the 95 % interval of step_s, within this run",
@@ -68,7 +70,7 @@ def make(study_runs: StudyRuns, study_folder: Path) -> Path:
         statuses=study_runs.runs["status"].value_counts().to_dict(),
         lacking=lacking(study_runs.runs),
         flags=flags(study_runs, tables, provenance),
-        rules=in_words(study.rules, study.repeats),
+        rules=in_words(study.rules, study.looks),
         tables={
             name: readable(tables[name], records.read_metadata(files[name])["left_out"])
             for name in (*SHOWN, *asked)

@@ -123,7 +123,7 @@ def _mixed(provenance: Provenance) -> Iterator[str]:
 
 def _of_winners(study_runs: StudyRuns, winners: pd.DataFrame) -> Iterator[str]:
     """Say where none may win, and where another may be as good, or a better one lie beyond what was tried."""
-    won = winners[winners["loss_area_loss_s"].notna()]
+    won = winners[winners["winner_runs"].notna()]
     if doubtful := int((won["cannot_be_told_from_count"] > 0).sum()):
         yield (
             f"In {doubtful} of {len(won)} groups the winner cannot be distinguished from other points; "
@@ -131,8 +131,8 @@ def _of_winners(study_runs: StudyRuns, winners: pd.DataFrame) -> Iterator[str]:
         )
     if "doubt" in won and (lucky := won["doubt"].dropna().tolist()):
         yield (
-            f"In {len(lucky)} of {len(won)} groups the winner may have won by luck (doubt in the table of winners), "
-            f"e.g. {lucky[0]}."
+            f"In {len(lucky)} of {len(won)} groups the winner may have won by luck or for lack of budget (doubt in "
+            f"the table of winners), e.g. {lucky[0]}."
         )
     if none := len(winners) - len(won):
         yield f"In {none} of {len(winners)} groups no run may win; the table of winners says why."

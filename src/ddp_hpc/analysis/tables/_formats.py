@@ -65,7 +65,7 @@ def make(name: str, study_runs: StudyRuns, folder: Path) -> Path:
         csv.write_csv(safe_in_spreadsheets(table), temporary)
     if getattr(module, "FOR_READING", True):
         shown = readable(frame.head(MOST_ROWS), left_out)
-        rules = in_words(study.rules, study.repeats) if getattr(module, "RANKED", False) else []
+        rules = in_words(study.rules, study.looks) if getattr(module, "RANKED", False) else []
         notes = [f"Coverage: {coverage}.", *rules, *shown.notes]
         if len(frame) > MOST_ROWS:
             notes.append(f"The first {MOST_ROWS} of {len(frame)} rows; all are in {name}.csv and {name}.parquet.")

@@ -1,7 +1,7 @@
-"""Which runs can win, and which point of the search is best; the same rule for measured and published numbers."""
+"""Which runs can win, and which point of the search is best; the same rules for measured and published numbers."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import log1p, sqrt
 from typing import Any
@@ -10,6 +10,8 @@ import numpy as np
 import pandas as pd
 
 from ddp_hpc.analysis.columns import (
+    ERRORS,
+    decisive,
     group_columns,
     label,
     ordered,
@@ -25,52 +27,85 @@ from ddp_hpc.analysis.tables._frame import FLOAT, INT, columns, known, median, t
 from ddp_hpc.analysis.tables._groups import kind_of, noise_of_time
 from ddp_hpc.analysis.tables._steps import whole_curve
 from ddp_hpc.config.spec import COMPONENTS
+from ddp_hpc.config.study import Target
 from ddp_hpc.runs.statuses import FINISHED, in_words
 from ddp_hpc.runs.study_runs import StudyRuns
 
 NO_WINNER = "no winner"
+AREA = "loss_area_loss_s"
 NO_NOISE = Noise.of([])
 NOT_TOLD = "not told apart: one run each"
+NEVER = "never reached the test metric"
+LACKING = {AREA: "without a loss area", "test_metric": "without a test metric", "time_to_s": NEVER}
+HIGHER_IS_BETTER = {"accuracy": True, "error": False}
+LEAST = np.finfo(np.float64).tiny  # has a logarithm
 ErrorOf = Callable[[str], float | None]
 
 
 @dataclass(frozen=True)
-class Area:
-    """The loss area of one point of the search."""
+class Score:
+    """What decides of one point of the search, for each of its repeats: loss area, test metric or time."""
 
-    values: tuple[float, ...]  # one area per repeat, in loss x seconds
-    # Of a single run, from the noise of time, in loss x seconds; None where that is not known.
-    standard_error: float | None = None
+    values: tuple[float, ...]
+    standard_error: float | None = None  # of a single run, from the noise of time; None where that is not known
+    higher_is_better: bool = False
+    earliest: tuple[float, ...] = ()  # of times between two evaluations: the first of them
+
+    @property
+    def costs(self) -> Array:
+        """What is compared, the less the better: accuracies as they are, all else, which is positive, as logarithms."""
+        return -np.array(self.values) if self.higher_is_better else np.log(np.maximum(self.values, LEAST))
+
+    @property
+    def mean(self) -> float:
+        """The mean cost."""
+        return float(np.mean(self.costs))
+
+    @property
+    def least(self) -> float:
+        """The mean cost, at the least that the evaluations allow."""
+        return Score(self.earliest, None, self.higher_is_better).mean if self.earliest else self.mean
 
     @property
     def error(self) -> float | None:
-        """The standard error of the mean: from the repeats, else from the noise of time, else unknown."""
+        """The standard error of the mean value: from the repeats, else from the noise of time, else unknown."""
         if len(self.values) > 1:
             return float(np.std(self.values, ddof=1)) / sqrt(len(self.values))
         return self.standard_error
 
 
-def told_apart(ranked: Sequence[Area], between_repeats: Arm, of_time: Arm, area_noise: float) -> tuple[int, str]:
-    """Return how many of the ranked areas behind the first cannot be told from it, at 95 %, and how that was found.
+def _excesses(ranked: Sequence[Score], noise: Arm, looks: int) -> list[tuple[float, float, float]]:
+    """Return by how much each score behind the first exceeds it, at least and at most, and what of it may be noise."""
+    first, limit = ranked[0], least_apart(len(ranked) - 1, noise.freedom, looks)
+    return [
+        (
+            other.least - first.mean,
+            other.mean - first.least,
+            limit * sqrt(noise.variance * (1 / len(first.values) + 1 / len(other.values))),
+        )
+        for other in ranked[1:]
+    ]
 
-    Those are always the next ones: with a probability of 95 % the least area in truth is among them and the first
-    (`intervals.least_apart`). Areas are compared as logarithms. How one run differs from the next is
+
+def told_apart(
+    ranked: Sequence[Score], between_repeats: Arm, of_time: Arm, area_noise: float, looks: int = 1
+) -> tuple[int, str]:
+    """Return how many of the ranked scores behind the first cannot be told from it, at 95 %, and how that was found.
+
+    Those are always the next ones: with a probability of 95 % the best in truth is among them and the first
+    (`intervals.least_apart`). Compared are `Score.costs`. How one run differs from the next is
     `between_repeats` of the same point; of single runs `of_time` of runs that do the same work, which does not hold
     what the seed does to the loss: so a difference must also exceed `area_noise`, relative, e.g. 0.01. Where neither is
-    known nothing is told apart.
+    known nothing is told apart. `looks`: see `least_apart`.
     """
-    first, others = ranked[0], ranked[1:]
+    others = len(ranked) - 1
     noise, repeated = (between_repeats, True) if between_repeats.freedom else (of_time, False)
     if not others or not noise.freedom:
-        return len(others), NOT_TOLD if others else "no other point"
-    limit, least = least_apart(len(others), noise.freedom), 0.0 if repeated else log1p(area_noise)
-    alike = 0
-    for place, other in enumerate(others, 1):
-        error = sqrt(noise.variance * (1 / len(first.values) + 1 / len(other.values)))
-        difference = float(np.mean(np.log(other.values)) - np.mean(np.log(first.values)))
-        if difference <= max(limit * error, least):
-            alike = place  # with all before it
-    counts = " or ".join(str(count) for count in sorted({len(area.values) for area in ranked}))
+        return others, NOT_TOLD if others else "no other point"
+    least = 0.0 if repeated else log1p(area_noise)
+    found = enumerate(_excesses(ranked, noise, looks), 1)
+    alike = max((place for place, (excess, _, limit) in found if excess <= max(limit, least)), default=0)
+    counts = " or ".join(str(count) for count in sorted({len(score.values) for score in ranked}))
     if repeated:
         return alike, f"{counts} repeats, {counted_freedom(noise.freedom)}"
     return (
@@ -80,7 +115,11 @@ def told_apart(ranked: Sequence[Area], between_repeats: Arm, of_time: Arm, area_
 
 
 def with_exclusions(study_runs: StudyRuns) -> pd.DataFrame:
-    """Return the planned runs with `min_loss` over the study's window, `slow_steps_share` and `excluded`."""
+    """Return the planned runs with `min_loss` over the study's window, `slow_steps_share` and `excluded`.
+
+    Where time decides, also with `time_to_s`, when the first evaluation was at least as good as asked, and
+    `time_before_s`, when the one before it was not.
+    """
     runs = study_runs.runs.copy()
     runs["slow_steps_share"] = slow_steps_share(runs)
     window = study_runs.study.rules.loss_window
@@ -89,8 +128,23 @@ def with_exclusions(study_runs: StudyRuns) -> pd.DataFrame:
             least_mean(whole_curve(study_runs, run).loss, window) if status in FINISHED else float("nan")
             for run, status in zip(runs["run"], runs["status"], strict=True)
         ]
-    runs["excluded"] = exclusions(runs.assign(status=standing(runs)), study_runs.study.rules.loss_threshold)
+    rules = study_runs.study.rules
+    if isinstance(rules.winner_by, Target):
+        times = [_times_to(rules.winner_by.time_to, study_runs, row) for row in rows_of(runs)]
+        runs[["time_before_s", "time_to_s"]] = np.array(times, dtype=np.float64).reshape(-1, 2)
+    runs["excluded"] = exclusions(runs.assign(status=standing(runs)), rules.loss_threshold, decisive(rules))
     return runs
+
+
+def _times_to(metric: float, study_runs: StudyRuns, row: Mapping[str, Any]) -> tuple[float, float]:
+    """Return when a run was last evaluated before it had the test metric, 0 without that, and when first with it."""
+    if row["status"] != "ok" or not study_runs.store.file(row["run"], "evaluations").is_file():
+        return float("nan"), float("nan")
+    curve = study_runs.evaluations(row["run"])
+    reached = curve["metric"] >= metric if HIGHER_IS_BETTER[row["test_metric_name"]] else curve["metric"] <= metric
+    t_s = [0.0, *curve["t_s"]]
+    first = int(reached.to_numpy().argmax())
+    return (t_s[first], t_s[first + 1]) if reached.any() else (t_s[-1], float("nan"))
 
 
 def least_mean(loss: Array, window: int) -> float:
@@ -99,24 +153,25 @@ def least_mean(loss: Array, window: int) -> float:
     return float(np.nanmin(means)) if np.isfinite(means).any() else float("nan")
 
 
-def exclusions(runs: pd.DataFrame, loss_threshold: float | None) -> "pd.Series[str]":
+def exclusions(runs: pd.DataFrame, loss_threshold: float | None, by: str = AREA) -> "pd.Series[str]":
     """Return for each run the first reason why it may not win, an empty text if it may.
 
-    A run competes if it ended well, saw all samples it was asked for, has an area, reached the threshold (inclusive;
-    None: any does), and had a core for every thread. By area alone a short run wins, however poor its final loss.
+    A run competes if it ended well, saw all samples it was asked for, has what decides (the column `by`), reached the
+    threshold (inclusive; None: any does), and had a core for every thread. By area alone a short run wins, however
+    poor its final loss.
 
     Source: Biswas, SHM-Learn-Dist (2017), section 5.
     """
-    return pd.Series([_exclusion(row, loss_threshold) for row in rows_of(runs)], index=runs.index, dtype="string")
+    return pd.Series([_exclusion(row, loss_threshold, by) for row in rows_of(runs)], index=runs.index, dtype="string")
 
 
-def _exclusion(row: Mapping[str, Any], loss_threshold: float | None) -> str:
+def _exclusion(row: Mapping[str, Any], loss_threshold: float | None, by: str) -> str:
     if row["status"] != "ok":
         return in_words(str(row["status"])).replace("_", " ")
     if pd.notna(row["samples_asked"]) and row["samples_seen"] != row["samples_asked"]:
         return "incomplete"
-    if not 0 < row["loss_area_loss_s"] < float("inf"):
-        return "without a loss area"
+    if not -float("inf") < row[by] < float("inf") or (by == AREA and row[by] <= 0):
+        return LACKING[by]
     if loss_threshold is not None and pd.isna(row["min_loss"]):
         return "shorter than the loss window"
     if loss_threshold is not None and row["min_loss"] > loss_threshold:
@@ -124,13 +179,14 @@ def _exclusion(row: Mapping[str, Any], loss_threshold: float | None) -> str:
     return "oversubscribed" if row["oversubscribed"] else ""
 
 
-def points(runs: pd.DataFrame, groups: list[str], search: list[str], error_of: ErrorOf) -> pd.DataFrame:
+def points(runs: pd.DataFrame, groups: list[str], search: list[str], error_of: ErrorOf, by: str = AREA) -> pd.DataFrame:
     """Return one row per point of the search, its repeats combined.
 
     It has the columns `groups` (what competes with what) and `search` (in which the points of a group differ), `point`
-    (in short, never a bare number), `repeats`, the medians of `loss_area_loss_s` and `min_loss` over the repeats that
-    have them, `oversubscribed` (any), `excluded` (empty if all repeats may win), `runs` (a list) and `area` (an `Area`,
-    None if excluded). `error_of` gives the standard error of a single run's loss area, or None where it is not known.
+    (in short, never a bare number), `repeats`, the medians of `loss_area_loss_s`, of what decides (the column `by`) and
+    of `min_loss` over the repeats that have them, `oversubscribed` (any), `excluded` (empty if all repeats may win),
+    `runs` (a list) and `score` (a `Score`, None if excluded). `error_of` gives the standard error of what decides of a
+    single run, or None where it is not known.
     """
     shown = ordered(set(varying(runs)) & set(search)) or search
     alone = shown[0].replace("_", " ") if len(shown) == 1 and shown[0] not in COMPONENTS else ""
@@ -138,24 +194,30 @@ def points(runs: pd.DataFrame, groups: list[str], search: list[str], error_of: E
     for key, part in split(runs, groups + search):
         repeats = rows_of(part)
         excluded = _excluded([row["excluded"] for row in repeats])
-        areas = known(row["loss_area_loss_s"] for row in repeats)
         error = error_of(repeats[0]["run"]) if not excluded and len(repeats) == 1 else None
         rows.append(
             key
             | {
                 "point": f"{alone} {label(key, shown)}".strip() or "the only one",
                 "repeats": len(repeats),
-                "loss_area_loss_s": median(areas),
-                "min_loss": median(row["min_loss"] for row in repeats),
+            }
+            | {name: median(row[name] for row in repeats) for name in (AREA, by, "min_loss")}
+            | {
                 "samples_asked": part["samples_asked"].max(),
                 "oversubscribed": any(row["oversubscribed"] for row in repeats),
                 "excluded": excluded,
                 "runs": [row["run"] for row in repeats],
-                "area": None if excluded else Area(tuple(sorted(areas)), error),
+                "score": None if excluded else _score(repeats, by, error),
             }
         )
-    names = columns("point repeats loss_area_loss_s min_loss samples_asked oversubscribed excluded runs area")
-    return pd.DataFrame(rows, columns=[*groups, *search, *names])
+    names = columns(f"point repeats {by} {AREA} min_loss samples_asked oversubscribed excluded runs score")
+    return pd.DataFrame(rows, columns=list(dict.fromkeys([*groups, *search, *names])))
+
+
+def _score(repeats: Sequence[Mapping[str, Any]], by: str, error: float | None) -> Score:
+    earliest = tuple(row["time_before_s"] for row in repeats) if by == "time_to_s" else ()
+    higher_is_better = by == "test_metric" and HIGHER_IS_BETTER[repeats[0]["test_metric_name"]]
+    return Score(tuple(sorted(known(row[by] for row in repeats))), error, higher_is_better, earliest)
 
 
 def _excluded(reasons: list[str]) -> str:
@@ -167,24 +229,72 @@ def _excluded(reasons: list[str]) -> str:
 
 
 def pick_winners(
-    candidates: pd.DataFrame, groups: list[str], search: list[str], area_noise: float, time: Noise = NO_NOISE
+    candidates: pd.DataFrame,
+    groups: list[str],
+    search: list[str],
+    area_noise: float,
+    time: Noise = NO_NOISE,
+    *,
+    by: str = AREA,
+    looks: int = 1,
 ) -> pd.DataFrame:
-    """Return, for each group of `points`, the one with the least loss area, and those that cannot be told from it.
+    """Return, for each group of `points`, the one that is best in the column `by`, and those not to be told from it.
 
     One row per group, in the order of `groups`; nulls and `no winner` where no point may win. `<axis>_low` and
-    `<axis>_high` are the least and the largest value of the winner and what cannot be told from it. Of equal areas the
+    `<axis>_high` are the least and the largest value of the winner and what cannot be told from it. Of equals the
     point wins that is first in the order of `search`; the others cannot be told from it. All points share how their
-    repeats scatter (`intervals.Noise`). `area_noise`, and `time` of single runs: see `told_apart`.
+    repeats scatter (`intervals.Noise`). `area_noise`, `looks`, and `time` of single runs: see `told_apart`.
     """
-    fit_areas = zip(rows_of(candidates), candidates["area"], strict=True)
-    repeats = Noise.of((kind_of(row), area.values) for row, area in fit_areas if area and len(area.values) > 1)
-    rows = []
+    repeats, rows = _between_repeats(candidates), []
     for key, group in split(candidates, groups):
-        fit = group[group["excluded"] == ""].sort_values(["loss_area_loss_s", *search], kind="stable")
-        noises = (repeats.at(kind_of(key)), time.at(kind_of(key)))
-        rows.append(key | _winner(fit, search, *noises, area_noise) | _counts(group))
+        ranked, noises = _ranked(group, by, search), (repeats.at(kind_of(key)), time.at(kind_of(key)))
+        found: dict[str, Any] = {"winner": NO_WINNER, "judged_by": _not_comparable(ranked, area_noise, by)}
+        if ranked and not found["judged_by"]:
+            told = told_apart([row["score"] for row in ranked], *noises, area_noise, looks)
+            found = _winner(ranked, search, by, told)
+        rows.append(key | found | _counts(group))
     ranges = [f"{name}_{end}" for name in numbers(search) for end in ("low", "high")]
-    return typed(rows, [*groups, "winner", *search, *_COLUMNS, *ranges])
+    decided = dict.fromkeys([by, ERRORS[by], AREA])
+    return typed(rows, [*groups, "winner", *search, *decided, *_COLUMNS, *ranges])
+
+
+def undecided(study_runs: StudyRuns, difference: float) -> Iterator[list[list[str]]]:
+    """Yield for each group of which more repeats may tell more the runs of the winner, then of each point in question.
+
+    Those are not told apart from the winner, nor is it known that they are not worse by more than `difference`.
+    """
+    (candidates, groups, search, _), rules = ranked_points(study_runs), study_runs.study.rules
+    by, repeats, looks = decisive(rules), _between_repeats(candidates), len(study_runs.study.looks)
+    for key, group in split(candidates, groups):
+        ranked, arm = _ranked(group, by, search), repeats.at(kind_of(key))
+        if len(ranked) < 2 or not arm.freedom or _not_comparable(ranked, rules.area_noise, by):
+            continue
+        scores = [row["score"] for row in ranked]
+        count, _ = told_apart(scores, arm, arm, rules.area_noise, looks)
+        within = difference if scores[0].higher_is_better else log1p(difference)
+        open_ = [most + noise > within for _, most, noise in _excesses(scores, arm, looks)[:count]]
+        if any(open_):
+            yield [ranked[0]["runs"], *(row["runs"] for row, more in zip(ranked[1:], open_, strict=False) if more)]
+
+
+def _between_repeats(candidates: pd.DataFrame) -> Noise:
+    scores = zip(rows_of(candidates), candidates["score"], strict=True)
+    return Noise.within((kind_of(row), score.costs) for row, score in scores if score and len(score.values) > 1)
+
+
+def _ranked(group: pd.DataFrame, by: str, search: list[str]) -> list[dict[str, Any]]:
+    """Return the points of a group that may win, the best first."""
+    fit = group[group["excluded"] == ""]
+    best_last = any(score.higher_is_better for score in fit["score"])
+    return rows_of(fit.sort_values([by, *search], kind="stable", ascending=[not best_last, *[True] * len(search)]))
+
+
+def _not_comparable(ranked: list[dict[str, Any]], area_noise: float, by: str) -> str | None:
+    """Return why points do not compete: the shorter curve has the smaller area, the longer one the better end."""
+    samples = sorted({row["samples_asked"] for row in ranked if pd.notna(row["samples_asked"])})
+    if by == "time_to_s" or not samples or samples[-1] <= (1 + area_noise) * samples[0]:
+        return None
+    return f"not comparable: the points see {samples[0]} to {samples[-1]} samples; give samples_seen or more epochs"
 
 
 def numbers(search: list[str]) -> list[str]:
@@ -193,22 +303,14 @@ def numbers(search: list[str]) -> list[str]:
 
 
 _COLUMNS = columns(
-    "loss_area_loss_s standard_error_loss_s min_loss margin_percent second cannot_be_told_from",
+    "min_loss margin_percent second cannot_be_told_from",
     "cannot_be_told_from_count judged_by repeats points eligible_points excluded_points excluded_because runs",
     "excluded_runs winner_runs",
 )
 
 
-def _winner(fit: pd.DataFrame, search: list[str], repeats: Arm, time: Arm, area_noise: float) -> dict[str, Any]:
-    if fit.empty:
-        return {"winner": NO_WINNER}
-    samples = sorted(fit["samples_asked"].dropna().unique())
-    if samples and samples[-1] > (1 + area_noise) * samples[0]:  # the shorter curve has the smaller area
-        why = f"the points see {samples[0]} to {samples[-1]} samples; give samples_seen or more epochs"
-        return {"winner": NO_WINNER, "judged_by": f"not comparable: {why}"}
-    rows = rows_of(fit)
-    best, others = rows[0], rows[1:]
-    count, judged_by = told_apart([row["area"] for row in rows], repeats, time, area_noise)
+def _winner(ranked: list[dict[str, Any]], search: list[str], by: str, told: tuple[int, str]) -> dict[str, Any]:
+    best, others, (count, judged_by) = ranked[0], ranked[1:], told
     alike = others[:count]
     ranges: dict[str, Any] = {}
     for name in numbers(search):
@@ -216,11 +318,11 @@ def _winner(fit: pd.DataFrame, search: list[str], repeats: Arm, time: Arm, area_
         ranges |= {f"{name}_low": min(values, default=None), f"{name}_high": max(values, default=None)}
     return (
         ranges
-        | {name: best[name] for name in (*search, "loss_area_loss_s", "min_loss", "repeats")}
+        | {name: best[name] for name in (*search, by, AREA, "min_loss", "repeats")}
         | {
             "winner": best["point"],
-            "standard_error_loss_s": best["area"].error,
-            "margin_percent": 100 * (others[0]["loss_area_loss_s"] / best["loss_area_loss_s"] - 1) if others else None,
+            ERRORS[by]: best["score"].error,
+            "margin_percent": 100 * abs(others[0][by] / best[by] - 1) if others and best[by] else None,
             "second": others[0]["point"] if others else None,
             "cannot_be_told_from": "; ".join(row["point"] for row in alike),
             "cannot_be_told_from_count": len(alike),
@@ -246,13 +348,17 @@ def _counts(group: pd.DataFrame) -> dict[str, Any]:
 
 
 def ranked_points(study_runs: StudyRuns) -> tuple[pd.DataFrame, list[str], list[str], Noise]:
-    """Return the points of a study's search, the columns that group them and in which they differ, and time's noise."""
-    runs = with_exclusions(study_runs)
+    """Return the points of a study's search, the columns that group them and in which they differ, and time's noise.
+
+    Where a metric decides, time's noise does not count.
+    """
+    runs, by = with_exclusions(study_runs), decisive(study_runs.study.rules)
     groups, search = group_columns(runs, study_runs.study), search_columns(study_runs.study)
-    time, by_name = noise_of_time(runs), {row["run"]: row for row in rows_of(runs)}
+    time = NO_NOISE if by == "test_metric" else noise_of_time(runs)
+    by_name = {row["run"]: row for row in rows_of(runs)}
 
     def error(run: str) -> float | None:
         noise = time.at(kind_of(by_name[run]))
-        return float(by_name[run]["loss_area_loss_s"]) * sqrt(noise.variance) if noise.freedom else None
+        return float(by_name[run][by]) * sqrt(noise.variance) if noise.freedom else None
 
-    return points(runs, groups, search, error), groups, search, time
+    return points(runs, groups, search, error, by), groups, search, time

@@ -17,7 +17,7 @@ RANKED = True
 READ = columns("steps train_s samples_per_s min_loss final_loss loss_area_loss_s test_metric status reason")
 
 _STEADY = ("step_low_s", "step_high_s", "drift_percent", "drifting", "slow_ranks")
-_FOR_PROGRAMS = ("attempts", "step_low_s", "step_high_s", "drift_percent")
+_FOR_PROGRAMS = ("attempts", "step_low_s", "step_high_s", "drift_percent", "time_before_s")
 
 
 def build(study_runs: StudyRuns) -> pd.DataFrame:

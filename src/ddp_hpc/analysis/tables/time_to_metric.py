@@ -15,12 +15,12 @@ from ddp_hpc.analysis.columns import group_columns, search_columns, split, with_
 from ddp_hpc.analysis.intervals import over_runs
 from ddp_hpc.analysis.tables._frame import columns
 from ddp_hpc.analysis.tables._groups import Group, Row, by_group
+from ddp_hpc.analysis.tables._winner_selection import HIGHER_IS_BETTER
 from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Test metric over time: at the end, at its best, and how long it took to what all points came to."
 LEFT_OUT = ("evaluations",)
 
-HIGHER_IS_BETTER = {"accuracy": True, "error": False}
 _COLUMNS = columns(
     "runs test_metric train_s metric_per_s best_metric best_t_s common_metric common_t_s evaluations oversubscribed",
     "reason",

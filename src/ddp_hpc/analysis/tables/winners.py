@@ -1,26 +1,33 @@
-"""The winner of each group: complete, below the threshold, not oversubscribed, least loss area; and how sure that is.
+"""The winner of each group: complete, below the threshold, not oversubscribed, best by the rule; and how sure that is.
 
-Repeats of a point are combined: the median of their areas counts, and all must be able to win. `cannot_be_told_from`
-lists the points that may have the least area in truth (see `_winner_selection.told_apart`). `test_metric` is the median
-over the repeats of the winner, `doubt` says where it may have won by luck.
+The rule is `winner_by`: the least loss area, the best test metric, or the least time to one. Repeats of a point are
+combined: their median counts, and all must be able to win. `cannot_be_told_from` lists the points that may be the best
+in truth (see `_winner_selection.told_apart`). `test_metric` is the median over the repeats of the winner, `doubt` says
+where it may have won by luck or for lack of budget.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pandas as pd
 
-from ddp_hpc.analysis.columns import rows_of, search_columns
-from ddp_hpc.analysis.tables._frame import columns, median, type_of
+from ddp_hpc.analysis.columns import decisive, rows_of, search_columns, split
+from ddp_hpc.analysis.tables._frame import columns, known, median, type_of
 from ddp_hpc.analysis.tables._groups import Row
 from ddp_hpc.analysis.tables._steps import whole_curve
-from ddp_hpc.analysis.tables._winner_selection import least_mean, numbers, pick_winners, ranked_points
-from ddp_hpc.analysis.tables.time_to_metric import HIGHER_IS_BETTER
+from ddp_hpc.analysis.tables._winner_selection import (
+    HIGHER_IS_BETTER,
+    NEVER,
+    least_mean,
+    numbers,
+    pick_winners,
+    ranked_points,
+)
 from ddp_hpc.config.study import Study
 from ddp_hpc.runs.study_runs import StudyRuns
 
-CAPTION = "Winners: the point with the least loss area of each group, and those that cannot be distinguished from it."
+CAPTION = "Winners: the best point of each group by the rule, and those that cannot be distinguished from it."
 GENERAL = True
 RANKED = True
 LEARNT = 0.05  # of the way from a constant answer to the best metric there is: below, nothing was learnt
@@ -31,17 +38,31 @@ COUNTS = columns("repeats cannot_be_told_from_count excluded_points runs exclude
 def build(study_runs: StudyRuns) -> pd.DataFrame:
     """Return one row per group: its winner, the margin to the second, who cannot be told from it, who is excluded."""
     candidates, groups, search, time = ranked_points(study_runs)
-    found = pick_winners(candidates, groups, search, study_runs.study.rules.area_noise, time)
+    rules = study_runs.study.rules
+    found = pick_winners(
+        candidates, groups, search, rules.area_noise, time, by=decisive(rules), looks=len(study_runs.study.looks)
+    )
     rows = {str(row["run"]): row for row in rows_of(study_runs.runs)}
     won = [[rows[run] for run in ("" if pd.isna(runs) else runs).split()] for runs in found["winner_runs"]]
     added: dict[str, list[Any]] = {
         name: [median(row[name] for row in winner) for winner in won] for name in ("test_metric", "chance_metric")
     }
-    added["doubt"] = ["; ".join(_doubts(study_runs, winner)) or None if winner else None for winner in won]
+    rivals = [[row for row in rows_of(part) if NEVER in row["excluded"]] for _, part in split(candidates, groups)]
+    times = [row.get("time_to_s") for row in rows_of(found)]
+    doubts = [_doubts(study_runs, winner) if winner else () for winner in won]
+    cut_off = (_cut_off(time, lost, rows) for time, lost in zip(times, rivals, strict=True))
+    added["doubt"] = ["; ".join((*luck, *cut)) or None for luck, cut in zip(doubts, cut_off, strict=True)]
     place = list(found).index("min_loss") + 1
-    for number, (name, values) in enumerate(added.items()):
-        found.insert(place + number, name, pd.Series(values, index=found.index, dtype=type_of(name)))
+    for name in reversed([name for name in added if name not in found]):
+        found.insert(place, name, pd.Series(added[name], index=found.index, dtype=type_of(name)))
     return found
+
+
+def _cut_off(time_to_s: float | None, lost: list[Row], runs: Mapping[str, Row]) -> Iterator[str]:
+    """Yield how many of the points without the test metric ended before the winner had it: they may be faster."""
+    ends_s = [min(known(runs[run]["train_s"] for run in point["runs"])) for point in lost]
+    if sooner := [end_s for end_s in ends_s if time_to_s is not None and end_s < time_to_s]:
+        yield f"{len(sooner)} ended before its time without the test metric: with more budget they may be faster"
 
 
 def _doubts(study_runs: StudyRuns, repeats: list[Row]) -> Iterator[str]:
