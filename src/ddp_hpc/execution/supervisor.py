@@ -68,6 +68,7 @@ def supervise(
         attempt.keep_room()
         attempt.started = _started(launcher) | {"request": run.request or None}
         lease.take(attempt)
+        run.make_way()
     except (OSError, lease.HeldError):
         shutil.rmtree(attempt.path)
         raise
@@ -94,8 +95,8 @@ def supervise(
         if ending.status == "oom_gpu":
             from ddp_hpc.execution import oom_record
 
-            oom_record.write(run, ending, first_report(evidence.reports), (time.monotonic_ns() - began_ns) / 1e9)
-        elif ending.status in FINISHED:
+            oom_record.write(attempt, ending, first_report(evidence.reports), (time.monotonic_ns() - began_ns) / 1e9)
+        if ending.status in FINISHED:
             attempt.publish()
     except OSError as error:
         ending = Ending("crashed", f"its files cannot be written or put in place: {error}")

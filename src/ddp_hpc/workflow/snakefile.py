@@ -37,6 +37,9 @@ def targets(config: Mapping[str, Any], in_a_job: bool = False) -> Targets:
     names = [names] if isinstance(names, str) else names
     settled = bool(config.get("settled"))
     studies = {name: StudyTargets(project, project.study_runs(name), settled) for name in names}
+    if not settled:  # what stands in the place of a record would pass for one
+        for study in studies.values():
+            plan.make_way(project.store, study.missing)
     only = config.get("only")  # the runs that a round of `ddp-hpc run` trains
     runs = frozenset(json.loads((project.root / only).read_text())) if only else None
     return Targets(project, studies, machine, runs)
