@@ -102,4 +102,4 @@ def test_numbers_of_another_width_are_read_and_words_for_numbers_are_not(tmp_pat
 
     put("steps", pa.array(["many"]))
     with pytest.raises(RecordError, match=r"ring-w2-abc.*'steps'.*int64.*delete it and run the study again"):
-        records.read_runs([file])
+        records.read("run", file)

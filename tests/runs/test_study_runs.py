@@ -101,20 +101,22 @@ def test_runs_that_are_not_planned_stay_out(study_runs):
     assert other.coverage() == "0 of 5 runs, 5 missing: 5 not yet run"
 
 
-def test_a_record_in_the_folder_of_another_run_is_refused(study_runs):
+def test_a_record_in_the_folder_of_another_run_is_missing(study_runs):
     finish(study_runs, 0)
     wrong = study_runs.store.file(study_runs.planned[1].run)
     wrong.parent.mkdir(parents=True)
     wrong.write_bytes(study_runs.store.file(study_runs.planned[0].run).read_bytes())
-    with pytest.raises(records.RecordError, match=f"is the record of {study_runs.planned[0].run}"):
-        _ = study_runs.runs
+    assert study_runs.runs["status"].tolist()[:2] == ["ok", "missing"]
+    assert f"{wrong} is the record of another run" in study_runs.runs["reason"][1]
 
 
-def test_an_unreadable_record_is_named_and_not_taken_for_missing(study_runs):
+def test_an_unreadable_record_is_named_in_the_row_of_its_run_and_the_others_are_read(study_runs):
     finish(study_runs, 0)
-    study_runs.store.file(study_runs.planned[0].run).write_bytes(b"")
-    with pytest.raises(records.RecordError, match=study_runs.planned[0].run):
-        _ = study_runs.runs
+    finish(study_runs, 1)
+    file = study_runs.store.file(study_runs.planned[0].run)
+    file.write_bytes(b"")
+    assert study_runs.runs["status"].tolist()[:2] == ["missing", "ok"]
+    assert f"{file} is damaged" in study_runs.runs["reason"][0]
 
 
 @pytest.mark.parametrize(

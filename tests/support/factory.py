@@ -83,7 +83,7 @@ def write(study_runs: StudyRuns, run: Planned, result: Result) -> None:
     write_records(study_runs.store.run(run.run).path, run, result)
 
 
-def write_records(folder: Path, run: Planned, result: Result, **metadata: Any) -> None:
+def write_records(folder: Path, run: Planned, result: Result, /, **metadata: Any) -> None:
     """Write the records of a run that has ended: of the run and of its steps."""
     columns = run_columns(run, result)
     metadata = {"provenance": dict(result.provenance), "spec": run.spec.canonical, **metadata}

@@ -272,3 +272,11 @@ def test_tables_and_figures_are_made_anew_only_where_something_changed(project):
     shutil.rmtree(project.root / ".snakemake")
     assert made() == {"runs", "index"}
     assert made() == set()
+
+
+def test_a_damaged_record_trains_its_run_again(project):
+    one, other, *_ = (project.root / "results" / "runs" / item["run"] for item in project.plan("edits"))
+    (one / "steps.parquet").unlink()
+    (other / "run.parquet").write_bytes(b"")
+
+    assert {item["run"] for item in trained(project)} == {one.name, other.name}

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from factory import write_run
 from sandbox import Sandbox
 
 from ddp_hpc.config.errors import StudyError
@@ -50,7 +51,8 @@ def journal(study_runs, index: int, number: int, **content) -> None:
 
 def finish(study_runs, index: int, **ended) -> None:
     journal(study_runs, index, 1, **ended)
-    study_runs.store.file(study_runs.planned[index].run).touch()
+    one = study_runs.planned[index]
+    write_run(study_runs.store.file(one.run), one.spec, {"run": one.run, "status": "ok"})
 
 
 def test_the_time_is_that_of_a_finished_run_that_differs_only_in_what_takes_no_time(project):

@@ -17,6 +17,7 @@ from statistics import median
 from ddp_hpc.bench import idle_rank
 from ddp_hpc.bench.timing import Row, say
 from ddp_hpc.config import catalog
+from ddp_hpc.runs.attempt import RECORDS
 from ddp_hpc.runs.project import Project
 from ddp_hpc.system.process import path_with_own_scripts
 from ddp_hpc.workflow import plan
@@ -115,7 +116,10 @@ def _finish(copy: Project) -> None:
     study_runs = copy.study_runs("bench")
     plan.prepare(study_runs)
     for planned in study_runs.planned:
-        copy.store.file(planned.run).touch()
+        run = copy.store.run(planned.run)
+        for kind in RECORDS:
+            run.record(kind).touch()
+        run.sealed = run.entries()
     targets = StudyTargets(copy, study_runs, settled=False)
     for name in [*targets.stamps, *targets.outputs]:
         file = copy.root / name

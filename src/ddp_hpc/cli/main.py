@@ -247,11 +247,21 @@ def _run(options: argparse.Namespace) -> int:
     return driver.run(_project(), options.study, options.profile, options.launcher, options.snakemake)
 
 
-@Verb("show the running, waiting and failed runs of a study, with reasons and node-hours", STUDY, JSON)
+@Verb(
+    "show the running, waiting and failed runs of a study, with reasons and node-hours",
+    STUDY,
+    JSON,
+    takes("--check", "read all records whole and name the damaged ones; exit with 1 if some are", action="store_true"),
+)
 def _status(options: argparse.Namespace) -> int:
     from ddp_hpc.workflow import status
 
     study_runs = _project().study_runs(options.study)
+    if options.check:
+        damages = status.check(study_runs)
+        whole = f"{len(study_runs.planned) - len(study_runs.lacking)} of {len(study_runs.planned)} runs are whole"
+        _say_json(damages) if options.json else _say("\n".join([*damages.values(), f"the records of {whole}"]))
+        return 1 if damages else 0
     found = status.overview(study_runs)
     return _say_json(found) if options.json else _say("\n".join(status.lines(study_runs, found)))
 

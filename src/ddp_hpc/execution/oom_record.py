@@ -6,13 +6,13 @@ from typing import Any
 
 from ddp_hpc.config import spec
 from ddp_hpc.runs import records
-from ddp_hpc.runs.attempt import RunFolder
+from ddp_hpc.runs.attempt import Attempt
 from ddp_hpc.runs.ending import Ending
 
 
-def write(run: RunFolder, ending: Ending, report: Mapping[str, Any], wall_s: float) -> None:
+def write(attempt: Attempt, ending: Ending, report: Mapping[str, Any], wall_s: float) -> None:
     """Write the records of a finding that took `wall_s`: the curve up to there, as the failing rank has reported it."""
-    planned = run.plan
+    planned = attempt.run.plan
     one = spec.load(planned["spec"])
     curve = report.get("curve") or {}
     losses, times = curve.get("rank_loss", []), curve.get("t_s", [])
@@ -37,8 +37,8 @@ def write(run: RunFolder, ending: Ending, report: Mapping[str, Any], wall_s: flo
         "min_loss": min(losses) if losses and alone else None,
         "ended_at": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    records.write("steps", steps, run.record("steps"))
+    records.write("steps", steps, attempt.record("steps"))
     for kind in ("evaluations", "gpu"):
-        records.write(kind, {}, run.record(kind))
+        records.write(kind, {}, attempt.record(kind))
     notes = {name: planned[name] for name in ("run", "spec", "files")} | {"provenance": {"host": report.get("host")}}
-    records.write("run", {name: [value] for name, value in row.items()}, run.record(), notes)
+    records.write("run", {name: [value] for name, value in row.items()}, attempt.record(), notes)

@@ -71,6 +71,7 @@ def supervise(
         attempt.keep_room()
         attempt.started = _started(launcher) | {"request": run.request or None}
         lease.take(attempt)
+        run.make_way()
     except (OSError, lease.HeldError):
         shutil.rmtree(attempt.path)
         raise
@@ -95,7 +96,7 @@ def supervise(
             ending = Ending("cancelled", f"not started: {met}")
         else:
             evidence = _launch(launcher, attempt, launch, Interruption(time_limit_s))
-            ending = _settle(run, attempt, evidence, (time.monotonic_ns() - began_ns) / 1e9)
+            ending = _settle(attempt, evidence, (time.monotonic_ns() - began_ns) / 1e9)
     except OSError as error:
         ending = Ending("crashed", f"its files cannot be written or put in place: {error}")
         print(f"ddp-hpc: {error}", file=sys.stderr)
@@ -108,15 +109,15 @@ def supervise(
     return ending
 
 
-def _settle(run: RunFolder, attempt: Attempt, evidence: Evidence, wall_s: float) -> Ending:
+def _settle(attempt: Attempt, evidence: Evidence, wall_s: float) -> Ending:
     """Return how an attempt has ended, and put the records of a result or finding in place."""
     ending = classify(evidence)
     assert ending is not None  # the launcher has ended
     if ending.status == "oom_gpu":
         from ddp_hpc.execution import oom_record
 
-        oom_record.write(run, ending, first_report(evidence.reports), wall_s)
-    elif ending.status in FINISHED:
+        oom_record.write(attempt, ending, first_report(evidence.reports), wall_s)
+    if ending.status in FINISHED:
         attempt.publish()
     return ending
 

@@ -3,6 +3,8 @@
     spec.json           the run, as it was planned: what its supervisor starts from
     request.json        what the cluster was asked for
     run.parquet, ...    the records, once the run has ended as result or finding
+    seal.json           size, date and digest of each of them, by which damage is seen
+    NAME.aside-<n>      what was damaged, or stood where something of the run belongs
     checkpoint/         where an interrupted run goes on: checkpoint.json, step-<n>/rank-<r>.pt
     trace/              traced steps: rank-<r>.json.gz, merged.json.gz
     attempts/<k>/       in the order in which they come to be:
@@ -23,19 +25,58 @@ It imports only the standard library: supervisor and rank watchdog start quickly
 
 import json
 import os
+import re
 import shutil
+import stat
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ddp_hpc.system.files import read_json, replaced, write_json
+from ddp_hpc.runs.statuses import PEER_FAILURE, STATUSES
+from ddp_hpc.system.files import leave_out, read_json, replaced, write_json
 
 ROOM, ROOM_BYTES = "room", 4096  # kept for `ended.json`, so that a full disk can be told of
 RECORDS = ("steps", "evaluations", "gpu", "run")  # in the order in which they are put in place
 PLAN, REQUEST, MANIFEST = "spec.json", "request.json", "checkpoint.json"
-_RECORD, _TRACE, _CHECKPOINT = "run.parquet", "trace", "checkpoint"
+_RECORD, _TRACE, _CHECKPOINT, _ATTEMPTS, _SEAL = "run.parquet", "trace", "checkpoint", "attempts", "seal.json"
+
+_TYPES = {  # of what programs read, in whichever file of the journal it stands
+    name: types
+    for types, names in {
+        "str": "run host message",
+        "str NoneType": "reason error launched_on process_space",
+        "str int NoneType": "signal",  # its name in an ending, its number when ranks have left
+        "str int float": "at",
+        "int": "pid world_size rank step nodes ranks_per_node",
+        "int NoneType": "steps steps_asked runtime_min mem_mb resumes",
+        "int float NoneType": "process_created wall_s train_s startup_s lost_s eta_s memory_bytes loss",
+        "dict": "spec records",
+        "dict NoneType": "request curve",
+        "dict list": "files",  # hashes by name in a plan, one of each rank in a checkpoint
+    }.items()
+    for name in names.split()
+}
+
+
+def _wrong(content: Mapping[str, Any]) -> str | None:
+    """Return what cannot be meant in an object of the journal; names that are not known here may hold anything."""
+    for name, value in content.items():
+        expected, types = "", _TYPES.get(name)
+        if types and type(value).__name__ not in types.split():
+            expected = types.replace(" ", " or ")
+        elif types and name != "loss" and isinstance(value, int | float) and not abs(value) < 1e300:
+            expected = "a finite number"
+        elif name == "status" and value not in (*STATUSES, PEER_FAILURE):
+            expected = ", ".join(STATUSES)
+        elif name == "slurm_job" and value is not None and not re.fullmatch("[0-9]+", str(value)):
+            expected = "the number of a job"
+        elif name == "request" and value and (fault := _wrong(value)):
+            return f"request: {fault}"
+        if expected:
+            return f"{name}: given {str(value)[:40]}, expected: {expected}"
+    return None
 
 
 class JsonFile:
@@ -45,7 +86,7 @@ class JsonFile:
         self.name = name
 
     def __get__(self, owner: Any, kind: type) -> dict[str, Any]:
-        return read_json(owner.path / self.name)
+        return read_json(owner.path / self.name, _wrong)
 
     def __set__(self, owner: Any, content: dict[str, Any]) -> None:
         if content:
@@ -57,6 +98,23 @@ class JsonFile:
 class _Folder:
     def __init__(self, path: Path) -> None:
         self.path = path
+
+    def record(self, kind: str = "run") -> Path:
+        """Return the Parquet file of a kind of record, e.g. `run`, `steps`."""
+        return self.path / f"{kind}.parquet"
+
+    def stamps(self) -> dict[str, list[int]]:
+        """Return size and date of each record that is there, by kind: another in its place makes other tables."""
+        found = {}
+        for kind in (_TRACE, *RECORDS):
+            with suppress(OSError):
+                status = os.stat(self.record(kind))
+                found[kind] = [status.st_size * stat.S_ISREG(status.st_mode), status.st_mtime_ns]
+        return found
+
+    def entries(self) -> dict[str, list[Any]]:
+        """Return what a seal says of the records, after reading them: size, date and digest by kind."""
+        return {kind: [*stamp, _digest(self.record(kind))] for kind, stamp in self.stamps().items()}
 
 
 class CheckpointFolder(_Folder):
@@ -88,15 +146,59 @@ class RunFolder(_Folder):
 
     plan = JsonFile(PLAN)
     request = JsonFile(REQUEST)
-
-    def record(self, kind: str = "run") -> Path:
-        """Return the Parquet file of a kind of record, e.g. `run`, `steps`."""
-        return self.path / f"{kind}.parquet"
+    _seal = JsonFile(_SEAL)
 
     @property
     def finished(self) -> bool:
-        """Whether the run has ended as a result or a finding."""
-        return self.record().exists()
+        """Whether the run has ended as a result or a finding, and its records are whole."""
+        return self.has_record and self.damage() is None
+
+    @property
+    def has_record(self) -> bool:
+        """Whether there is a record of the run, whole or not."""
+        return os.path.lexists(self.record())
+
+    def damage(self, trust_dates: bool = True) -> str | None:
+        """Return why the records do not count, naming the file; None: they are whole, or there are none.
+
+        A file that has the size and date of the seal is whole, one with another date if it has the digest; without
+        `trust_dates` every file is read. Of records without a seal only the footer is looked at.
+        """
+        if not self.has_record:
+            return None
+        found, sealed = self.stamps(), self.sealed
+        for kind in sealed or dict.fromkeys(("run", "steps", *found) if len(found) > 1 else ("run",)):
+            given, expected = found.get(kind), sealed.get(kind)
+            if trust_dates and expected and given == expected[:2]:
+                continue
+            if cause := _fault(self.record(kind), given, expected):
+                return f"{self.record(kind)} {cause}"
+        if any(found[kind] != entry[:2] for kind, entry in sealed.items()):  # a copy: it is read once
+            with suppress(OSError):
+                self.sealed = {kind: [*found[kind], entry[2]] for kind, entry in sealed.items()}
+        return None
+
+    @property
+    def sealed(self) -> dict[str, list[Any]]:
+        """Size, date and digest of each record as it was put in place, by kind; empty if that is not known."""
+        seal = self._seal
+        entries = seal.get("records", {}) if seal.get("run") == self.path.name else {}
+        whole = all(isinstance(entry, list) and [*map(type, entry)] == [int, int, str] for entry in entries.values())
+        return entries if whole and entries.keys() >= set(RECORDS) else {}
+
+    @sealed.setter
+    def sealed(self, entries: dict[str, list[Any]]) -> None:
+        self._seal = {"run": self.path.name, "records": entries}
+
+    def make_way(self) -> None:
+        """Move aside what stands where something of the run belongs: folders for files, files for folders, damage."""
+        files = (PLAN, REQUEST, _SEAL, *(f"{kind}.parquet" for kind in (*RECORDS, _TRACE)))
+        for name in (".", _ATTEMPTS, _CHECKPOINT, _TRACE, *files):
+            place = self.path / name
+            if os.path.lexists(place) and place.is_dir() == (name in files):
+                _put_aside(place)
+        if self.damage():
+            _put_aside(self.record())
 
     @property
     def checkpoint(self) -> CheckpointFolder:
@@ -112,18 +214,25 @@ class RunFolder(_Folder):
     @property
     def attempts(self) -> list["Attempt"]:
         """The attempts at the run, the oldest first."""
+        folder, found = self.path / _ATTEMPTS, []
         try:
-            found = [entry for entry in os.scandir(self.path / "attempts") if entry.name.isdigit()]
+            for entry in os.scandir(folder):
+                if re.fullmatch("[1-9][0-9]{0,8}", entry.name) and entry.is_dir():
+                    found.append(Attempt(Path(entry.path)))
+                else:
+                    leave_out(Path(entry.path), "expected: a folder, the number of an attempt")
         except FileNotFoundError:
             return []
-        return [Attempt(Path(entry.path)) for entry in sorted(found, key=lambda entry: int(entry.name))]
+        except OSError as error:
+            leave_out(folder, f"cannot be read: {error.strerror}")
+        return sorted(found, key=lambda attempt: attempt.number)
 
     def new_attempt(self) -> "Attempt":
         """Make the folder of the next attempt, which no other process has made."""
         number = max((attempt.number for attempt in self.attempts), default=0)
         while True:
             number += 1
-            folder = self.path / "attempts" / str(number)
+            folder = self.path / _ATTEMPTS / str(number)
             with suppress(FileExistsError):
                 folder.mkdir(parents=True)
                 return Attempt(folder.resolve())
@@ -196,11 +305,9 @@ class Attempt(_Folder):
     @property
     def reports(self) -> list[dict[str, Any]]:
         """What ranks have said of how they failed, the first first."""
-        return sorted(map(read_json, self.path.glob("rank-*.json")), key=lambda report: report.get("at", 0))
-
-    def record(self, kind: str = "run") -> Path:
-        """Return the Parquet file of a kind of record."""
-        return self.path / f"{kind}.parquet"
+        found = [read_json(file, _wrong) for file in self.path.glob("rank-*.json")]
+        told = [report for report in found if {"rank", "host", "message"} <= report.keys()]
+        return sorted(told, key=lambda report: at if isinstance(at := report.get("at"), int | float) else 0)
 
     @property
     def is_complete(self) -> bool:
@@ -212,12 +319,15 @@ class Attempt(_Folder):
         return self.path / _TRACE / ("merged.json.gz" if rank is None else f"rank-{rank}.json.gz")
 
     def publish(self) -> None:
-        """Put records and traces in their place in the folder of the run, the record of the run last."""
-        if self.record(_TRACE).exists():
+        """Put records and traces in their place in the folder of the run, under a new seal; the record of it last."""
+        try:
+            self.run.sealed = self.entries()
+        except OSError:  # on a full disk: a result without a seal is a result
+            (self.run.path / _SEAL).unlink(missing_ok=True)
+        if traced := self.record(_TRACE).exists():
             shutil.rmtree(self.run.path / _TRACE, ignore_errors=True)
             os.replace(self.path / _TRACE, self.run.path / _TRACE)
-            os.replace(self.record(_TRACE), self.run.record(_TRACE))
-        for kind in RECORDS:
+        for kind in (_TRACE,) * traced + RECORDS:
             os.replace(self.record(kind), self.run.record(kind))
 
 
@@ -278,8 +388,64 @@ class Store:
 
 
 def finished(runs: Path) -> list[RunFolder]:
-    """Return the runs in a folder of runs that have ended as result or finding, by name."""
-    return [RunFolder(file.parent) for file in sorted(runs.glob(f"*/{_RECORD}"))]
+    """Return the runs in a folder of runs that have ended as result or finding, by name; damaged ones are named."""
+    found = []
+    for run in (RunFolder(file.parent) for file in sorted(runs.glob(f"*/{_RECORD}"))):
+        if damage := run.damage():
+            leave_out(run.path, damage)
+        else:
+            found.append(run)
+    return found
+
+
+def _fault(file: Path, given: list[int] | None, expected: list[Any] | None) -> str | None:
+    """Return what is wrong with a record of the size and date `given`, by what the seal has of it, if there is one."""
+    if not given:
+        return "is missing, or no file"
+    if expected and given[0] != expected[0]:
+        return f"is damaged: given {given[0]} bytes, expected: {expected[0]}"
+    try:
+        if not expected:
+            return _misshapen(file)
+        if _digest(file) == expected[2]:
+            return None
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    if given == expected[:2]:
+        with suppress(OSError):
+            os.utime(file)  # nobody is to trust its date again
+    return "is damaged: it has other content than its run has left"
+
+
+def _misshapen(file: Path) -> str | None:
+    """Return why a record without a seal is none, or none of the run in whose folder it lies, as its footer says."""
+    with open(file, "rb") as opened:
+        size = opened.seek(0, os.SEEK_END)
+        opened.seek(max(0, size - 8))
+        length, magic = opened.read(4), opened.read()
+        start = size - 8 - int.from_bytes(length, "little")
+        if magic != b"PAR1" or start < 4:
+            return f"is damaged: its {size} bytes are no Parquet file"
+        opened.seek(start)
+        footer = opened.read()
+    owned = file.name == _RECORD or b"ddp_hpc.run" in footer
+    return "is the record of another run" if owned and file.parent.name.encode() not in footer else None
+
+
+def _digest(file: Path) -> str:
+    import hashlib
+
+    with open(file, "rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def _put_aside(place: Path) -> None:
+    """Give a file or folder a name under which nobody looks for it."""
+    number = 1
+    while os.path.lexists(aside := place.with_name(f"{place.name}.aside-{number}")):
+        number += 1
+    os.replace(place, aside)
+    leave_out(place, f"it is kept as {aside.name}")
 
 
 def _date(file: Path) -> float:

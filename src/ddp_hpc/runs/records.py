@@ -8,6 +8,7 @@ default, for that is what the run did; a measurement that it lacks is null; what
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ddp_hpc.config.spec import COLUMN_DEFAULTS
+from ddp_hpc.runs.attempt import RunFolder
 from ddp_hpc.runs.schema import RUN, SCHEMA_VERSION, SCHEMAS
 from ddp_hpc.system.files import replaced
 
@@ -133,16 +135,36 @@ def read_metadata(file: Path) -> dict[str, Any]:
     return {key.removeprefix("ddp_hpc."): json.loads(ours[key]) for key in ours if key != "ddp_hpc.schema"}
 
 
-def read_runs(files: Iterable[Path]) -> pa.Table:
-    """Return the run records of many files as one table, in their order; a RecordError names all that are broken."""
-    tables, problems = [RUN.remove_metadata().empty_table()], []
+def read_run(file: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """Return the record of a run, which is one row. May raise RecordError."""
+    table = read("run", file, columns)
+    if table.num_rows != 1:
+        raise RecordError(f"{file} has {table.num_rows} rows, expected: one; delete it and run the study again")
+    return table
+
+
+def damage(folder: RunFolder) -> str | None:
+    """Return why the records of a run do not count, after reading all. Whole ones without a seal are given one."""
+    if (found := folder.damage(trust_dates=False)) or folder.sealed or not folder.has_record:
+        return found
+    try:
+        for kind in folder.stamps():
+            read(kind, folder.record(kind))
+    except RecordError as error:
+        return str(error)
+    with suppress(OSError):
+        folder.sealed = folder.entries()
+    return None
+
+
+def read_runs(files: Iterable[Path]) -> tuple[pa.Table, dict[Path, str]]:
+    """Return the run records of many files as one table, in their order, and by file why others cannot be read."""
+    tables, problems = [RUN.remove_metadata().empty_table()], {}
     for file in files:
         try:
-            tables.append(read("run", file).replace_schema_metadata(None))
+            tables.append(read_run(file).replace_schema_metadata(None))
         except RecordError as error:
-            problems.append(str(error))
+            problems[file] = str(error)
         if len(tables) > _PIECES:  # the columns of a table of one row take far more memory than their values
             tables = [pa.concat_tables(tables).combine_chunks()]
-    if problems:
-        raise RecordError("\n".join(problems))
-    return pa.concat_tables(tables)
+    return pa.concat_tables(tables), problems

@@ -4,7 +4,6 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from ddp_hpc.runs import lease
@@ -31,18 +30,22 @@ class State:
 
 
 def state_of(store: Store, run: str) -> State:
-    """Return where a run stands. A record that cannot be read, or is of another run, is a RecordError."""
+    """Return where a run stands. One whose records are damaged is missing, and its reason names the file."""
     folder = store.run(run)
-    attempts = folder.attempts
-    state = _of_attempt(attempts[-1], len(attempts)) if attempts and not folder.finished else State("missing")
-    if folder.finished:  # perhaps it has just ended
+    attempts, damage = folder.attempts, folder.damage()
+    ended = folder.has_record and not damage
+    state = _of_attempt(attempts[-1], len(attempts)) if attempts and not ended else State("missing")
+    if folder.has_record and not damage:  # perhaps it has just ended
         from ddp_hpc.runs import records
 
-        row = records.read("run", folder.record(), ["run", "status", "reason"]).to_pylist()[0]
-        if row["run"] != run:
-            raise records.RecordError(stranger(folder.record(), row["run"]))
+        try:
+            row = records.read_run(folder.record(), ["status", "reason"]).to_pylist()[0]
+        except records.RecordError as error:
+            return State("missing", str(error), len(attempts))
         return State(row["status"], row["reason"], len(attempts))
-    if state.status in FINISHED:
+    if damage and state.status in (*FINISHED, "missing"):
+        state = State("missing", f"{damage}: the next `ddp-hpc run` trains it again", len(attempts))
+    elif state.status in FINISHED:
         told = f"its record was removed; attempt {attempts[-1].number} had ended {state.status}"
         state = State("missing", told, len(attempts))
     if uses_slurm(store) and state.status not in ("running", "queued"):
@@ -56,7 +59,7 @@ def state_of(store: Store, run: str) -> State:
 def record_is_late(store: Store, run: str) -> bool:
     """Return whether a run has ended well and its record is not seen yet: a file system may take a minute."""
     attempts = store.run(run).attempts
-    return bool(attempts) and attempts[-1].ended.get("status") in FINISHED and not store.finished(run)
+    return bool(attempts) and attempts[-1].ended.get("status") in FINISHED and not store.run(run).has_record
 
 
 def uses_slurm(store: Store) -> bool:
@@ -90,11 +93,6 @@ def keep_end(store: Store, run: str, ending: Ending, job: str | None = None) -> 
         attempts = [folder.new_attempt()]
         attempts[-1].started = {"slurm_job": job, "request": folder.request or None}
     attempts[-1].slurm_end = {"at": _now(), "status": ending.status, "reason": ending.reason}
-
-
-def stranger(file: Path, owner: str) -> str:
-    """Return the words for a record that lies in the folder of another run."""
-    return f"{file} is the record of {owner}: delete what was put in the wrong folder, and run the study again"
 
 
 def _job(attempts: list[Attempt]) -> str | None:

@@ -1,6 +1,5 @@
 """Every planned run is a row: what has ended, what has failed and why, what is not there yet."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,7 +9,7 @@ from ddp_hpc.config.spec import RunSpec
 from ddp_hpc.config.study import Study
 from ddp_hpc.runs import identity
 from ddp_hpc.runs.attempt import Store
-from ddp_hpc.runs.state import state_of, stranger
+from ddp_hpc.runs.state import state_of
 from ddp_hpc.runs.statuses import FINISHED, in_words
 
 if TYPE_CHECKING:
@@ -69,8 +68,8 @@ class StudyRuns:
     def runs(self) -> "pd.DataFrame":
         """One row per planned run, in the order of the plan: the columns of `schema.RUN` and `attempts`.
 
-        A run that has not ended as result or finding has its spec, its status and reason; all else is null. A
-        RecordError names every record that cannot be read.
+        A run that has not ended as result or finding, or whose records are damaged, has its spec, its status and
+        reason; all else is null.
         """
         import pandas as pd
         import pyarrow as pa
@@ -78,10 +77,8 @@ class StudyRuns:
         from ddp_hpc.runs import records
 
         done = [planned.run for planned in self.planned if self.store.finished(planned.run)]
-        measured = records.read_runs(self.store.file(run) for run in done)
-        owners = zip(done, measured["run"].to_pylist(), strict=True)
-        if strange := [stranger(self.store.file(run), owner) for run, owner in owners if owner != run]:
-            raise records.RecordError("\n".join(strange))
+        measured, problems = records.read_runs(self.store.file(run) for run in done)
+        done = [run for run in done if self.store.file(run) not in problems]
         ended = set(done)
         others = [self._not_finished(planned) for planned in self.planned if planned.run not in ended]
         both = pa.concat_tables([measured, pa.Table.from_pylist(others, schema=measured.schema)]).combine_chunks()
@@ -117,11 +114,7 @@ class StudyRuns:
         from ddp_hpc.runs import records
 
         file = self.store.file(run, kind)
-        table = records.read(kind, file, columns, rows)
-        owner = json.loads((table.schema.metadata or {}).get(b"ddp_hpc.run", json.dumps(run)))
-        if owner != run:
-            raise records.RecordError(stranger(file, owner))
-        frame: pd.DataFrame = table.to_pandas(split_blocks=True, self_destruct=True)
+        frame: pd.DataFrame = records.read(kind, file, columns, rows).to_pandas(split_blocks=True, self_destruct=True)
         return frame
 
     def coverage(self) -> str:

@@ -2,10 +2,12 @@
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 
 @contextmanager
@@ -54,10 +56,25 @@ def write_json(file: Path, content: Mapping[str, Any]) -> None:
         temporary.write_text(json.dumps(content, indent=1) + "\n")
 
 
-def read_json(file: Path) -> dict[str, Any]:
-    """Return the object in a JSON file; empty if there is no such file or it is no JSON."""
+def read_json(file: Path, wrong: Callable[[dict[str, Any]], str | None] = lambda content: None) -> dict[str, Any]:
+    """Return the object in a JSON file; empty if there is no such file.
+
+    One that cannot be read, holds something else, or in which `wrong` finds a fault, is left out as well, and named.
+    """
     try:
-        content = json.loads(file.read_text())
-    except (OSError, ValueError):
+        content = json.loads(file.read_text(encoding="utf-8"))
+        cause = wrong(content) if isinstance(content, dict) else f"{type(content).__name__}, expected: an object"
+    except FileNotFoundError:
         return {}
-    return content if isinstance(content, dict) else {}
+    except (OSError, ValueError, RecursionError) as error:  # RecursionError: nested too deeply
+        cause = f"cannot be read: {getattr(error, 'strerror', None) or error}"
+    if cause:
+        leave_out(file, cause)
+    return {} if cause else cast(dict[str, Any], content)
+
+
+@cache
+def leave_out(file: Path, cause: str) -> None:
+    """Say, once, that a file or folder is left out, and why: what one file lacks must stop nothing else."""
+    with suppress(OSError):
+        print(f"ddp-hpc: warning: {file} is left out: {cause}", file=sys.stderr, flush=True)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -11,10 +12,11 @@ from ddp_hpc.config import catalog
 from ddp_hpc.config.spec import SPEC_FIELDS, RunSpec, shown
 from ddp_hpc.config.types import canonical_json
 from ddp_hpc.runs import identity
-from ddp_hpc.runs.attempt import Store
+from ddp_hpc.runs.attempt import PLAN, Store
 from ddp_hpc.runs.state import State, state_of
 from ddp_hpc.runs.statuses import FAILED
 from ddp_hpc.runs.study_runs import Planned, StudyRuns
+from ddp_hpc.system.files import leave_out
 
 MOST_NEIGHBOURS = 20
 
@@ -92,10 +94,11 @@ def prepare(study_runs: StudyRuns) -> None:
     """Write `spec.json` into the folder of every run that is not finished: what the supervisor starts from.
 
     One that says anything else than what is planned is written anew. The code that a run depends on is kept in
-    `results/code/`, each file by its hash.
+    `results/code/`, each file by its hash. What stands in the way is moved aside.
     """
-    kept = set[str]()
-    for planned in study_runs.lacking:
+    lacking, kept = study_runs.lacking, set[str]()
+    make_way(study_runs.store, lacking)
+    for planned in lacking:
         folder = study_runs.store.run(planned.run)
         _, spec_hash, code_hash = identity.parts(planned.run)
         exchange = planned.spec.exchange
@@ -120,17 +123,29 @@ def prepare(study_runs: StudyRuns) -> None:
                 kept.add(hashed)
 
 
+def make_way(store: Store, lacking: Sequence[Planned]) -> None:
+    """Move aside what stands in the way of runs that are to be trained, damaged records too; not where one works."""
+    for folder in (store.run(planned.run) for planned in lacking):
+        if os.path.lexists(folder.path) and state_of(store, folder.path.name).status not in ("running", "queued"):
+            folder.make_way()
+
+
 def finished_runs(store: Store) -> list[Finished]:
     """Return all finished runs in the store, whichever study asked for them."""
     found = []
     for run in store.finished_runs():
         planned = run.plan
-        if not isinstance(planned.get("spec"), dict) or not isinstance(planned.get("files"), dict):
-            continue  # a record without its plan: it counts as finished, but explains nothing
+        try:
+            fields, files = fields_of(planned["spec"]), dict(planned["files"])
+            hash(_names(fields))
+        except (ValueError, TypeError, KeyError):  # it counts as finished, but explains nothing
+            if planned:
+                leave_out(run.path / PLAN, "expected: `spec` with a model and a dataset, and `files`")
+            continue
         attempts = run.attempts
         ended = attempts[-1].ended if attempts else {}
         numbers = [ended.get(name) for name in ("wall_s", "train_s", "steps")]
-        found.append(Finished(ended.get("status"), fields_of(planned["spec"]), planned["files"], *numbers))
+        found.append(Finished(ended.get("status"), fields, files, *numbers))
     return found
 
 
@@ -198,6 +213,8 @@ def _item(planned: Planned, state: State, nearest: list[Finished]) -> Item:
     if state.status in FAILED:
         times = f" ({state.attempts} attempts)" if state.attempts > 1 else ""
         return Item(planned, state.status, f"{state.reason or 'no reason is known'}{times}", estimate)
+    if state.reason:  # its records were removed, or are damaged
+        return Item(planned, "new", state.reason, estimate)
     if not nearest:
         return Item(planned, "new", "no finished run with this model and dataset", estimate)
     fields = zip(SPEC_FIELDS, fields_of(planned.spec.canonical), nearest[0].fields, strict=True)

@@ -42,6 +42,9 @@ def targets(config: Mapping[str, Any], in_a_job: bool = False) -> Targets:
     settled = bool(config.get("settled"))
     runs = [project.study_runs(name) for name in settings.studies]
     studies = {one.study.name: StudyTargets(project, one, settled) for one in runs}
+    if not settled:  # what stands in the place of a record would pass for one
+        for study in studies.values():
+            plan.make_way(project.store, study.missing)
     only = config.get("only")  # the runs that a round of `ddp-hpc run` trains
     round_ = frozenset(json.loads((project.root / only).read_text())) if only else None
     return Targets(project, studies, machine, round_, settings)

@@ -34,6 +34,14 @@ def overview(study_runs: StudyRuns) -> dict[str, Any]:
     return {"study": study_runs.study.name, "counts": counts, "node_hours": hours, "runs": rows}
 
 
+def check(study_runs: StudyRuns) -> dict[str, str]:
+    """Return by run why its records do not count, after reading all of every one, whatever the dates say."""
+    from ddp_hpc.runs import records
+
+    found = {planned.run: records.damage(study_runs.store.run(planned.run)) for planned in study_runs.planned}
+    return {run: damage for run, damage in found.items() if damage}
+
+
 def node_hours(study_runs: StudyRuns, states: Mapping[str, State]) -> dict[str, float]:
     """Return what the study costs: nodes times the hours from the start of a supervisor to its end.
 
@@ -73,8 +81,8 @@ def _nodes(request: Mapping[str, Any]) -> int:
 def _seconds(attempt: Attempt) -> float:
     """Return how long an attempt took, or has been running; 0 if it has not left when it began."""
     ended = attempt.ended
-    if "wall_s" in ended:
-        return float(ended["wall_s"])
+    if (wall_s := ended.get("wall_s")) is not None:
+        return float(wall_s)
     at = ended.get("at") or attempt.slurm_end.get("at")
     try:
         last = datetime.fromisoformat(at).timestamp() if at else time.time() - attempt.silent_s()

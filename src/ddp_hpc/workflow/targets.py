@@ -8,7 +8,6 @@ and which of them exist, the study's rules, the code. When any of these changes,
 
 import hashlib
 from collections import Counter
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -150,15 +149,8 @@ class StudyTargets:
         lacking = [planned.run for planned in self.missing] if self.settled else []
         states = {run: state_of(self.study_runs.store, run) for run in lacking}
         missing = {run: [state.status, state.reason] for run, state in states.items()}
-        runs = {planned.run: self._version(planned.run) for planned in self.study_runs.planned}
+        runs = {one.run: self.study_runs.store.run(one.run).stamps() for one in self.study_runs.planned}
         return _digest({"runs": runs, "missing": missing})
-
-    def _version(self, run: str) -> list[int]:
-        """Return size and date of a record, nothing without one: another in its place makes other tables."""
-        with suppress(FileNotFoundError):
-            status = self.study_runs.store.file(run).stat()
-            return [status.st_size, status.st_mtime_ns]
-        return []
 
 
 @dataclass(frozen=True)

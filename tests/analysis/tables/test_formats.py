@@ -20,7 +20,6 @@ from ddp_hpc.analysis.tables._formats import escape, latex, markdown
 from ddp_hpc.analysis.tables._steps import thinned
 from ddp_hpc.config import catalog
 from ddp_hpc.runs import records
-from ddp_hpc.runs.records import RecordError
 
 SMALL = [{"exchange": "none", "world_size": 1, "batch_size": [16, 64], "learning_rate": 0.5}]
 EVIL = '50 % of $x_1 & #2 {a} \\b ~c^d <e> [f] "g" | h\nnext ü \x1b[31m\t† 漢'
@@ -98,23 +97,23 @@ def test_the_same_records_make_the_same_bytes(tmp_path):
         assert one == other
 
 
-def test_an_unreadable_record_is_named_and_no_table_is_made(tmp_path):
+def test_a_run_with_an_unreadable_record_is_a_row_with_the_reason(tmp_path):
     study_runs = made_up(tmp_path, grid=SMALL)
     broken = study_runs.planned[1].run
     study_runs.store.file(broken).write_bytes(b"PAR1 half a file")
 
-    with pytest.raises(RecordError, match=broken):
-        tables.make("winners", study_runs, tmp_path / "tables")
-    assert not (tmp_path / "tables").exists()
+    row = pd.read_parquet(tables.make("runs", study_runs, tmp_path / "tables")).set_index("run").loc[broken]
+    assert row["status"] == "missing"
+    assert f"{study_runs.store.file(broken)} is damaged" in row["reason"]
 
 
-def test_unreadable_steps_are_named(tmp_path):
+def test_a_run_with_unreadable_steps_takes_no_part(tmp_path):
     study_runs = made_up(tmp_path, grid=SMALL)
-    broken = study_runs.planned[0].run
+    broken, whole = (planned.run for planned in study_runs.planned)
     study_runs.store.file(broken, "steps").write_bytes(b"")
 
-    with pytest.raises(RecordError, match=broken):
-        tables.make("curves", study_runs, tmp_path / "tables")
+    curves = pd.read_parquet(tables.make("curves", study_runs, tmp_path / "tables"))
+    assert set(curves["run"]) == {whole}
 
 
 def test_a_column_that_is_null_in_one_run_keeps_its_type(tmp_path):

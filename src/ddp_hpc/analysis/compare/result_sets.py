@@ -86,8 +86,8 @@ def _table(given: str, file: Path) -> ResultSet:
 def _before(given: str, store: Store, planned: set[str]) -> ResultSet:
     """Return the newest run by other code of each planned spec that has one."""
     specs = {identity.parts(run)[1] for run in planned}
-    runs = {run.path.name: run.record() for run in store.finished_runs()}
-    files = [file for run, file in runs.items() if run not in planned and identity.parts(run)[1] in specs]
+    others = [run for run in store.finished_runs() if run.path.name not in planned and run.path.name.count("-") > 1]
+    files = [run.record() for run in others if identity.parts(run.path.name)[1] in specs]
     if not files:
         raise ValueError(f"{given}: no run of this study by other code lies in {store.runs}")
     return _newest(given, files, store.runs)
@@ -95,7 +95,10 @@ def _before(given: str, store: Store, planned: set[str]) -> ResultSet:
 
 def _newest(given: str, files: list[Path], folder: Path) -> ResultSet:
     """Return of several runs of one spec and seed the newest: older ones are of other code."""
-    frame = records.read_runs(files).to_pandas()
+    table, problems = records.read_runs(files)
+    if problems:
+        raise records.RecordError("\n".join(problems.values()))
+    frame = table.to_pandas()
     kept = frame.sort_values("ended_at", kind="stable").drop_duplicates("spec_hash", keep="last").sort_index()
     older = len(frame) - len(kept)
     notes = (f"{counted(older, 'run')} of older code left out: the newest of each spec counts",) if older else ()

@@ -47,7 +47,9 @@ def find(given: str) -> Path:
     """Return the folder of a finished run."""
     path = Path(given)
     for folder in (path, path.parent):
-        if folder.name and RunFolder(folder).finished:
+        if folder.name and (run := RunFolder(folder)).has_record:
+            if damage := run.damage():
+                raise ValueError(f"{given}: {damage}")
             return folder
     if path.name != given:
         raise ValueError(f"{given}: no finished run lies there; expected: a folder with a run.parquet")
@@ -65,7 +67,7 @@ def find(given: str) -> Path:
 def facts(folder: Path) -> Facts:
     """Return what is known of a run by section and name; what does not exist is left out."""
     file = RunFolder(folder).record()
-    row = records.read("run", file).to_pylist()[0]
+    row = records.read_run(file).to_pylist()[0]
     metadata = records.read_metadata(file)
     provenance = metadata.get("provenance", {})
     flat = {name: dict(_flat(provenance.get(name) or {})) for name in ("software", "source", "environment")}

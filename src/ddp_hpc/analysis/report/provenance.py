@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ddp_hpc.runs import records
+from ddp_hpc.runs.statuses import FINISHED
 from ddp_hpc.runs.study_runs import StudyRuns
 
 _PER_RUN = ("command", "startup", "null_columns", "bugs", "warnings")  # differ by nature, or are told elsewhere
@@ -36,8 +37,8 @@ class Provenance:
 
 
 def of_runs(study_runs: StudyRuns) -> Provenance:
-    """Return the provenance of all finished runs; a record that cannot be read is named by a RecordError."""
-    done = [planned.run for planned in study_runs.planned if study_runs.store.finished(planned.run)]
+    """Return the provenance of all finished runs."""
+    done = study_runs.runs.loc[study_runs.runs["status"].isin(FINISHED), "run"]
     found = [records.read_metadata(study_runs.store.file(run)).get("provenance", {}) for run in done]
     facts = _counted(_flat(provenance) for provenance in found)
     common = {name: values for name, values in facts.items() if len(values) == 1 and values[0][1] == len(done)}
