@@ -4,13 +4,21 @@ Libraries of threads read theirs as they are loaded: torch must come after `set_
 """
 
 import os
+import re
+import shutil
 import sys
-from collections.abc import Collection, MutableMapping
+from collections.abc import Collection, Mapping, MutableMapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 from ddp_hpc.system.process import usable_cores
 
 TERMINAL = "DDP_HPC_TERMINAL"  # "1": somebody watches; MPI launchers give ranks a terminal even where nobody does
 
+_SHARED = Path("/dev/shm")
+_IN_SHARED = tuple(f"OMPI_MCA_{part}_backing_directory" for part in ("btl_sm", "osc_sm", "osc_rdma"))
+_SCRATCH = re.compile(r"ddp-hpc-[0-9a-f]{16}")  # whatever a damaged file says, nothing else is ever removed
 _NUMBERS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _FEWER = ("OMP_THREAD_LIMIT", "OMP_DYNAMIC")
 _BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
@@ -40,6 +48,42 @@ def of_launcher(ranks: int, threads: int | None = None) -> dict[str, str]:
             "OMPI_MCA_mpi_yield_when_idle": "1",
         }
     return defaults | environment
+
+
+def scratch() -> dict[str, str]:
+    """Return, for the journal, the name that the folders of a new launch have, and where temporary files lie."""
+    return {"scratch": f"ddp-hpc-{os.urandom(8).hex()}", "tmpdir": os.environ.get("TMPDIR") or "/tmp"}
+
+
+def _folders(started: Mapping[str, Any]) -> list[Path]:
+    name = str(started.get("scratch"))
+    return [_SHARED / name, Path(started["tmpdir"]) / name] if _SCRATCH.fullmatch(name) else []
+
+
+def for_session(started: Mapping[str, Any]) -> dict[str, str]:
+    """Make the folder in which a launcher on this host keeps its session, and return its environment."""
+    folder = _folders(started)[1]
+    folder.mkdir(mode=0o700)
+    return {"TMPDIR": str(folder)}
+
+
+def for_rank(started: Mapping[str, Any]) -> None:
+    """Let what the ranks of this node share lie in a folder of their launch, and temporary files where the user has
+    them: MPI removes what it shares, but not when it is killed."""
+    for shared, session in [_folders(started)] if _folders(started) else []:
+        if os.environ.get("TMPDIR") == str(session):
+            os.environ["TMPDIR"] = started["tmpdir"]
+        with suppress(OSError):  # no such memory here, or it is full: MPI says so if it needs it
+            shared.mkdir(mode=0o700, exist_ok=True)
+            for name in _IN_SHARED:
+                os.environ.setdefault(name, str(shared))
+
+
+def remove_scratch(started: Mapping[str, Any], *, if_empty: bool = False) -> None:
+    """Remove the folders of a launch on this host; with `if_empty`, as long as others use them they stay."""
+    for folder in _folders(started):
+        with suppress(OSError):
+            folder.rmdir() if if_empty else shutil.rmtree(folder)
 
 
 def set_threads(environment: MutableMapping[str, str], threads: int, cores: Collection[int]) -> str | None:

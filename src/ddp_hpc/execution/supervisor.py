@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ddp_hpc.execution import mpi_environment, rank_watchdog
 from ddp_hpc.execution.graceful_stop import Interruption
@@ -27,6 +27,9 @@ from ddp_hpc.runs.statuses import FINISHED
 from ddp_hpc.slurm import job_environment
 from ddp_hpc.system import cgroups, deadlines
 from ddp_hpc.system.process import Fork, boot_id, die_with_parent, ourselves
+
+if TYPE_CHECKING:
+    import psutil
 
 Process = subprocess.Popen[Any] | Fork
 
@@ -68,6 +71,9 @@ def supervise(
         attempt.keep_room()
         attempt.started = _started(launcher) | {"request": run.request or None}
         lease.take(attempt)
+        for dead in (other for other in run.attempts if other.number < attempt.number):
+            dead.clear()
+            mpi_environment.remove_scratch(dead.started)
     except (OSError, lease.HeldError):
         shutil.rmtree(attempt.path)
         raise
@@ -118,12 +124,12 @@ def _say_ended(attempt: Attempt, ending: Ending, wall_s: float) -> None:
 
 def _started(launcher: Sequence[str]) -> dict[str, Any]:
     asked = {"launcher": list(launcher), "slurm_job": os.environ.get("SLURM_JOB_ID")}
-    return {"at": _now()} | ourselves() | asked
+    return {"at": _now()} | ourselves() | asked | mpi_environment.scratch()
 
 
 def _launch(launcher: Sequence[str], attempt: Attempt, launch: dict[str, Any], interruption: Interruption) -> Evidence:
     """Start the ranks, wait until they have ended, and return what was seen of that."""
-    kills_before = cgroups.oom_kills()
+    kills_before, killed = cgroups.oom_kills(), False
     tail: deque[str] = deque(maxlen=30)
     try:
         process = _start(launcher, attempt, launch)
@@ -133,15 +139,19 @@ def _launch(launcher: Sequence[str], attempt: Attempt, launch: dict[str, Any], i
         reader.start()
         try:
             _wait(process, attempt, interruption)
+            killed = (process.poll() or 0) < 0 and not attempt.has_failed  # what its ranks then say follows from that
         finally:
             end_all(process)
             reader.join(timeout=2)
+            mpi_environment.remove_scratch(attempt.started)
     finally:
         interruption.close()
+    attempt.clear()
     return Evidence(
         exit_code=process.wait() or 0,
         last_words=tuple(tail),
-        reports=attempt.reports,
+        last_seen_step=attempt.progress.get("step"),
+        reports=() if killed else attempt.reports,
         summary=attempt.summary if attempt.is_complete else {},
         checkpointed_step=attempt.run.checkpointed_step,
         oom_kills=cgroups.oom_kills() - kills_before,
@@ -158,6 +168,9 @@ def _start(launcher: Sequence[str], attempt: Attempt, launch: dict[str, Any]) ->
     try:
         environment = mpi_environment.of_launcher(on_this_node, launch["spec"].get("threads_per_rank"))
         environment = job_environment.environment(launcher, environment)
+        one_node = not launch["request"] or launch["request"].get("nodes") == 1
+        if launcher and one_node and not job_environment.is_srun(launcher):
+            environment |= mpi_environment.for_session(attempt.started)
         if launch.get("cuda_aware_mpi"):
             from ddp_hpc.execution import cuda_aware_check
 
@@ -214,20 +227,35 @@ def _wait(process: Process, attempt: Attempt, interruption: Interruption) -> Non
 
 
 def end_all(process: Process) -> None:
-    """End the launcher and whatever it has started on this host."""
-    if process.poll() is not None:
+    """End the launcher and whatever it has started on this host: if it was killed, the rest of its session."""
+    if process.poll() == 0:
         return
     import psutil
 
-    try:
-        family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return
-    process.send_signal(signal.SIGTERM)
+    family = [member for pid in psutil.pids() if (member := _in_session(pid, process.pid))]
+    if process.poll() is None:
+        with suppress(psutil.NoSuchProcess):
+            family += [one for one in psutil.Process(process.pid).children(recursive=True) if one not in family]
+        process.send_signal(signal.SIGTERM)  # it ends its ranks
+    else:
+        for member in family:
+            with suppress(psutil.NoSuchProcess):
+                member.terminate()
     _, alive = psutil.wait_procs(family, timeout=deadlines.KILL_S)
     for member in alive:
-        member.kill()
+        with suppress(psutil.NoSuchProcess):
+            member.kill()
     process.wait()
+
+
+def _in_session(pid: int, session: int) -> "psutil.Process | None":
+    """Return the process if it is of a session: children of a launcher that has gone are in it still."""
+    import psutil
+
+    try:
+        return psutil.Process(pid) if os.getsid(pid) == session else None
+    except (OSError, psutil.NoSuchProcess):
+        return None
 
 
 def _now() -> str:

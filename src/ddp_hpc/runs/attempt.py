@@ -24,12 +24,11 @@ It imports only the standard library: supervisor and rank watchdog start quickly
 import json
 import os
 import shutil
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ddp_hpc.system.files import read_json, replaced, write_json
+from ddp_hpc.system.files import clock_of, read_json, remove_temporaries, replaced, write_json
 
 ROOM, ROOM_BYTES = "room", 4096  # kept for `ended.json`, so that a full disk can be told of
 RECORDS = ("steps", "evaluations", "gpu", "run")  # in the order in which they are put in place
@@ -177,7 +176,8 @@ class Attempt(_Folder):
 
     def silent_s(self) -> float:
         """Return the seconds since its supervisor gave a sign of life, if only by making its folder."""
-        return time.time() - (max(_date(self.path / "alive"), _date(self.path / "started.json")) or _date(self.path))
+        sign = max(_date(self.path / "alive"), _date(self.path / "started.json")) or _date(self.path)
+        return clock_of(self.run.path) - sign
 
     def process_file(self, rank: int) -> Path:
         """Return the file that says which process is a rank."""
@@ -186,6 +186,13 @@ class Attempt(_Folder):
     def report_file(self, rank: int) -> Path:
         """Return the file in which a rank says how it failed."""
         return self.path / f"rank-{rank}.json"
+
+    def clear(self) -> None:
+        """Remove what its processes needed while they lived: who is killed has no time for that."""
+        remove_temporaries(self.run.path)
+        for file in [*self.path.glob("rank-*.pid"), *([self.path / ROOM] if self.has_ended else [])]:
+            with suppress(OSError):
+                file.unlink()
 
     @property
     def has_failed(self) -> bool:

@@ -14,6 +14,7 @@ from ddp_hpc.runs.attempt import Attempt
 from ddp_hpc.runs.statuses import PEER_FAILURE, STATUSES
 from ddp_hpc.slurm.job_end import memory_words, node_words
 from ddp_hpc.system.deadlines import NEAR, NEAR_S
+from ddp_hpc.system.process import CRASHES
 
 TIME_LIMIT = "time limit"  # what asks a run to end, where it is no signal
 
@@ -40,6 +41,7 @@ class Evidence:
     refused: str | None = None  # why no rank was started
     exit_code: int | None = None  # of the launcher, negative for a signal; None: nobody saw it end
     last_words: Sequence[str] = ()  # of the launcher and its ranks
+    last_seen_step: int | None = None  # of rank 0, which says it now and then
     reports: Sequence[Mapping[str, Any]] = ()  # of ranks that failed, the first first
     summary: Mapping[str, Any] = field(default_factory=dict)  # of rank 0; empty: the records are not whole
     asked_by: str | None = None  # the name of the signal that asked the run to end, or `TIME_LIMIT`; None: nothing did
@@ -149,4 +151,10 @@ def _failed_launcher(e: Evidence) -> Ending | None:
         return Ending("oom_host", f"{reason}; the launcher said: {words[:200]}")
     if words := node_words("\n".join(e.last_words)):  # Slurm may notice minutes later
         return Ending("node_fail", f"a node does not answer: {words[:200]}; {reason}")
+    if code < 0 and (e.last_seen_step or -code not in CRASHES):  # no launch fails so: somebody, or something, did that
+        seen = f", its ranks last seen at step {e.last_seen_step}" if e.last_seen_step else ""
+        reason = f"the launcher was killed by {signal.Signals(-code).name}{seen}"
+        if e.oom_kills:
+            return Ending("oom_host", f"{reason}; the kernel killed a process for memory meanwhile")
+        return Ending("crashed", reason, {"steps": e.last_seen_step})
     return Ending("launch_failed", reason)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -25,6 +26,31 @@ def replaced(file: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):  # the first error counts
             temporary.unlink(missing_ok=True)
+
+
+def clock_of(folder: Path) -> float:
+    """Return the time by the clock that dates the files of a folder, which may be a server's; ours if it is not ours
+    to write."""
+    probe = folder / f".clock.{os.getpid()}.tmp"
+    try:
+        probe.touch()
+        return probe.stat().st_mtime
+    except OSError:
+        return time.time()
+    finally:
+        with suppress(OSError):
+            probe.unlink()
+
+
+def remove_temporaries(folder: Path) -> None:
+    """Remove what writers that were killed have left beside the files in a folder and in those below.
+
+    No process of another host may be writing there.
+    """
+    for file in folder.rglob(".*.tmp"):
+        if (pid := file.name.split(".")[-2]).isdigit() and not os.path.exists(f"/proc/{pid}"):
+            with suppress(OSError):
+                file.unlink()
 
 
 def share_like(folder: Path) -> None:

@@ -17,6 +17,7 @@ from ddp_hpc.runs.state import State, state_of
 from ddp_hpc.runs.statuses import FINISHED, in_words
 from ddp_hpc.runs.study_runs import Planned, StudyRuns
 from ddp_hpc.slurm import job_environment
+from ddp_hpc.system.files import remove_temporaries
 from ddp_hpc.system.terminal import counted, duration
 from ddp_hpc.workflow import claims_check, plan, resource_requests
 from ddp_hpc.workflow.driver_lock import DriverLock
@@ -98,6 +99,7 @@ def _check_profile(project: Project, name: str, profile: str, remote: bool, shar
 
 def _run(project: Project, study_runs: StudyRuns, snakemake: Snakemake, rounds: RetryRounds, shared: bool) -> int:
     began = time.monotonic()
+    remove_temporaries(project.study_folder(study_runs.study.name))
     for note in study_runs.notes:
         print(f"note: {note}", file=sys.stderr)
     targets = StudyTargets(project, study_runs, settled=False)
