@@ -6,7 +6,6 @@ Those that only Slurm can give (queued, preempted, node_fail, rejected) are the 
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -304,22 +303,8 @@ def test_a_run_without_a_gpu_has_null_gpu_columns_and_says_so_in_one_line(projec
 @pytest.fixture
 def small_disk(project):
     """The project's results on a disk of 1 MB; `small_disk(kB)` fills it but for so much, None: makes room again."""
-    results = project.root / "results"
-    results.mkdir(exist_ok=True)
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", results], capture_output=True)
-    if mounted.returncode:
-        pytest.skip("mounting a disk of 1 MB needs root")
-    filler = results / "filler"
-
-    def leave(kilobytes: int | None) -> None:
-        filler.unlink(missing_ok=True)
-        if kilobytes is not None:
-            free = shutil.disk_usage(results).free
-            filler.write_bytes(bytes(free - 1024 * kilobytes))
-
-    yield leave
-    project.end_all()
-    subprocess.run(["umount", "--lazy", results], check=True)
+    with project.results_on_a_disk(megabytes=1) as leave:
+        yield leave
 
 
 @pytest.mark.parametrize("kilobytes", [4, 12, 24, 40])

@@ -82,6 +82,33 @@ def test_one_failed_run_blocks_neither_the_others_nor_the_page(project, tmp_path
     )
 
 
+def test_a_full_disk_is_named_with_each_file_and_what_was_half_written_goes_with_the_next_call(project):
+    project.study("full", HEAD + "budget: {steps: 20}\ngrid: {model: mlp}\ntables: [runs]\nfigures: [loss_curves]\n")
+    with project.results_on_a_disk(megabytes=3) as leave:
+        project.finish("full")
+        leave(0)
+        done = project.call("ddp-hpc", "run", "full")
+        assert done.returncode == 2
+        assert "No space left on device, writing: " in done.stderr
+        assert done.stderr.rstrip().endswith("results/driver.lock'")
+
+        leave(100)  # for tables, but not for a figure in three formats
+        done = project.call("ddp-hpc", "run", "full")
+        assert done.returncode == 1
+        assert re.search(r"No space left on device, writing: '.*/results/studies/full/figures/loss_curves", done.stderr)
+        assert re.search(rf"the disk of {project.root / 'results'} is full: \d+ kB are left", done.stderr)
+        assert "Traceback" not in done.stderr
+
+        leave(None)
+        tables = project.root / "results" / "studies" / "full" / "tables"
+        half, live = tables / ".runs.csv.4194304.tmp", tables / f".runs.md.{os.getpid()}.tmp"  # no id is so high
+        for file in (half, live):
+            file.write_text("run,stat")
+        done = project.call("ddp-hpc", "run", "full")
+        assert done.returncode == 0, done.stderr
+        assert (half.exists(), live.exists()) == (False, True)
+
+
 def test_nothing_that_snakemake_is_told_deletes_or_retrains_a_finished_run(project, monkeypatch):
     monkeypatch.setenv("HOME", "/proc/nowhere")  # a node without the home folder
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)

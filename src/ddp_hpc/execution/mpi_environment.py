@@ -7,8 +7,8 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Collection, Mapping, MutableMapping
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,23 @@ def for_session(started: Mapping[str, Any]) -> dict[str, str]:
     folder = _folders(started)[1]
     folder.mkdir(mode=0o700)
     return {"TMPDIR": str(folder)}
+
+
+@contextmanager
+def session_alone(started: Mapping[str, Any]) -> Iterator[None]:
+    """Let MPI, as it starts in a rank without a launcher, keep its session in the folder of the launch: Open MPI
+    leaves a folder behind, even when it ends well."""
+    if started.get("launcher") or not _folders(started):
+        yield
+        return
+    before = os.environ.get("TMPDIR")
+    with suppress(OSError):
+        os.environ |= for_session(started)
+    try:
+        yield
+    finally:
+        os.environ.pop("TMPDIR", None)
+        os.environ |= {"TMPDIR": before} if before else {}
 
 
 def for_rank(started: Mapping[str, Any]) -> None:

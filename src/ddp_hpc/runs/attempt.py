@@ -28,7 +28,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ddp_hpc.system.files import clock_of, read_json, remove_temporaries, replaced, write_json
+from ddp_hpc.system.files import clock_of, naming, read_json, remove_temporaries, replaced, write_json
 
 ROOM, ROOM_BYTES = "room", 4096  # kept for `ended.json`, so that a full disk can be told of
 RECORDS = ("steps", "evaluations", "gpu", "run")  # in the order in which they are put in place
@@ -140,7 +140,8 @@ class Attempt(_Folder):
 
     def keep_room(self) -> None:
         """Take the room on the disk that `end` may need."""
-        (self.path / ROOM).write_bytes(bytes(ROOM_BYTES))
+        with naming(self.path / ROOM):
+            (self.path / ROOM).write_bytes(bytes(ROOM_BYTES))
 
     def end(self, content: dict[str, Any]) -> None:
         """Write how the attempt ended: on a full disk, into the room that was kept for it."""

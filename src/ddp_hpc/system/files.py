@@ -10,6 +10,17 @@ from typing import Any
 
 
 @contextmanager
+def naming(file: Path) -> Iterator[None]:
+    """Let an OSError of a write say which file that was: on its own only one of opening a file does."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno:
+            raise OSError(error.errno, f"{os.strerror(error.errno)}, writing", str(file)) from error
+        raise
+
+
+@contextmanager
 def replaced(file: Path) -> Iterator[Path]:
     """Give a path beside `file` to write to, which then takes its place: nobody ever reads half a file.
 
@@ -17,12 +28,9 @@ def replaced(file: Path) -> Iterator[Path]:
     """
     temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     try:
-        yield temporary
+        with naming(file):
+            yield temporary
         os.replace(temporary, file)
-    except OSError as error:
-        if error.filename is None and error.errno:  # of a write: only those that open a file say which
-            raise OSError(error.errno, f"{os.strerror(error.errno)}, writing", str(file)) from error
-        raise
     finally:
         with suppress(OSError):  # the first error counts
             temporary.unlink(missing_ok=True)
