@@ -176,9 +176,13 @@ def read(file: Path) -> dict:
 
 
 def what_is_left(project: Sandbox, attempts: list[Path]) -> list[str]:
-    """Processes, and files that nobody needs: in shared memory, in the folder of temporary files, in the results."""
+    """Processes, and files that nobody needs: in shared memory, in the folder of temporary files, in the results.
+
+    A Snakemake that was killed leaves an empty folder of its own, whose name nobody else knows.
+    """
     names = [read(attempt / "started.json").get("scratch", "none") for attempt in attempts]
     results, temporary = project.root / "results", project.root.parent / "tmp"
     files = [Path("/dev/shm", name) for name in names if Path("/dev/shm", name).exists()]
     files += [file for pattern in (".*.tmp", "rank-*.pid", "room", "checkpoint") for file in results.rglob(pattern)]
-    return [*map(str, files), *map(str, temporary.iterdir()), *project.processes().values()]
+    files += [file for file in temporary.iterdir() if not file.name.startswith("snakemake") or list(file.iterdir())]
+    return [*map(str, files), *project.processes().values()]

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from ddp_hpc.execution import mpi_environment, rank_watchdog
 from ddp_hpc.execution.graceful_stop import Interruption
 from ddp_hpc.runs import lease
-from ddp_hpc.runs.attempt import PLAN, Attempt, RunFolder
+from ddp_hpc.runs.attempt import PLAN, ROOM, Attempt, RunFolder
 from ddp_hpc.runs.ending import Ending, Evidence, classify, first_report
 from ddp_hpc.runs.statuses import FINISHED
 from ddp_hpc.slurm import job_environment
@@ -72,7 +72,7 @@ def supervise(
         attempt.started = _started(launcher) | {"request": run.request or None}
         lease.take(attempt)
         for dead in (other for other in run.attempts if other.number < attempt.number):
-            dead.clear()
+            dead.clear(ROOM)
             mpi_environment.remove_scratch(dead.started)
     except (OSError, lease.HeldError):
         shutil.rmtree(attempt.path)

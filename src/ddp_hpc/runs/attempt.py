@@ -188,10 +188,10 @@ class Attempt(_Folder):
         """Return the file in which a rank says how it failed."""
         return self.path / f"rank-{rank}.json"
 
-    def clear(self) -> None:
-        """Remove what its processes needed while they lived: who is killed has no time for that."""
+    def clear(self, *more: str) -> None:
+        """Remove what its processes needed while they lived, for who is killed has no time for that; and `more`."""
         remove_temporaries(self.run.path)
-        for file in [*self.path.glob("rank-*.pid"), *([self.path / ROOM] if self.has_ended else [])]:
+        for file in [*self.path.glob("rank-*.pid"), *(self.path / name for name in more)]:
             with suppress(OSError):
                 file.unlink()
 
