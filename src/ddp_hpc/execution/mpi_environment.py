@@ -17,7 +17,7 @@ from ddp_hpc.system.process import usable_cores
 TERMINAL = "DDP_HPC_TERMINAL"  # "1": somebody watches; MPI launchers give ranks a terminal even where nobody does
 
 _SHARED = Path("/dev/shm")
-_IN_SHARED = tuple(f"OMPI_MCA_{part}_backing_directory" for part in ("btl_sm", "osc_sm", "osc_rdma"))
+_IN_SHARED = tuple(f"OMPI_MCA_{part}_backing_directory" for part in ("btl_sm", "btl_vader", "osc_sm", "osc_rdma"))
 _SCRATCH = re.compile(r"ddp-hpc-[0-9a-f]{16}")  # whatever a damaged file says, nothing else is ever removed
 _NUMBERS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _FEWER = ("OMP_THREAD_LIMIT", "OMP_DYNAMIC")
@@ -57,31 +57,26 @@ def scratch() -> dict[str, str]:
 
 def _folders(started: Mapping[str, Any]) -> list[Path]:
     name = str(started.get("scratch"))
-    return [_SHARED / name, Path(started["tmpdir"]) / name] if _SCRATCH.fullmatch(name) else []
+    return [_SHARED / name, Path(str(started.get("tmpdir"))) / name] if _SCRATCH.fullmatch(name) else []
 
 
 def for_session(started: Mapping[str, Any]) -> dict[str, str]:
-    """Make the folder in which a launcher on this host keeps its session, and return its environment."""
-    folder = _folders(started)[1]
-    folder.mkdir(mode=0o700)
-    return {"TMPDIR": str(folder)}
+    """Make the folder in which MPI keeps its session on this host, and return the environment that says so."""
+    for folder in _folders(started)[1:]:
+        with suppress(OSError):  # no such place, or no room: MPI says so if it needs it
+            folder.mkdir(mode=0o700)
+            return {"TMPDIR": str(folder)}
+    return {}
 
 
 @contextmanager
 def session_alone(started: Mapping[str, Any]) -> Iterator[None]:
-    """Let MPI, as it starts in a rank without a launcher, keep its session in the folder of the launch: Open MPI
-    leaves a folder behind, even when it ends well."""
-    if started.get("launcher") or not _folders(started):
-        yield
-        return
+    """Do that for MPI as it starts in a rank without a launcher: Open MPI leaves a folder even when it ends well."""
     before = os.environ.get("TMPDIR")
-    with suppress(OSError):
-        os.environ |= for_session(started)
-    try:
-        yield
-    finally:
-        os.environ.pop("TMPDIR", None)
-        os.environ |= {"TMPDIR": before} if before else {}
+    os.environ |= {} if started.get("launcher") else for_session(started)
+    yield
+    os.environ.pop("TMPDIR", None)
+    os.environ |= {"TMPDIR": before} if before else {}
 
 
 def for_rank(started: Mapping[str, Any]) -> None:

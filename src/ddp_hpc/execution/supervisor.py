@@ -16,20 +16,18 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ddp_hpc.execution import mpi_environment, rank_watchdog
 from ddp_hpc.execution.graceful_stop import Interruption
 from ddp_hpc.runs import lease
-from ddp_hpc.runs.attempt import PLAN, ROOM, Attempt, RunFolder
+from ddp_hpc.runs.attempt import PLAN, Attempt, RunFolder
 from ddp_hpc.runs.ending import Ending, Evidence, classify, first_report
 from ddp_hpc.runs.statuses import FINISHED
 from ddp_hpc.slurm import job_environment
 from ddp_hpc.system import cgroups, deadlines
+from ddp_hpc.system.files import remove_temporaries
 from ddp_hpc.system.process import Fork, boot_id, die_with_parent, ourselves
-
-if TYPE_CHECKING:
-    import psutil
 
 Process = subprocess.Popen[Any] | Fork
 
@@ -71,9 +69,9 @@ def supervise(
         attempt.keep_room()
         attempt.started = _started(launcher) | {"request": run.request or None}
         lease.take(attempt)
+        remove_temporaries(folder)
         for dead in (other for other in run.attempts if other.number < attempt.number):
-            dead.clear(ROOM)
-            mpi_environment.remove_scratch(dead.started)
+            _clear(dead)
     except (OSError, lease.HeldError):
         shutil.rmtree(attempt.path)
         raise
@@ -107,9 +105,16 @@ def supervise(
         ending = Ending("crashed", f"its files cannot be written or put in place: {error}")
         print(f"ddp-hpc: {error}", file=sys.stderr)
     _say_ended(attempt, ending, (time.monotonic_ns() - began_ns) / 1e9)
+    _clear(attempt)
     if ending.status in FINISHED:
         run.checkpoint.remove()
     return ending
+
+
+def _clear(attempt: Attempt) -> None:
+    """Remove what an attempt leaves that is of no use once its processes are dead."""
+    attempt.clear()
+    mpi_environment.remove_scratch(attempt.started)
 
 
 def _say_ended(attempt: Attempt, ending: Ending, wall_s: float) -> None:
@@ -143,11 +148,10 @@ def _launch(launcher: Sequence[str], attempt: Attempt, launch: dict[str, Any], i
         finally:
             end_all(process)
             reader.join(timeout=2)
-            mpi_environment.remove_scratch(attempt.started)
     finally:
         interruption.close()
-    attempt.clear()
     return Evidence(
+        launcher="the launcher" if launcher else "its process",
         exit_code=process.wait() or 0,
         last_words=tuple(tail),
         last_seen_step=attempt.progress.get("step"),
@@ -227,35 +231,28 @@ def _wait(process: Process, attempt: Attempt, interruption: Interruption) -> Non
 
 
 def end_all(process: Process) -> None:
-    """End the launcher and whatever it has started on this host: if it was killed, the rest of its session."""
+    """End the launcher and whatever it has started on this host, also where it has gone itself."""
     if process.poll() == 0:
         return
     import psutil
 
-    family = [member for pid in psutil.pids() if (member := _in_session(pid, process.pid))]
-    if process.poll() is None:
+    family = {one for one in psutil.process_iter() if _session(one.pid) == process.pid}
+    with suppress(psutil.NoSuchProcess):
+        family |= set(psutil.Process(process.pid).children(recursive=True))
+    for one in family if process.poll() is not None else [process]:  # which ends its ranks
         with suppress(psutil.NoSuchProcess):
-            family += [one for one in psutil.Process(process.pid).children(recursive=True) if one not in family]
-        process.send_signal(signal.SIGTERM)  # it ends its ranks
-    else:
-        for member in family:
-            with suppress(psutil.NoSuchProcess):
-                member.terminate()
+            one.send_signal(signal.SIGTERM)
     _, alive = psutil.wait_procs(family, timeout=deadlines.KILL_S)
-    for member in alive:
+    for one in alive:
         with suppress(psutil.NoSuchProcess):
-            member.kill()
+            one.kill()
     process.wait()
 
 
-def _in_session(pid: int, session: int) -> "psutil.Process | None":
-    """Return the process if it is of a session: children of a launcher that has gone are in it still."""
-    import psutil
-
-    try:
-        return psutil.Process(pid) if os.getsid(pid) == session else None
-    except (OSError, psutil.NoSuchProcess):
-        return None
+def _session(pid: int) -> int | None:
+    with suppress(OSError):
+        return os.getsid(pid)
+    return None
 
 
 def _now() -> str:

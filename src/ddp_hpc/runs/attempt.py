@@ -28,7 +28,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ddp_hpc.system.files import clock_of, naming, read_json, remove_temporaries, replaced, write_json
+from ddp_hpc.system.files import clock_of, naming, read_json, replaced, write_json
 
 ROOM, ROOM_BYTES = "room", 4096  # kept for `ended.json`, so that a full disk can be told of
 RECORDS = ("steps", "evaluations", "gpu", "run")  # in the order in which they are put in place
@@ -188,10 +188,9 @@ class Attempt(_Folder):
         """Return the file in which a rank says how it failed."""
         return self.path / f"rank-{rank}.json"
 
-    def clear(self, *more: str) -> None:
-        """Remove what its processes needed while they lived, for who is killed has no time for that; and `more`."""
-        remove_temporaries(self.run.path)
-        for file in [*self.path.glob("rank-*.pid"), *(self.path / name for name in more)]:
+    def clear(self) -> None:
+        """Remove what only living processes need: those that are killed leave it."""
+        for file in [*self.path.glob("rank-*.pid"), self.path / ROOM]:
             with suppress(OSError):
                 file.unlink()
 

@@ -8,6 +8,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+_CLOCKS: dict[int, float] = {}  # of file systems, by their device: how far ahead of our monotonic one
+
 
 @contextmanager
 def naming(file: Path) -> Iterator[None]:
@@ -26,7 +28,7 @@ def replaced(file: Path) -> Iterator[Path]:
 
     After an exception `file` is as it was, and nothing is left beside it. An OSError of a write names `file`.
     """
-    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    temporary = _temporary(file)
     try:
         with naming(file):
             yield temporary
@@ -36,29 +38,41 @@ def replaced(file: Path) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
-def clock_of(folder: Path) -> float:
-    """Return the time by the clock that dates the files of a folder, which may be a server's; ours if it is not ours
-    to write."""
-    probe = folder / f".clock.{os.getpid()}.tmp"
+def _temporary(file: Path) -> Path:
+    return file.with_name(f".{file.name}.{_seen_here()}-{os.getpid()}.tmp")
+
+
+def _seen_here() -> str:
+    """Return the host and the namespace in which our process id is seen: who writes elsewhere may live."""
     try:
-        probe.touch()
-        return probe.stat().st_mtime
-    except OSError:
-        return time.time()
-    finally:
-        with suppress(OSError):
-            probe.unlink()
+        return f"{os.uname().nodename}-{os.stat('/proc/self/ns/pid').st_ino}"
+    except OSError:  # no Linux
+        return os.uname().nodename
 
 
 def remove_temporaries(folder: Path) -> None:
-    """Remove what writers that were killed have left beside the files in a folder and in those below.
-
-    No process of another host may be writing there.
-    """
-    for file in folder.rglob(".*.tmp"):
-        if (pid := file.name.split(".")[-2]).isdigit() and not os.path.exists(f"/proc/{pid}"):
+    """Remove what writers that were killed on this host have left in a folder and in those below."""
+    for file in folder.rglob(f".*.{_seen_here()}-*.tmp"):
+        if not os.path.exists(f"/proc/{file.stem.rpartition('-')[2]}"):
             with suppress(OSError):
                 file.unlink()
+
+
+def clock_of(folder: Path) -> float:
+    """Return the time by the clock that dates the files of a folder, which may be a server's; ours if we cannot ask.
+
+    Each file system is asked once.
+    """
+    probe = _temporary(folder / "clock")
+    try:
+        device = folder.stat().st_dev
+        if device not in _CLOCKS:
+            probe.touch()
+            _CLOCKS[device] = probe.stat().st_mtime - time.monotonic()
+            probe.unlink()
+        return _CLOCKS[device] + time.monotonic()
+    except OSError:
+        return time.time()
 
 
 def share_like(folder: Path) -> None:
