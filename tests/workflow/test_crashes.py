@@ -1,12 +1,12 @@
 """Whatever is killed, at whatever moment: the same command then ends with what an undisturbed study ends with.
 
-`make crash` does this 60 times and prints a table; the moments follow from the number, so one that fails can be had
-again: `CRASHES=17:18 pytest tests/workflow/test_crashes.py`.
+`make test` kills a process of each kind in one study. `make crash` disturbs 60 studies once each and prints a table;
+the moments follow from the number of a study: `CRASHES=17:18 pytest tests/workflow/test_crashes.py` has one again.
 """
 
-import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import time
@@ -19,24 +19,34 @@ from faulty import FAULTY
 from sandbox import Sandbox, wait_for
 
 from ddp_hpc.runs import records
+from ddp_hpc.runs.attempt import Attempt
 
-STEPS = 40  # 2 s, with a model that sleeps
-KINDS = ("driver", "snakemake", "supervisor", "launcher", "watchdog", "rank")
-FIRST, END = map(int, os.environ.get("CRASHES", "0:2").split(":"))
-TOLD: Counter[tuple[str, str]] = Counter()  # kind of process and signal, and what became of it
+KILLS = [(kind, "KILL") for kind in ("driver", "snakemake", "supervisor", "launcher", "watchdog", "rank")]
+STOPS = [(kind, "STOP") for kind in ("driver", "supervisor", "launcher", "rank")]  # and CONT, a second later
+ASKED = os.environ.get("CRASHES")
+STUDIES = (
+    {number: [(KILLS + STOPS)[number % 10]] for number in range(*map(int, ASKED.split(":")))} if ASKED else {0: KILLS}
+)
+BASE = (
+    "base: {dataset: digits, model: {name: faulty, fault: slow}, batch_size: 16, learning_rate: 0.1, "
+    "threads_per_rank: 1}\n"
+    "budget: {steps: 40}\ntables: [runs]\nfigures: []\n"
+    "grid: [{exchange: none, world_size: 1}, {exchange: ring, world_size: 2}]\n"
+)  # 2 s each, with a model that sleeps
+TOLD: Counter[tuple[str, str, str]] = Counter()  # by fault, what became of it
 
 
 @pytest.fixture(scope="module", autouse=True)
 def table(request):
     yield
-    if END - FIRST > 2:
+    if ASKED:
+        names = ("tries", "lost", "doubled", "left behind")
+        rows = [
+            ("kind", "signal", *names),
+            *((*fault, *(TOLD[*fault, name] for name in names)) for fault in KILLS + STOPS),
+        ]
         with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
-            print(
-                "\n" + "".join(f"{name:10}" for name in ("kind", "signal", "tries", "lost", "doubled", "left behind"))
-            )
-            for kind in sorted({kind for kind, _ in TOLD}):
-                found = (TOLD[kind, name] for name in ("tries", "lost", "doubled", "left behind"))
-                print("".join(f"{cell!s:10}" for cell in (*kind.split(), *found)))
+            print("", *("".join(f"{cell!s:12}" for cell in row) for row in rows), sep="\n")
 
 
 @pytest.fixture(scope="module")
@@ -54,125 +64,110 @@ def project(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def undisturbed(project):
-    """What the studies, which differ in their seed only, are to end with; their runs are quick, and do the same."""
-    return {}
+    """What the studies, which ask for the same runs, are to end with; without its sleep a model does the same."""
+    project.study("undisturbed", BASE)
+    assert project.call("ddp-hpc", "plan", "undisturbed", "--write").returncode == 0
+    for item in project.plan("undisturbed"):
+        launcher = f"mpiexec -n {item['world_size']}" if item["world_size"] > 1 else ""
+        done = subprocess.run(**command(project, "train", item["run"], "--launcher", launcher, QUICK="1"), check=False)
+        assert done.returncode == 0, done.stderr
+    return outcome(project)
 
 
-def study(project: Sandbox, number: int) -> str:
-    name = f"crash_{number}"
-    project.study(
-        name,
-        "base: {dataset: digits, model: {name: faulty, fault: slow}, batch_size: 16, learning_rate: 0.1, "
-        f"threads_per_rank: 1}}\nbudget: {{steps: {STEPS}}}\ntables: [runs]\nfigures: []\n"
-        "grid: [{exchange: none, world_size: 1}, {exchange: ring, world_size: 2}]\n",
-    )
-    return name
-
-
-def command(project: Sandbox, name: str, **environment: str) -> dict:
+def command(project: Sandbox, *words: str, **environment: str) -> dict:
     keywords = {"cwd": project.root, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     temporary = {"TMPDIR": str(project.root.parent / "tmp")}
-    return {"args": ["ddp-hpc", "run", name], "env": project.environment | temporary | environment, **keywords}
+    return {"args": ["ddp-hpc", *words], "env": project.environment | temporary | environment, **keywords}
 
 
-def outcome(project: Sandbox, name: str) -> dict[str, tuple]:
-    """Of each run: status, counts, and all losses of all steps and ranks. Times are left out."""
+def outcome(project: Sandbox) -> dict[str, tuple]:
+    """Return of each run: status, counts, and all losses of all steps and ranks. Times are left out."""
     found = {}
-    for item in project.plan(name):
-        folder = project.root / "results" / "runs" / item["run"]
+    for folder in (project.root / "results" / "runs").iterdir():
         (row,) = records.read("run", folder / "run.parquet").to_pylist()
         steps = records.read("steps", folder / "steps.parquet").to_pylist()
         counts = tuple(row[column] for column in ("status", "steps", "samples_seen", "final_loss", "min_loss"))
-        losses = [(step["step"], step["rank"], step["rank_loss"], step["loss"]) for step in steps]
-        found[item["run"]] = (*counts, losses)
+        found[folder.name] = (
+            *counts,
+            [(step["step"], step["rank"], step["rank_loss"], step["loss"]) for step in steps],
+        )
     return found
 
 
-def who(project: Sandbox) -> dict[str, list[int]]:
-    """The processes of each kind. One rank alone has no launcher: its watchdog is a copy of the supervisor."""
+def who(project: Sandbox, kind: str) -> list[int]:
+    """The processes of a kind. A rank is forked by its watchdog, and that of one rank alone by the supervisor."""
     commands = project.processes()
-    parents = {pid: parent_of(pid) for pid in commands}
-    found: dict[str, list[int]] = {kind: [] for kind in KINDS}
-    for pid, line in commands.items():
-        words, parent = line.split(), parents[pid]
-        ranked = "ddp_hpc.execution.rank_watchdog" in line.split(" /")[0] or "rank_watchdog" in words[2:3]
-        if any(word.endswith("ddp-hpc") for word in words[:2]) and "run" in words[1:3]:
-            found["driver"].append(pid)
-        elif words[1:3] == ["-m", "snakemake"]:
-            found["snakemake"].append(pid)
-        elif words[0].endswith(("prterun", "mpiexec")):
-            found["launcher"].append(pid)
-        elif ranked or "train" in words[1:3]:
-            up = commands.get(parent, "")
-            over = commands.get(parents.get(parent, 0), "")
-            same, above = up == line, over == line
-            kind = "rank" if above or (ranked and same) else "watchdog" if ranked or same else "supervisor"
-            found[kind].append(pid)
-    return found
+
+    def forks(pid: int) -> int:
+        parent = parent_of(pid)
+        return 1 + forks(parent) if commands.get(parent) == commands[pid] else 0
+
+    def kind_of(pid: int, words: list[str]) -> str:
+        if words[0].endswith(("prterun", "mpiexec")):
+            return "launcher"
+        if words[1:3] == ["-m", "snakemake"]:
+            return "snakemake"
+        if words[1:3] == ["-m", "ddp_hpc.execution.rank_watchdog"]:
+            return ("watchdog", "rank")[forks(pid)]
+        if words[2:3] == ["train"]:
+            return ("supervisor", "watchdog", "rank")[forks(pid)]
+        return "driver" if words[2:3] == ["run"] else "other"
+
+    return sorted(pid for pid, line in commands.items() if kind_of(pid, line.split()) == kind)
 
 
 def parent_of(pid: int) -> int:
     with suppress(OSError):
-        return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
-    return 0
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return 0  # it has just gone
 
 
-def disturb(project: Sandbox, driver: subprocess.Popen, name: str, dice: random.Random, kind: str, stops: bool) -> bool:
+def disturb(project: Sandbox, dice: random.Random, driver: subprocess.Popen, kind: str, fault: str) -> bool:
     """Kill a process of a kind, or stop it for a second; most often while ranks train. Return whether there was one."""
-    runs = [project.root / "results" / "runs" / item["run"] for item in project.plan(name)]
-    training, later_s = dice.random() < 0.8, dice.uniform(0, 2)
-    while training and driver.poll() is None and not any(list(run.glob("attempts/*/rank-0.pid")) for run in runs):
-        time.sleep(0.02)
+    training, later_s = dice.random() < 0.8, dice.uniform(0, 1)
+    while training and driver.poll() is None and not who(project, "rank"):
+        time.sleep(0.05)
     time.sleep(later_s)
-    while driver.poll() is None and not (found := who(project)[kind]):
-        time.sleep(0.02)
-    if driver.poll() is not None:
-        return False
-    victim = dice.choice(sorted(found))
-    with suppress(ProcessLookupError):
-        os.kill(victim, signal.SIGSTOP if stops else signal.SIGKILL)
-        if stops:
-            time.sleep(1)
-            os.kill(victim, signal.SIGCONT)
-    return True
+    while driver.poll() is None:
+        if found := who(project, kind):
+            victim = dice.choice(found)
+            with suppress(ProcessLookupError):
+                os.kill(victim, signal.Signals[f"SIG{fault}"])
+            if fault == "STOP":
+                time.sleep(1)
+                os.kill(victim, signal.SIGCONT)
+            return True
+        time.sleep(0.05)
+    return False
 
 
-@pytest.mark.parametrize("number", range(FIRST, END))
+@pytest.mark.parametrize("number", STUDIES)
 def test_after_a_kill_the_same_command_ends_with_what_an_undisturbed_study_ends_with(project, undisturbed, number):
-    dice = random.Random(number)
-    kind, stops = KINDS[(number + 3) % len(KINDS)], number % 10 == 9
-    name = study(project, number)
-    if not undisturbed:
-        done = subprocess.run(**command(project, name, QUICK="1"), timeout=240, check=False)
-        assert done.returncode == 0, done.stderr
-        undisturbed.update(outcome(project, name))
-    for run in undisturbed:  # all studies ask for the same runs
-        subprocess.run(["rm", "-r", project.root / "results" / "runs" / run], check=True)
-    told = f"{kind} {'STOP' if stops else 'KILL'}"
-
-    driver = subprocess.Popen(**command(project, name))
-    assert disturb(project, driver, name, dice, kind, stops) or driver.returncode == 0
+    dice, name, runs = random.Random(number), f"crash_{number}", project.root / "results" / "runs"
+    shutil.rmtree(runs)
+    project.study(name, BASE)
+    driver, hits = subprocess.Popen(**command(project, "run", name)), 0
+    for fault in dice.sample(STUDIES[number], len(STUDIES[number])):
+        while not (hit := disturb(project, dice, driver, *fault)) and driver.returncode:  # it had failed: go on
+            driver.communicate()
+            driver = subprocess.Popen(**command(project, "run", name))
+        hits += hit
     driver.communicate(timeout=240)
     wait_for(lambda: not project.processes())
-    again = subprocess.run(**command(project, name, QUICK="1"), timeout=240, check=False)
+    done = subprocess.run(**command(project, "run", name, QUICK="1"), timeout=240, check=False)
 
-    TOLD[told, "tries"] += 1
-    assert again.returncode == 0, again.stderr
-    lost = outcome(project, name) != undisturbed
-    TOLD[told, "lost"] += lost
-    attempts = {run: list((project.root / "results" / "runs" / run / "attempts").iterdir()) for run in undisturbed}
-    ends = {run: [read(one / "ended.json").get("status") for one in attempts[run]] for run in undisturbed}
-    doubled = [run for run in ends if ends[run].count("ok") > 1]
-    TOLD[told, "doubled"] += bool(doubled)
-    left = what_is_left(project, [one for all_ in attempts.values() for one in all_])
-    TOLD[told, "left behind"] += bool(left)
-    assert not lost
-    assert not doubled, ends
+    told = STUDIES[number][0]
+    TOLD[*told, "tries"] += hits
+    attempts = list(runs.glob("*/attempts/*"))
+    lost, left = done.returncode or outcome(project) != undisturbed, what_is_left(project, attempts)
+    ended_well = Counter(one.parts[-3] for one in attempts if Attempt(one).ended.get("status") == "ok")
+    doubled = [run for run, count in ended_well.items() if count > 1]
+    TOLD[*told, "lost"] += bool(lost)
+    TOLD[*told, "doubled"] += bool(doubled)
+    TOLD[*told, "left behind"] += bool(left)
+    assert not lost, done.stderr
+    assert not doubled
     assert not left
-
-
-def read(file: Path) -> dict:
-    return json.loads(file.read_text()) if file.exists() else {}
 
 
 def what_is_left(project: Sandbox, attempts: list[Path]) -> list[str]:
@@ -180,9 +175,9 @@ def what_is_left(project: Sandbox, attempts: list[Path]) -> list[str]:
 
     A Snakemake that was killed leaves an empty folder of its own, whose name nobody else knows.
     """
-    names = [read(attempt / "started.json").get("scratch", "none") for attempt in attempts]
     results, temporary = project.root / "results", project.root.parent / "tmp"
-    files = [Path("/dev/shm", name) for name in names if Path("/dev/shm", name).exists()]
+    shared = [Path("/dev/shm", Attempt(one).started.get("scratch", "none")) for one in attempts]
+    files = [file for file in shared if file.exists()]
     files += [file for pattern in (".*.tmp", "rank-*.pid", "room", "checkpoint") for file in results.rglob(pattern)]
     files += [file for file in temporary.iterdir() if not file.name.startswith("snakemake") or list(file.iterdir())]
     return [*map(str, files), *project.processes().values()]
