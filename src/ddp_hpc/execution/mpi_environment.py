@@ -82,13 +82,15 @@ def session_alone(started: Mapping[str, Any]) -> Iterator[None]:
 def for_rank(started: Mapping[str, Any]) -> None:
     """Let what the ranks of this node share lie in a folder of their launch, and temporary files where the user has
     them: MPI removes what it shares, but not when it is killed."""
-    for shared, session in [_folders(started)] if _folders(started) else []:
-        if os.environ.get("TMPDIR") == str(session):
-            os.environ["TMPDIR"] = started["tmpdir"]
-        with suppress(OSError):  # no such memory here, or it is full: MPI says so if it needs it
-            shared.mkdir(mode=0o700, exist_ok=True)
-            for name in _IN_SHARED:
-                os.environ.setdefault(name, str(shared))
+    if not _folders(started):
+        return
+    shared, session = _folders(started)
+    if os.environ.get("TMPDIR") == str(session):
+        os.environ["TMPDIR"] = started["tmpdir"]
+    with suppress(OSError):  # no such memory here, or it is full: MPI says so if it needs it
+        shared.mkdir(mode=0o700, exist_ok=True)
+        for name in _IN_SHARED:
+            os.environ.setdefault(name, str(shared))
 
 
 def remove_scratch(started: Mapping[str, Any], *, if_empty: bool = False) -> None:

@@ -177,8 +177,14 @@ class Attempt(_Folder):
 
     def silent_s(self) -> float:
         """Return the seconds since its supervisor gave a sign of life, if only by making its folder."""
-        sign = max(_date(self.path / "alive"), _date(self.path / "started.json")) or _date(self.path)
-        return clock_of(self.run.path) - sign
+        return clock_of(self.run.path) - (self._last_sign() or _date(self.path))
+
+    def lived_s(self) -> float:
+        """Return the seconds from its start to its last sign of life."""
+        return self._last_sign() - _date(self.path / "started.json")
+
+    def _last_sign(self) -> float:
+        return max(_date(self.path / "alive"), _date(self.path / "started.json"))
 
     def process_file(self, rank: int) -> Path:
         """Return the file that says which process is a rank."""

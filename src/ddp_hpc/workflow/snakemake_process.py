@@ -24,7 +24,7 @@ from ddp_hpc.workflow.snakefile import DRIVER
 
 POLL_S = 0.5
 _TAIL = 12
-FULL_BYTES = 1_000_000  # with less left, what has failed has most likely failed for that
+_FULL_BYTES = 1_000_000  # with less left, what has failed has most likely failed for that
 NO_MEMORY = "most likely the machine, the job or the container had no memory left; the same command goes on from here"
 # what profiles/README.md says that every profile must keep; a copy may have lost a line
 _ALWAYS = ("--rerun-triggers", "mtime", "--keep-going", "--nolock", "--rerun-incomplete", "--scheduler", "greedy")
@@ -191,11 +191,9 @@ def _cache(root: Path) -> dict[str, str]:
 
 def _full_disks(*folders: Path) -> list[str]:
     """Return a line per disk that is full: then logs may be empty, too."""
-    free = {folder: shutil.disk_usage(folder).free for folder in folders if folder.exists()}
-    full = {folder.stat().st_dev: folder for folder in reversed(free) if free[folder] < FULL_BYTES}
-    return [
-        f"the disk of {folder} is full: {free[folder] / 1e3:.0f} kB are left; make room" for folder in full.values()
-    ]
+    disks = {folder.stat().st_dev: (folder, shutil.disk_usage(folder).free) for folder in folders if folder.exists()}
+    full = ((folder, free / 1e3) for folder, free in disks.values() if free < _FULL_BYTES)
+    return [f"the disk of {folder} is full: {kilobytes:.0f} kB are left; make room" for folder, kilobytes in full]
 
 
 def _end_of(log: Path) -> list[str]:
