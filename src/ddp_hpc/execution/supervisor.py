@@ -172,7 +172,7 @@ def _start(launcher: Sequence[str], attempt: Attempt, launch: dict[str, Any]) ->
     try:
         environment = mpi_environment.of_launcher(on_this_node, launch["spec"].get("threads_per_rank"))
         environment = job_environment.environment(launcher, environment)
-        one_node = not launch["request"] or launch["request"].get("nodes") == 1
+        one_node = (launch["request"] or {}).get("nodes") in (None, 1)
         if launcher and one_node and not job_environment.is_srun(launcher):
             environment |= mpi_environment.for_session(attempt.started)
         if launch.get("cuda_aware_mpi"):
