@@ -19,7 +19,7 @@ from faulty import FAULTY
 from sandbox import Sandbox, wait_for
 
 from ddp_hpc.runs import records
-from ddp_hpc.runs.attempt import Attempt
+from ddp_hpc.runs.attempt import Attempt, RunFolder
 
 KILLS = [(kind, "KILL") for kind in ("driver", "snakemake", "supervisor", "launcher", "watchdog", "rank")]
 STOPS = [(kind, "STOP") for kind in ("driver", "supervisor", "launcher", "rank")]  # and CONT, a second later
@@ -67,9 +67,10 @@ def undisturbed(project):
     """What the studies, which ask for the same runs, are to end with; without its sleep a model does the same."""
     project.study("undisturbed", BASE)
     assert project.call("ddp-hpc", "plan", "undisturbed", "--write").returncode == 0
-    for item in project.plan("undisturbed"):
-        launcher = f"mpiexec -n {item['world_size']}" if item["world_size"] > 1 else ""
-        done = subprocess.run(**command(project, "train", item["run"], "--launcher", launcher, QUICK="1"), check=False)
+    for run in (project.root / "results" / "runs").iterdir():
+        ranks = RunFolder(run).plan["world_size"]
+        launcher = f"mpiexec -n {ranks}" if ranks > 1 else ""
+        done = subprocess.run(**command(project, "train", run.name, "--launcher", launcher, QUICK="1"), check=False)
         assert done.returncode == 0, done.stderr
     return outcome(project)
 
