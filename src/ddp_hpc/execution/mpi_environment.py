@@ -61,36 +61,35 @@ def _folders(started: Mapping[str, Any]) -> list[Path]:
 
 
 def for_session(started: Mapping[str, Any]) -> dict[str, str]:
-    """Make the folder in which MPI keeps its session on this host, and return the environment that says so."""
-    for folder in _folders(started)[1:]:
+    """Make the folder in which MPI keeps its session on the host of the supervisor; return what tells MPI so."""
+    if started.get("host") == os.uname().nodename and _folders(started):
         with suppress(OSError):  # no such place, or no room: MPI says so if it needs it
-            folder.mkdir(mode=0o700)
-            return {"TMPDIR": str(folder)}
+            session = _folders(started)[1]
+            session.mkdir(mode=0o700, exist_ok=True)
+            return {"TMPDIR": str(session)}
     return {}
 
 
 @contextmanager
-def session_alone(started: Mapping[str, Any]) -> Iterator[None]:
-    """Do that for MPI as it starts in a rank without a launcher: Open MPI leaves a folder even when it ends well."""
-    before = os.environ.get("TMPDIR")
-    os.environ |= {} if started.get("launcher") else for_session(started)
+def session_of(started: Mapping[str, Any]) -> Iterator[None]:
+    """Let MPI keep its session there as it starts in a rank; temporary files then lie where the user has them.
+
+    A rank without a launcher, or whose launcher was just killed, starts a session of its own, of which Open MPI leaves
+    a folder even when it ends well.
+    """
+    session = for_session(started)
+    os.environ |= session
     yield
-    os.environ.pop("TMPDIR", None)
-    os.environ |= {"TMPDIR": before} if before else {}
+    os.environ |= {"TMPDIR": started["tmpdir"]} if session else {}
 
 
 def for_rank(started: Mapping[str, Any]) -> None:
-    """Let what the ranks of this node share lie in a folder of their launch, and temporary files where the user has
-    them: MPI removes what it shares, but not when it is killed."""
-    if not _folders(started):
-        return
-    shared, session = _folders(started)
-    if os.environ.get("TMPDIR") == str(session):
-        os.environ["TMPDIR"] = started["tmpdir"]
-    with suppress(OSError):  # no such memory here, or it is full: MPI says so if it needs it
-        shared.mkdir(mode=0o700, exist_ok=True)
-        for name in _IN_SHARED:
-            os.environ.setdefault(name, str(shared))
+    """Let what the ranks of this node share lie in a folder of their launch: MPI removes that, but not when killed."""
+    for shared in _folders(started)[:1]:
+        with suppress(OSError):  # no such memory here, or it is full: MPI says so if it needs it
+            shared.mkdir(mode=0o700, exist_ok=True)
+            for name in _IN_SHARED:
+                os.environ.setdefault(name, str(shared))
 
 
 def remove_scratch(started: Mapping[str, Any], *, if_empty: bool = False) -> None:
