@@ -32,6 +32,10 @@ test: .venv/installed-dev browser slurm ## run all tests
 test-slurm: .venv/installed-dev slurm ## run the tests on a real Slurm, which they start
 	@$(BIN)/python -m pytest $(WORKERS) -m slurm
 
+.PHONY: crash
+crash: .venv/installed-dev ## kill processes of a study at 60 moments, and see that nothing is lost: half an hour
+	@CRASHES=0:60 $(BIN)/python -m pytest -q tests/workflow/test_crashes.py
+
 .PHONY: check
 check: .venv/installed-dev ## check style, types, layers and workflow files
 	@$(BIN)/ruff check

@@ -70,6 +70,7 @@ ELSEWHERE = {
     "make test-slurm": ("tests/cluster", "def test_"),  # a part of `make test`
     "make slurm": ("Makefile", "test: .venv/installed-dev browser slurm"),
     "make bench": ("Makefile", "$(BIN)/ddp-hpc bench planning"),  # its lines are in this list
+    "make crash": ("tests/workflow/test_crashes.py", "def test_"),  # a few kills of it are a part of `make test`
     "make bench-slurm": ("tests/cluster/test_cluster.py", "overhead.py"),
 }
 

@@ -3,10 +3,12 @@
 Those that only Slurm can give (queued, preempted, node_fail, rejected) are the business of the tests on a real Slurm.
 """
 
+import json
+import os
 import re
-import shutil
 import signal
 import subprocess
+from pathlib import Path
 
 import pytest
 from faulty import FAULTY, plan_one, record, starts_twice, state, train
@@ -257,6 +259,34 @@ def test_a_supervisor_that_was_killed_leaves_a_cancelled_run_and_no_process(proj
     assert state(project, run).status == "cancelled"
 
 
+@pytest.mark.parametrize("exchange", ["ring", "shared_memory"])
+def test_a_launcher_that_was_killed_is_told_by_its_signal_and_leaves_nothing(project, exchange):
+    run = plan_one(project, f"killed_launcher_{exchange}", "slow", 2, steps=100_000, exchange=exchange)
+    attempt = project.root / "results" / "runs" / run / "attempts" / "1"
+    supervisor = project.start("ddp-hpc", "train", run, "--launcher", "mpiexec -n 2")
+    wait_for((attempt / "progress.json").exists)
+    started = json.loads((attempt / "started.json").read_text())
+    shared, session = Path("/dev/shm", started["scratch"]), Path(started["tmpdir"], started["scratch"])
+    assert list(shared.iterdir())
+    assert list(session.iterdir())
+    others = [folder.with_name("ddp-hpc-0123456789abcdef") for folder in (shared, session)]
+    for folder in others:
+        folder.mkdir()
+    (launcher,) = [pid for pid, command in project.processes().items() if command.startswith(("prterun", "mpiexec"))]
+
+    os.kill(launcher, signal.SIGKILL)
+
+    assert supervisor.wait(30) == 1
+    assert state(project, run).status == "crashed"
+    assert re.fullmatch(r"the launcher was killed by SIGKILL, .* step \d+", state(project, run).reason)
+    assert not project.processes()
+    assert not shared.exists()
+    assert not session.exists()
+    assert not list(attempt.glob("rank-*.pid"))
+    for folder in others:
+        folder.rmdir()  # what is another's is there still
+
+
 def test_a_run_without_a_gpu_has_null_gpu_columns_and_says_so_in_one_line(project):
     run = plan_one(project, "no_gpu", "none", 2)
 
@@ -273,22 +303,8 @@ def test_a_run_without_a_gpu_has_null_gpu_columns_and_says_so_in_one_line(projec
 @pytest.fixture
 def small_disk(project):
     """The project's results on a disk of 1 MB; `small_disk(kB)` fills it but for so much, None: makes room again."""
-    results = project.root / "results"
-    results.mkdir(exist_ok=True)
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", results], capture_output=True)
-    if mounted.returncode:
-        pytest.skip("mounting a disk of 1 MB needs root")
-    filler = results / "filler"
-
-    def leave(kilobytes: int | None) -> None:
-        filler.unlink(missing_ok=True)
-        if kilobytes is not None:
-            free = shutil.disk_usage(results).free
-            filler.write_bytes(bytes(free - 1024 * kilobytes))
-
-    yield leave
-    project.end_all()
-    subprocess.run(["umount", "--lazy", results], check=True)
+    with project.results_on_a_disk(megabytes=1) as leave:
+        yield leave
 
 
 @pytest.mark.parametrize("kilobytes", [4, 12, 24, 40])

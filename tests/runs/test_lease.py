@@ -64,6 +64,19 @@ def test_an_allocation_for_many_runs_outlives_the_supervisor_of_one(tmp_path, cl
     assert lease.alive(attempt(tmp_path, 1, silent_s, slurm_job="17")) is expected
 
 
+@pytest.mark.parametrize("ahead_s", [-86400, -600, 600, 86400])
+def test_a_clock_that_is_not_the_file_systems_makes_no_live_run_dead(tmp_path, cluster, monkeypatch, ahead_s):
+    """Dates of files are compared with each other: they are a server's, or another host's."""
+    cluster()
+    ours = time.time
+    monkeypatch.setattr(time, "time", lambda: ours() + ahead_s)
+    journal = attempt(tmp_path, 1, ahead_s)  # so that its date is right now
+    assert lease.alive(journal) is True
+    os.utime(journal.path / "started.json", (ours() - OLD,) * 2)
+    assert lease.alive(journal) is False
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
 @pytest.mark.parametrize(("silent_s", "expected"), [(0, True), (OLD, False)])
 def test_of_a_process_in_another_container_only_the_heartbeat_tells(tmp_path, cluster, silent_s, expected):
     cluster()

@@ -13,11 +13,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 from factory import Result, write_records
 
 from ddp_hpc.config import spec
@@ -129,6 +130,27 @@ class Sandbox:
                 found[int(pid)] = command
         return found
 
+    @contextmanager
+    def results_on_a_disk(self, megabytes: int) -> Iterator[Callable[[int | None], None]]:
+        """Let the results lie on a small disk; what is given fills it but for so many kB; None makes room."""
+        results = self.root / "results"
+        results.mkdir(exist_ok=True)
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", results], check=False)
+        if mounted.returncode:
+            pytest.skip("mounting a small disk needs root")
+        filler = results / "filler"
+
+        def leave(kilobytes: int | None) -> None:
+            filler.unlink(missing_ok=True)
+            if kilobytes is not None:
+                filler.write_bytes(bytes(shutil.disk_usage(results).free - 1024 * kilobytes))
+
+        try:
+            yield leave
+        finally:
+            self.end_all()
+            subprocess.run(["umount", "--lazy", results], check=True)
+
     def end_all(self) -> None:
         """End what a failed test left running."""
         for pid in self.processes():
@@ -173,3 +195,13 @@ def write_record(folder: Path) -> None:
         "loss": [losses[-1]],
     }
     records.write("evaluations", final, folder / "evaluations.parquet")
+
+
+def half_written(file: Path) -> Path:
+    """Leave what a process leaves that is killed as it writes a file, and return where that lies."""
+    code = (
+        "import os, sys; from pathlib import Path; from ddp_hpc.system.files import replaced\n"
+        "with replaced(Path(sys.argv[1])) as half: half.touch(); print(half, flush=True); os._exit(9)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, file], stdout=subprocess.PIPE, text=True, check=False)
+    return Path(done.stdout.strip())

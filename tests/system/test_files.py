@@ -1,8 +1,11 @@
 """A file is replaced whole or not at all."""
 
-import pytest
+import os
 
-from ddp_hpc.system.files import read_json, replaced, write_json
+import pytest
+from sandbox import half_written
+
+from ddp_hpc.system.files import read_json, remove_temporaries, replaced, write_json
 
 
 def fail_halfway(file):
@@ -20,6 +23,19 @@ def test_a_file_is_replaced_only_once_it_is_whole(tmp_path):
     with pytest.raises(OSError, match="disk full"):
         fail_halfway(file)
     assert [(entry.name, entry.read_text()) for entry in tmp_path.iterdir()] == [("page.html", "new")]
+
+
+def test_only_what_a_dead_process_of_this_host_has_half_written_is_removed(tmp_path):
+    (tmp_path / "tables").mkdir()
+    dead = half_written(tmp_path / "tables" / "runs.csv")
+    kept = [dead.with_name(dead.name.replace(f"{os.uname().nodename}-", "another-host-")), tmp_path / ".mine.tmp"]
+    for file in kept:
+        file.write_text("half")
+    with replaced(tmp_path / "runs.md") as live:
+        live.write_text("half")
+        remove_temporaries(tmp_path)
+        assert live.exists()
+    assert [dead.exists(), *(file.exists() for file in kept)] == [False, True, True]
 
 
 @pytest.mark.parametrize("text", [None, "", "{", "[1]", '"a"'])

@@ -11,7 +11,7 @@ import subprocess
 import factory
 import pytest
 from faulty import FAULTY
-from sandbox import Sandbox, wait_for
+from sandbox import Sandbox, half_written, wait_for
 
 from ddp_hpc.runs.project import Project
 from ddp_hpc.runs.state import State
@@ -123,6 +123,30 @@ def test_one_failed_run_blocks_neither_the_others_nor_the_page(project, tmp_path
     assert (
         "missing" not in re.sub(r"<script.*?</script>|<style.*?</style>", "", page.read_text(), flags=re.DOTALL)[:3000]
     )
+
+
+def test_a_full_disk_is_named_with_each_file_and_what_was_half_written_goes_with_the_next_call(project):
+    project.study("full", HEAD + "budget: {steps: 20}\ngrid: {model: mlp}\ntables: [runs]\nfigures: [loss_curves]\n")
+    with project.results_on_a_disk(megabytes=3) as leave:
+        project.finish("full")
+        leave(0)
+        done = project.call("ddp-hpc", "run", "full")
+        assert done.returncode == 2
+        assert "No space left on device, writing: " in done.stderr
+        assert done.stderr.rstrip().endswith("results/driver.lock'")
+
+        leave(100)  # for tables, but not for a figure in three formats
+        done = project.call("ddp-hpc", "run", "full")
+        assert done.returncode == 1
+        assert re.search(r"No space left on device, writing: '.*/results/studies/full/figures/loss_curves", done.stderr)
+        assert re.search(rf"the disk of {project.root / 'results'} is full: \d+ kB are left", done.stderr)
+        assert "Traceback" not in done.stderr
+
+        leave(None)
+        half = half_written(project.root / "results" / "studies" / "full" / "tables" / "runs.csv")
+        done = project.call("ddp-hpc", "run", "full")
+        assert done.returncode == 0, done.stderr
+        assert not half.exists()
 
 
 def test_nothing_that_snakemake_is_told_deletes_or_retrains_a_finished_run(project, monkeypatch):

@@ -4,13 +4,21 @@ Libraries of threads read theirs as they are loaded: torch must come after `set_
 """
 
 import os
+import re
+import shutil
 import sys
-from collections.abc import Collection, MutableMapping
+from collections.abc import Collection, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
 
 from ddp_hpc.system.process import usable_cores
 
 TERMINAL = "DDP_HPC_TERMINAL"  # "1": somebody watches; MPI launchers give ranks a terminal even where nobody does
 
+_SHARED = Path("/dev/shm")
+_IN_SHARED = tuple(f"OMPI_MCA_{part}_backing_directory" for part in ("btl_sm", "btl_vader", "osc_sm", "osc_rdma"))
+_SCRATCH = re.compile(r"ddp-hpc-[0-9a-f]{16}")  # whatever a damaged file says, nothing else is ever removed
 _NUMBERS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _FEWER = ("OMP_THREAD_LIMIT", "OMP_DYNAMIC")
 _BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
@@ -40,6 +48,55 @@ def of_launcher(ranks: int, threads: int | None = None) -> dict[str, str]:
             "OMPI_MCA_mpi_yield_when_idle": "1",
         }
     return defaults | environment
+
+
+def scratch() -> dict[str, str]:
+    """Return, for the journal, the name that the folders of a new launch have, and where temporary files lie."""
+    return {"scratch": f"ddp-hpc-{os.urandom(8).hex()}", "tmpdir": os.environ.get("TMPDIR") or "/tmp"}
+
+
+def _folders(started: Mapping[str, Any]) -> list[Path]:
+    name = str(started.get("scratch"))
+    return [_SHARED / name, Path(str(started.get("tmpdir"))) / name] if _SCRATCH.fullmatch(name) else []
+
+
+def for_session(started: Mapping[str, Any]) -> dict[str, str]:
+    """Make the folder in which MPI keeps its session on the host of the supervisor; return what tells MPI so."""
+    if started.get("host") == os.uname().nodename and _folders(started):
+        with suppress(OSError):  # no such place, or no room: MPI says so if it needs it
+            session = _folders(started)[1]
+            session.mkdir(mode=0o700, exist_ok=True)
+            return {"TMPDIR": str(session)}
+    return {}
+
+
+@contextmanager
+def session_of(started: Mapping[str, Any]) -> Iterator[None]:
+    """Let MPI keep its session there as it starts in a rank; temporary files then lie where the user has them.
+
+    A rank without a launcher, or whose launcher was just killed, starts a session of its own, of which Open MPI leaves
+    a folder even when it ends well.
+    """
+    session = for_session(started)
+    os.environ |= session
+    yield
+    os.environ |= {"TMPDIR": started["tmpdir"]} if session else {}
+
+
+def for_rank(started: Mapping[str, Any]) -> None:
+    """Let what the ranks of this node share lie in a folder of their launch: MPI removes that, but not when killed."""
+    for shared in _folders(started)[:1]:
+        with suppress(OSError):  # no such memory here, or it is full: MPI says so if it needs it
+            shared.mkdir(mode=0o700, exist_ok=True)
+            for name in _IN_SHARED:
+                os.environ.setdefault(name, str(shared))
+
+
+def remove_scratch(started: Mapping[str, Any], *, if_empty: bool = False) -> None:
+    """Remove the folders of a launch on this host; with `if_empty`, as long as others use them they stay."""
+    for folder in _folders(started):
+        with suppress(OSError):
+            folder.rmdir() if if_empty else shutil.rmtree(folder)
 
 
 def set_threads(environment: MutableMapping[str, str], threads: int, cores: Collection[int]) -> str | None:

@@ -119,7 +119,7 @@ class Rank:
             from ddp_hpc.training import placement
         self.spec = specs.load(self.launch["spec"])
         level = catalog.constants("exchange", self.spec.exchange.name).get("THREADS", "funneled")
-        with self._timed("mpi_init_s"):
+        with self._timed("mpi_init_s"), mpi_environment.session_of(self.attempt.started):
             MPI.Init_thread({"funneled": MPI.THREAD_FUNNELED, "multiple": MPI.THREAD_MULTIPLE}[level])
             self.comm = MPI.COMM_WORLD
         self.place = placement.survey(self.spec, self.comm, self.launch.get("request"))

@@ -26,6 +26,7 @@ from ddp_hpc.runs.ending import Ending, Evidence, classify, first_report
 from ddp_hpc.runs.statuses import FINISHED
 from ddp_hpc.slurm import job_environment
 from ddp_hpc.system import cgroups, deadlines
+from ddp_hpc.system.files import remove_temporaries
 from ddp_hpc.system.process import Fork, boot_id, die_with_parent, ourselves
 
 Process = subprocess.Popen[Any] | Fork
@@ -72,6 +73,9 @@ def supervise(
         attempt.started = _started(launcher) | {"request": run.request or None}
         lease.take(attempt)
         run.make_way()
+        remove_temporaries(folder)
+        for dead in (other for other in run.attempts if other.number < attempt.number):
+            _clear(dead)
     except (OSError, lease.HeldError):
         shutil.rmtree(attempt.path)
         raise
@@ -104,6 +108,7 @@ def supervise(
     if faults and ending.status == "crashed" and (shared_by := ending.numbers.get("shared_by")):
         with suppress(OSError):  # on a full disk others crash, too
             faults.tell(folder.name, shared_by, ending.reason)
+    _clear(attempt)
     if ending.status in FINISHED:
         run.checkpoint.remove()
     return ending
@@ -122,6 +127,12 @@ def _settle(attempt: Attempt, evidence: Evidence, wall_s: float) -> Ending:
     return ending
 
 
+def _clear(attempt: Attempt) -> None:
+    """Remove what an attempt leaves that is of no use once its processes are dead."""
+    attempt.clear()
+    mpi_environment.remove_scratch(attempt.started)
+
+
 def _say_ended(attempt: Attempt, ending: Ending, wall_s: float) -> None:
     """Write how the attempt ended. That this cannot be written must not make a failure of a run that has its record."""
     ended = {"status": ending.status, "reason": ending.reason, "at": _now(), "wall_s": wall_s}
@@ -134,12 +145,12 @@ def _say_ended(attempt: Attempt, ending: Ending, wall_s: float) -> None:
 
 def _started(launcher: Sequence[str]) -> dict[str, Any]:
     asked = {"launcher": list(launcher), "slurm_job": os.environ.get("SLURM_JOB_ID")}
-    return {"at": _now()} | ourselves() | asked
+    return {"at": _now()} | ourselves() | asked | mpi_environment.scratch()
 
 
 def _launch(launcher: Sequence[str], attempt: Attempt, launch: dict[str, Any], interruption: Interruption) -> Evidence:
     """Start the ranks, wait until they have ended, and return what was seen of that."""
-    kills_before = cgroups.oom_kills()
+    kills_before, killed = cgroups.oom_kills(), False
     tail: deque[str] = deque(maxlen=30)
     try:
         process = _start(launcher, attempt, launch)
@@ -149,15 +160,18 @@ def _launch(launcher: Sequence[str], attempt: Attempt, launch: dict[str, Any], i
         reader.start()
         try:
             _wait(process, attempt, interruption)
+            killed = (process.poll() or 0) < 0 and not attempt.has_failed  # what its ranks then say follows from that
         finally:
             end_all(process)
             reader.join(timeout=2)
     finally:
         interruption.close()
     return Evidence(
+        launcher="the launcher" if launcher else "its process",
         exit_code=process.wait() or 0,
         last_words=tuple(tail),
-        reports=attempt.reports,
+        last_seen_step=attempt.progress.get("step"),
+        reports=() if killed else attempt.reports,
         summary=attempt.summary if attempt.is_complete else {},
         checkpointed_step=attempt.run.checkpointed_step,
         oom_kills=cgroups.oom_kills() - kills_before,
@@ -174,6 +188,9 @@ def _start(launcher: Sequence[str], attempt: Attempt, launch: dict[str, Any]) ->
     try:
         environment = mpi_environment.of_launcher(on_this_node, launch["spec"].get("threads_per_rank"))
         environment = job_environment.environment(launcher, environment)
+        one_node = (launch["request"] or {}).get("nodes") in (None, 1)
+        if launcher and one_node and not job_environment.is_srun(launcher):
+            environment |= mpi_environment.for_session(attempt.started)
         if launch.get("cuda_aware_mpi"):
             from ddp_hpc.execution import cuda_aware_check
 
@@ -230,20 +247,28 @@ def _wait(process: Process, attempt: Attempt, interruption: Interruption) -> Non
 
 
 def end_all(process: Process) -> None:
-    """End the launcher and whatever it has started on this host."""
-    if process.poll() is not None:
+    """End the launcher and whatever it has started on this host, also where it has gone itself."""
+    if process.poll() == 0:
         return
     import psutil
 
-    try:
-        family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return
-    process.send_signal(signal.SIGTERM)
+    family = {one for one in psutil.process_iter() if _session(one.pid) == process.pid}
+    with suppress(psutil.NoSuchProcess):
+        family |= set(psutil.Process(process.pid).children(recursive=True))
+    for one in family if process.poll() is not None else [process]:  # which ends its ranks
+        with suppress(psutil.NoSuchProcess):
+            one.send_signal(signal.SIGTERM)
     _, alive = psutil.wait_procs(family, timeout=deadlines.KILL_S)
-    for member in alive:
-        member.kill()
+    for one in alive:
+        with suppress(psutil.NoSuchProcess):
+            one.kill()
     process.wait()
+
+
+def _session(pid: int) -> int | None:
+    with suppress(OSError):
+        return os.getsid(pid)
+    return None
 
 
 def _now() -> str:

@@ -17,6 +17,7 @@ from ddp_hpc.config.errors import LaunchError
 from ddp_hpc.config.spec import RunSpec
 from ddp_hpc.execution.clock_sync import ClockReading, reading
 from ddp_hpc.runs.attempt import Attempt
+from ddp_hpc.system.files import naming
 from ddp_hpc.training.components import Components
 from ddp_hpc.training.placement import Placement
 
@@ -96,5 +97,5 @@ class Tracer:
 def _write(file: Path, events: list[dict[str, Any]], facts: dict[str, Any]) -> None:
     """Write Chrome's trace format, which Perfetto reads too: https://ui.perfetto.dev."""
     content = {"displayTimeUnit": "ms", "traceEvents": events} | facts
-    with gzip.open(file, "wt", encoding="utf-8", compresslevel=5) as opened:
+    with naming(file), gzip.open(file, "wt", encoding="utf-8", compresslevel=5) as opened:
         json.dump(content, opened)

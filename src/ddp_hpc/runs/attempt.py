@@ -28,14 +28,13 @@ import os
 import re
 import shutil
 import stat
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from ddp_hpc.runs.statuses import PEER_FAILURE, STATUSES
-from ddp_hpc.system.files import leave_out, read_json, replaced, write_json
+from ddp_hpc.system.files import clock_of, leave_out, naming, read_json, replaced, write_json
 
 ROOM, ROOM_BYTES = "room", 4096  # kept for `ended.json`, so that a full disk can be told of
 RECORDS = ("steps", "evaluations", "gpu", "run")  # in the order in which they are put in place
@@ -251,7 +250,8 @@ class Attempt(_Folder):
 
     def keep_room(self) -> None:
         """Take the room on the disk that `end` may need."""
-        (self.path / ROOM).write_bytes(bytes(ROOM_BYTES))
+        with naming(self.path / ROOM):
+            (self.path / ROOM).write_bytes(bytes(ROOM_BYTES))
 
     def end(self, content: dict[str, Any]) -> None:
         """Write how the attempt ended: on a full disk, into the room that was kept for it."""
@@ -287,7 +287,14 @@ class Attempt(_Folder):
 
     def silent_s(self) -> float:
         """Return the seconds since its supervisor gave a sign of life, if only by making its folder."""
-        return time.time() - (max(_date(self.path / "alive"), _date(self.path / "started.json")) or _date(self.path))
+        return clock_of(self.run.path) - (self._last_sign() or _date(self.path))
+
+    def lived_s(self) -> float:
+        """Return the seconds from its start to its last sign of life."""
+        return self._last_sign() - _date(self.path / "started.json")
+
+    def _last_sign(self) -> float:
+        return max(_date(self.path / "alive"), _date(self.path / "started.json"))
 
     def process_file(self, rank: int) -> Path:
         """Return the file that says which process is a rank."""
@@ -296,6 +303,12 @@ class Attempt(_Folder):
     def report_file(self, rank: int) -> Path:
         """Return the file in which a rank says how it failed."""
         return self.path / f"rank-{rank}.json"
+
+    def clear(self) -> None:
+        """Remove what only living processes need: those that are killed leave it."""
+        for file in [*self.path.glob("rank-*.pid"), self.path / ROOM]:
+            with suppress(OSError):
+                file.unlink()
 
     @property
     def has_failed(self) -> bool:

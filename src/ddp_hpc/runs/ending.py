@@ -14,6 +14,7 @@ from ddp_hpc.runs.attempt import Attempt
 from ddp_hpc.runs.statuses import PEER_FAILURE, STATUSES
 from ddp_hpc.slurm.job_end import memory_words, node_words
 from ddp_hpc.system.deadlines import NEAR, NEAR_S
+from ddp_hpc.system.process import CRASHES
 
 _OWN_END = re.compile(r"rank (\d+) on (\S+): (\w*Error): (.*)")  # the last that a rank prints of how it failed
 TIME_LIMIT = "time limit"  # what asks a run to end, where it is no signal
@@ -39,8 +40,10 @@ class Evidence:
     """What is known of an attempt. Its supervisor sees all but the last three, which are known later."""
 
     refused: str | None = None  # why no rank was started
-    exit_code: int | None = None  # of the launcher, negative for a signal; None: nobody saw it end
-    last_words: Sequence[str] = ()  # of the launcher and its ranks
+    launcher: str = "the launcher"
+    exit_code: int | None = None  # of it, negative for a signal; None: nobody saw it end
+    last_words: Sequence[str] = ()  # of it and its ranks
+    last_seen_step: int | None = None  # of rank 0, which says it now and then
     reports: Sequence[Mapping[str, Any]] = ()  # of ranks that failed, the first first
     summary: Mapping[str, Any] = field(default_factory=dict)  # of rank 0; empty: the records are not whole
     asked_by: str | None = None  # the name of the signal that asked the run to end, or `TIME_LIMIT`; None: nothing did
@@ -149,10 +152,17 @@ def _failed_launcher(e: Evidence) -> Ending | None:
         return None
     said = "; ".join(line.strip(" -*|") for line in e.last_words if line.strip(" -*|"))[-600:] or "it said nothing"
     code = e.exit_code
-    how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-    reason = f"the launcher {how}, and no rank left a record or a reason: {said}"
+    killed = code < 0 and -code not in CRASHES  # no launcher fails so: somebody, or something, did that
+    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    reason = f"{e.launcher} {how}"
+    reason += f", its ranks last seen at step {e.last_seen_step}" if e.last_seen_step else ""
+    reason += "" if killed else f", and no rank left a record or a reason: {said}"
     if words := memory_words("\n".join(e.last_words)):
         return Ending("oom_host", f"{reason}; the launcher said: {words[:200]}")
     if words := node_words("\n".join(e.last_words)):  # Slurm may notice minutes later
         return Ending("node_fail", f"a node does not answer: {words[:200]}; {reason}")
+    if e.oom_kills:
+        return Ending("oom_host", f"{reason}; the kernel killed a process for memory meanwhile")
+    if killed or e.last_seen_step:
+        return Ending("crashed", reason, {"steps": e.last_seen_step})
     return Ending("launch_failed", reason)

@@ -19,13 +19,14 @@ class HeldError(RuntimeError):
 
 def alive(attempt: Attempt) -> bool | None:
     """Return whether the supervisor of an attempt that has not ended lives; None: nobody can tell."""
-    started, silent = attempt.started, attempt.silent_s() > deadlines.SILENT_S
+    started = attempt.started
     if not started:  # not there yet, or not to be read
-        return not silent and not attempt.has_ended
+        return not attempt.has_ended and attempt.silent_s() <= deadlines.SILENT_S
     if not {"at", "host", "pid", "process_created"} <= started.keys():
         return False
     if (seen := lives(started)) is not None:
         return seen
+    silent = attempt.silent_s() > deadlines.SILENT_S
     if number := started.get("slurm_job"):
         from ddp_hpc.slurm import client
 

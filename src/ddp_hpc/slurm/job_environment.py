@@ -59,11 +59,16 @@ def environment(launcher: Sequence[str], ours: Mapping[str, str]) -> dict[str, s
     `srun` knows its job, and takes variables for wishes: those of the user's shell, of the site, or of the step in
     which the driver was started would change what a run was given, beside all that its line says.
     """
-    if any(os.path.basename(word) == "srun" for word in launcher):
+    if is_srun(launcher):
         return {name: value for name, value in ours.items() if not _WISHES.fullmatch(name)}
     kept: dict[str, str] = json.loads(ours.get(KEPT, "{}"))
     of_this_job = kept.get("SLURM_JOB_ID", "") == ours.get("SLURM_JOB_ID")
     return dict(ours) | (kept if of_this_job else {})
+
+
+def is_srun(launcher: Sequence[str]) -> bool:
+    """Return whether Slurm itself starts the ranks."""
+    return any(os.path.basename(word) == "srun" for word in launcher)
 
 
 def several_clusters(environment: Mapping[str, str]) -> bool:

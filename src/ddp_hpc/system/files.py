@@ -3,11 +3,25 @@
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
+
+_CLOCKS: dict[int, float] = {}  # of file systems, by their device: how far ahead of our monotonic one
+
+
+@contextmanager
+def naming(file: Path) -> Iterator[None]:
+    """Let an OSError of a write say which file that was: on its own only one of opening a file does."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno:
+            raise OSError(error.errno, f"{os.strerror(error.errno)}, writing", str(file)) from error
+        raise
 
 
 @contextmanager
@@ -16,17 +30,51 @@ def replaced(file: Path) -> Iterator[Path]:
 
     After an exception `file` is as it was, and nothing is left beside it. An OSError of a write names `file`.
     """
-    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    temporary = _temporary(file)
     try:
-        yield temporary
+        with naming(file):
+            yield temporary
         os.replace(temporary, file)
-    except OSError as error:
-        if error.filename is None and error.errno:  # of a write: only those that open a file say which
-            raise OSError(error.errno, f"{os.strerror(error.errno)}, writing", str(file)) from error
-        raise
     finally:
         with suppress(OSError):  # the first error counts
             temporary.unlink(missing_ok=True)
+
+
+def _temporary(file: Path) -> Path:
+    return file.with_name(f".{file.name}.{_seen_here()}-{os.getpid()}.tmp")
+
+
+def _seen_here() -> str:
+    """Return the host and the namespace in which our process id is seen: who writes elsewhere may live."""
+    try:
+        return f"{os.uname().nodename}-{os.stat('/proc/self/ns/pid').st_ino}"
+    except OSError:  # no Linux
+        return os.uname().nodename
+
+
+def remove_temporaries(folder: Path) -> None:
+    """Remove what writers that were killed on this host have left in a folder and in those below."""
+    for file in folder.rglob(f".*.{_seen_here()}-*.tmp"):
+        if not os.path.exists(f"/proc/{file.stem.rpartition('-')[2]}"):
+            with suppress(OSError):
+                file.unlink()
+
+
+def clock_of(folder: Path) -> float:
+    """Return the time by the clock that dates the files of a folder, which may be a server's; ours if we cannot ask.
+
+    Each file system is asked once.
+    """
+    probe = _temporary(folder / "clock")
+    try:
+        device = folder.stat().st_dev
+        if device not in _CLOCKS:
+            probe.touch()
+            _CLOCKS[device] = probe.stat().st_mtime - time.monotonic()
+            probe.unlink()
+        return _CLOCKS[device] + time.monotonic()
+    except OSError:
+        return time.time()
 
 
 def share_like(folder: Path) -> None:

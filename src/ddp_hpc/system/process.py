@@ -13,6 +13,7 @@ from ddp_hpc.system.files import text_of
 
 DONE_FD = "DDP_HPC_DONE_FD"  # number of an open file: the rank writes b"done" there when it has really finished
 _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
+CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT)  # by which programs end themselves
 _PR_SET_PDEATHSIG = 1
 
 

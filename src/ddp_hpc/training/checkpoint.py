@@ -20,6 +20,7 @@ from mpi4py import MPI
 
 from ddp_hpc.profiling.timers import Timings
 from ddp_hpc.runs.attempt import MANIFEST, CheckpointFolder
+from ddp_hpc.system.files import clock_of
 from ddp_hpc.training.components import Components
 from ddp_hpc.training.result import History, TrainResult
 
@@ -78,6 +79,10 @@ class Checkpoints:
         self.wait()
         return problem is None
 
+    def _now(self) -> float:
+        """Return the time by a clock that the hosts share of which one may go on where another left."""
+        return clock_of(self.folder.path.parent) if self.folder else time.time()
+
     def _content(self, step: int, components: Components, result: TrainResult) -> dict[str, Any]:
         history, known = result.history(), {name: getattr(result, name) for name in _KEPT}
         if not result.resumes:
@@ -87,7 +92,7 @@ class Checkpoints:
             "state": components.snapshot(to=torch.device("cpu")).values(),
             "losses": torch.from_numpy(history.losses),
             "timings": {name: torch.from_numpy(values) for name, values in asdict(history.timings).items()},
-            "outcome": known | {"left_s": result.passed_s(self.launch, time.perf_counter_ns()), "left_at": time.time()},
+            "outcome": known | {"left_s": result.passed_s(self.launch, time.perf_counter_ns()), "left_at": self._now()},
             "startup": self.startup,
             "one_host": self.one_host,
         }
@@ -150,6 +155,7 @@ class Checkpoints:
         result.before = History(content["losses"].numpy(), timings)
         for name, value in content["outcome"].items():
             setattr(result, name, value)
+        result.left_at += time.time() - self._now()
         result.resumes += 1
         self.startup.clear()
         self.startup.update(content["startup"])

@@ -64,7 +64,7 @@ class TrainResult:
     checkpoint_s: float = 0.0
     resumes: int = 0  # how often training went on from a checkpoint
     left_s: float = 0.0  # from the first launch to the state that this process goes on from
-    left_at: float = 0.0  # when that was, in seconds since the epoch: another host may go on
+    left_at: float = 0.0  # when that was, by the clock of this host: another may go on
     lost_s: float = 0.0  # from there to where training went on, summed over all resumes
     resumed_s: float = 0.0  # from the first launch to where this process went on
     _began_s: float = 0.0  # when this process would have begun without any pause, on the clock of `time.perf_counter`

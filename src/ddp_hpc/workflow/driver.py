@@ -18,6 +18,7 @@ from ddp_hpc.runs.state import State, state_of
 from ddp_hpc.runs.statuses import FINISHED, in_words
 from ddp_hpc.runs.study_runs import Planned, StudyRuns
 from ddp_hpc.slurm import job_environment
+from ddp_hpc.system.files import remove_temporaries
 from ddp_hpc.system.terminal import counted, duration
 from ddp_hpc.workflow import claims_check, missing_baselines, plan, resource_requests
 from ddp_hpc.workflow.driver_lock import DriverLock
@@ -100,6 +101,7 @@ Rounds = Callable[[StudyRuns], RetryRounds]
 
 def _run(project: Project, study_runs: StudyRuns, snakemake: Snakemake, rounds: Rounds, shared: bool) -> int:
     began, complete = time.monotonic(), not study_runs.lacking
+    remove_temporaries(project.study_folder(study_runs.study.name))
     for note in study_runs.notes:
         print(f"note: {note}", file=sys.stderr)
     study_runs, trained = _train(study_runs, rounds, shared)

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ddp_hpc.system.files import read_json, write_json
+from ddp_hpc.system.files import naming, read_json, write_json
 from ddp_hpc.system.process import lives, ourselves
 
 NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
@@ -54,7 +54,8 @@ class DriverLock:
             self._locks = False
             return self._take_by_name()
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, json.dumps(_holder()).encode(), 0)
+        with naming(self.file):
+            os.pwrite(descriptor, json.dumps(_holder()).encode(), 0)
         self.descriptor = descriptor
         return True
 

@@ -15,6 +15,7 @@ from ddp_hpc.runs.statuses import FAILED, in_words
 from ddp_hpc.runs.study_runs import Planned, StudyRuns
 from ddp_hpc.slurm import job_end
 from ddp_hpc.system import deadlines
+from ddp_hpc.system.files import replaced
 from ddp_hpc.system.terminal import counted, duration
 from ddp_hpc.workflow.progress import TrainingProgress
 from ddp_hpc.workflow.slurm_jobs import Jobs, Watch
@@ -102,7 +103,8 @@ class RetryRounds:
     def _only(self, runs: Sequence[Planned], number: int) -> str:
         """Write which runs a round trains, and return what tells the Snakefile."""
         file = self.snakemake.log.with_suffix(f".round-{number}.json")
-        (self.snakemake.project.root / file).write_text(json.dumps([planned.run for planned in runs], indent=1))
+        with replaced(self.snakemake.project.root / file) as temporary:
+            temporary.write_text(json.dumps([planned.run for planned in runs], indent=1))
         return f"only={file}"
 
     def _again(self, waiting: Sequence[Planned]) -> list[Planned]:

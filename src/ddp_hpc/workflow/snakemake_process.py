@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from ddp_hpc.workflow.snakefile import DRIVER
 
 POLL_S = 0.5
 _TAIL = 12
+_FULL_BYTES = 1_000_000  # with less left, what has failed has most likely failed for that
 NO_MEMORY = "most likely the machine, the job or the container had no memory left; the same command goes on from here"
 # what profiles/README.md says that every profile must keep; a copy may have lost a line
 _ALWAYS = ("--rerun-triggers", "mtime", "--keep-going", "--nolock", "--rerun-incomplete", "--scheduler", "greedy")
@@ -132,7 +134,8 @@ class Snakemake:
 
     def complaints(self) -> list[str]:
         """Return what the failed jobs other than trainings said last or, without any, the end of the workflow's log."""
-        return self.said_beside() or [f"{self.log}:", *_end_of(self.project.root / self.log)]
+        said = self.said_beside() or [f"{self.log}:", *_end_of(self.project.root / self.log)]
+        return said + _full_disks(self.project.root, self.project.root / "results")
 
     def said_beside(self) -> list[str]:
         """Return what the failed jobs other than trainings said last: no data, no table."""
@@ -185,6 +188,13 @@ def _cache(root: Path) -> dict[str, str]:
         if os.access(cache, os.W_OK):
             return {}
     return {"XDG_CACHE_HOME": str(root / ".snakemake" / "cache")}
+
+
+def _full_disks(*folders: Path) -> list[str]:
+    """Return a line per disk that is full: then logs may be empty, too."""
+    disks = {folder.stat().st_dev: (folder, shutil.disk_usage(folder).free) for folder in folders if folder.exists()}
+    full = ((folder, free / 1e3) for folder, free in disks.values() if free < _FULL_BYTES)
+    return [f"the disk of {folder} is full: {kilobytes:.0f} kB are left; make room" for folder, kilobytes in full]
 
 
 def _end_of(log: Path) -> list[str]:

@@ -1,6 +1,5 @@
 """`ddp-hpc status`: running, waiting and failed runs of a study, and its node-hours."""
 
-import time
 from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime
@@ -83,10 +82,10 @@ def _seconds(attempt: Attempt) -> float:
     ended = attempt.ended
     if (wall_s := ended.get("wall_s")) is not None:
         return float(wall_s)
-    at = ended.get("at") or attempt.slurm_end.get("at")
     try:
-        last = datetime.fromisoformat(at).timestamp() if at else time.time() - attempt.silent_s()
-        return max(0.0, last - datetime.fromisoformat(attempt.started["at"]).timestamp())
+        began = datetime.fromisoformat(attempt.started["at"]).timestamp()
+        at = ended.get("at") or attempt.slurm_end.get("at")
+        return max(0.0, datetime.fromisoformat(at).timestamp() - began if at else attempt.lived_s())
     except (KeyError, ValueError, TypeError):
         return 0.0
 

@@ -1,6 +1,7 @@
 """Draws a figure from its tables and saves it as SVG, PDF and PNG."""
 
 import importlib
+import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +58,8 @@ def save(figure: "Figure", folder: Path, name: str, title: str) -> Path:
         place = axes.get_position(original=True).bounds
         axes.set_position(tuple(round(part, 6) for part in place), which="original")
     for form, metadata in _METADATA.items():
+        drawn = io.BytesIO()  # on a full disk matplotlib's writers fail in words of their own
+        figure.savefig(drawn, format=form, metadata=metadata | {"Title": title})
         with replaced(folder / f"{name}.{form}") as temporary:
-            figure.savefig(temporary, format=form, metadata=metadata | {"Title": title})
+            temporary.write_bytes(drawn.getvalue())
     return folder / f"{name}.svg"
