@@ -160,6 +160,7 @@ NAMES = takes(
     "names of tables or figures; `ddp-hpc list tables` and `list figures` list them; without any: those of the study "
     "that are out of date",
     nargs="*",
+    default=[],
     metavar="NAME",
 )
 
