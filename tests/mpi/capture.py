@@ -1,6 +1,5 @@
 """Steps from graphs are the steps that would have been taken one kernel at a time."""
 
-from contextlib import contextmanager
 from pathlib import Path
 
 import fake_graphs
@@ -14,6 +13,7 @@ from ddp_hpc.config import catalog, spec
 from ddp_hpc.models import mlp
 from ddp_hpc.profiling.phase_names import PHASES
 from ddp_hpc.training import components, cuda_graphs, trainer
+from ddp_hpc.training.checkpoint import Checkpoints
 from ddp_hpc.training.placement import survey
 from ddp_hpc.training.step import whole_step
 
@@ -32,24 +32,33 @@ BASE = {
 }
 
 
-class Graphs(fake_graphs.Graphs):
-    """With the warm-up as on a GPU."""
+def run(monkeypatch, mode, comm=MPI.COMM_SELF, ask_at=None, **fields):
+    """Train on the ranks of `comm`, asked to end at a step if at all; return result and replica.
 
-    def __init__(self, device):
-        super().__init__()
-
-    @contextmanager
-    def warming_up(self):
-        yield
-
-
-def run(monkeypatch, mode, comm=MPI.COMM_SELF, **fields):
-    """Train on the ranks of `comm`; return result and replica."""
+    When the exchange is closed no graph is alive, for NCCL would wait for it for ever.
+    """
     monkeypatch.setattr(cuda_graphs, "mode", lambda spec, device: mode)
-    monkeypatch.setattr(cuda_graphs, "CudaGraphs", Graphs)
-    given = spec.load(BASE | fields)
-    training = trainer.Trainer(given, comm, survey(given, comm), Path("unused"))
-    return training.run(), training.components.replica
+    fake_graphs.install(monkeypatch)
+    given, asked = spec.load(BASE | fields), []
+    training = trainer.Trainer(
+        given,
+        comm,
+        survey(given, comm),
+        Path("unused"),
+        checkpoints=Checkpoints(asked=asked),
+        report=lambda step, loss, t_s: asked.extend([1] if step == ask_at else []),
+    )
+    exchange, alive = training.components.exchange, []
+    close = exchange.close
+
+    def close_watched():
+        alive.append(len(fake_graphs.alive()))
+        close()
+
+    exchange.close = close_watched
+    result = training.run()
+    assert alive == [0]
+    return result, training.components.replica
 
 
 RULES = [
@@ -76,6 +85,16 @@ def test_losses_and_weights_are_those_without_capture(monkeypatch, mode, rule):
     assert result.evaluations == expected.evaluations
     assert torch.equal(replica.weights, weights.weights)
     assert expected.losses[-1] < 0.9 * expected.losses[0]
+
+
+@pytest.mark.parametrize("mode", ["whole step", "forward and backward"])
+def test_no_graph_is_alive_at_the_end_however_it_comes(monkeypatch, mode):
+    result, _ = run(monkeypatch, mode, ask_at=20)
+    assert (result.steps, result.interrupted) == (30, True)  # asked after the ranks had agreed
+    result, _ = run(monkeypatch, mode, learning_rate=2.0**100)
+    assert result.diverged
+    result, _ = run(monkeypatch, mode, budget={"seconds": 0.01})
+    assert result.steps > 0
 
 
 @pytest.mark.parametrize("exchange", ["ring", "mpi_allreduce", "parameter_server"])
@@ -105,10 +124,10 @@ def test_dropout_and_running_means_go_on_from_step_to_step(monkeypatch):
 
 
 def test_phases_are_known_of_every_fiftieth_step_and_fill_it(monkeypatch):
-    result, _ = run(monkeypatch, "whole step")
+    result, _ = run(monkeypatch, "whole step", budget={"steps": 110})
     timings = result.clock.timings()
     fused = timings.fused[trainer.WARM_UP_STEPS :]
-    assert np.flatnonzero(~fused).tolist() == [0, 50, 100]
+    assert np.flatnonzero(~fused).tolist() == [7, 57, 107]
     phases_s = timings.phases_s[trainer.WARM_UP_STEPS :]
     assert not phases_s[fused][:, :-1].any()
     assert (phases_s[fused][:, PHASES.index("rest_s")] > 0).all()
@@ -159,7 +178,8 @@ def test_a_model_that_a_graph_would_get_wrong_is_refused(monkeypatch, model, tol
 def test_a_batch_of_another_size_is_refused_by_name(monkeypatch):
     given = spec.load(BASE)
     parts = components.assemble(given, MPI.COMM_SELF, Path("unused"), torch.device("cpu"))
-    step = cuda_graphs.Captured(parts, Graphs(None), whole_step, whole=True)
+    fake_graphs.install(monkeypatch)
+    step = cuda_graphs.Captured(parts, cuda_graphs.CudaGraphs(parts.device), whole_step, whole=True)
     step(0)
     parts.batches._numbers = lambda number: torch.arange(11)
     with pytest.raises(ValueError, match="the batch of step 4 has 11 samples, there is room for 12"):
@@ -187,7 +207,7 @@ def test_what_is_captured_follows_from_the_exchange(monkeypatch, flags, fields, 
     assert cuda_graphs.mode(given, torch.device("cpu")) == "off"
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("exchange", ["none", "mpi_allreduce"])
 @pytest.mark.parametrize("placement", ["device", "host"])
@@ -203,7 +223,7 @@ def test_on_a_gpu_too(rule, exchange, placement):
     assert losses("auto") == pytest.approx(losses("off"), rel=1e-4)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 def test_a_graph_of_nothing_is_left_out():
     graphs = cuda_graphs.CudaGraphs(torch.device("cuda", 0))
     graphs.begin()

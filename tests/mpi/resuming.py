@@ -3,8 +3,6 @@
 import random
 import shutil
 import time
-from contextlib import contextmanager
-from typing import ClassVar
 
 import fake_graphs
 import numpy as np
@@ -79,20 +77,6 @@ def test_so_do_models_that_draw_numbers_and_keep_running_means(comm, folder, mon
     check_same(comm, in_parts(comm, folder, (20, 40), exchange=exchange, momentum=0.9), whole)
 
 
-class Graphs(fake_graphs.Graphs):
-    """With the warm-up as on a GPU."""
-
-    made: ClassVar[list["Graphs"]] = []
-
-    def __init__(self, device):
-        super().__init__()
-        self.made.append(self)
-
-    @contextmanager
-    def warming_up(self):
-        yield
-
-
 @pytest.mark.parametrize("mode", ["whole step", "forward and backward"])
 def test_graphs_are_captured_again_on_the_state_of_the_checkpoint(comm, folder, monkeypatch, mode):
     """With CUDA graphs as far as a CPU can tell: rates, weights and batches lie where the graphs read them."""
@@ -100,10 +84,9 @@ def test_graphs_are_captured_again_on_the_state_of_the_checkpoint(comm, folder, 
     rule |= {"exchange": "none" if comm.size == 1 else "ring"}
     whole = run(comm, **rule)
     monkeypatch.setattr(cuda_graphs, "mode", lambda spec, device: mode if comm.size == 1 else "forward and backward")
-    monkeypatch.setattr(cuda_graphs, "CudaGraphs", Graphs)
-    Graphs.made.clear()
+    fake_graphs.install(monkeypatch)
     check_same(comm, in_parts(comm, folder, (10, 30), **rule), whole)
-    assert [graphs.recorded > 0 for graphs in Graphs.made] == [True] * 3
+    assert fake_graphs.Stream.made == 3  # one for each part
 
 
 def test_ranks_that_are_killed_go_on_from_the_last_whole_checkpoint(comm, folder):

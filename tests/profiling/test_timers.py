@@ -5,6 +5,8 @@ import time
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ddp_hpc.profiling import timers
 from ddp_hpc.profiling.phase_names import PHASES
@@ -91,7 +93,7 @@ class Event:
         Event.made += 1
 
     def record(self):
-        self.at_ms = Event.now_ms
+        self.at_ms = self.now_ms
 
     def synchronize(self):
         pass
@@ -129,7 +131,33 @@ def test_events_are_read_in_order_and_used_again(monkeypatch):
     assert Event.made < 40
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@given(st.lists(st.lists(st.tuples(st.sampled_from(PHASES), st.integers(0, 9))), min_size=1), st.integers(1, 4))
+def test_both_clocks_make_the_same_of_any_order_of_marks(steps, resolved_every):
+    now_ms = [0]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(torch.cuda, "Event", Event)
+        patched.setattr(timers, "perf_counter_ns", lambda: 1_000_000 * now_ms[0])
+        patched.setattr(Event, "now_ms", property(lambda self: now_ms[0]))
+        clocks = [timers.HostClock(), timers.make(torch.device("cuda"))]
+        for clock in clocks:
+            clock.start()
+        for number, marks in enumerate(steps):
+            for phase, ms in marks:
+                now_ms[0] += ms
+                for clock in clocks:
+                    clock.mark(phase)
+            now_ms[0] += 1
+            for clock in clocks:
+                clock.end_step()
+                if number % resolved_every == 0:
+                    clock.resolve()
+        clocks[1].resolve()
+    host, device = (clock.timings().phases_s for clock in clocks)
+    assert host.shape == (len(steps), len(PHASES))
+    assert device == pytest.approx(host)
+
+
+@pytest.mark.gpu
 def test_device_phases_are_those_of_the_device():
     device = torch.device("cuda", 0)
     clock = timers.make(device)

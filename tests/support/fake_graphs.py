@@ -4,6 +4,10 @@ As on a GPU, Python does not run again, and what reads a value on the host canno
 what is recorded is also computed.
 """
 
+import warnings
+import weakref
+from contextlib import nullcontext
+
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -40,20 +44,67 @@ def tensors(tree):
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
-class Graphs:
-    """As `capture.CudaGraphs`."""
+begun = weakref.WeakSet()  # all graphs since `install`, as long as something holds them
+
+
+def alive():
+    """Return the graphs that hold work: on a GPU, what their work needs cannot be given back meanwhile."""
+    return [graph for graph in begun if graph.tape]
+
+
+class Graph:
+    """As `torch.cuda.CUDAGraph`."""
+
+    tape = None
 
     def __init__(self):
-        self.recorded = 0
+        begun.add(self)
 
-    def begin(self):
-        self._tape = Tape()
-        self._tape.__enter__()
+    def replay(self):
+        assert self.tape, "a graph is replayed that holds no work: it was not recorded, or destroyed"
+        self.tape.replay()
 
-    def end(self):
-        self._tape.__exit__(None, None, None)
-        self.recorded += 1
-        return self._tape.replay if self._tape.calls else None
+    def reset(self):
+        self.tape = None
 
-    def separate(self):
+
+class Recording:
+    """As `torch.cuda.graph`."""
+
+    def __init__(self, graph, pool, stream, capture_error_mode):
+        self.graph, self.tape = graph, Tape()
+
+    def __enter__(self):
+        self.tape.__enter__()
+
+    def __exit__(self, *error):
+        self.tape.__exit__(*error)
+        self.graph.tape = self.tape
+        if not self.tape.calls:
+            warnings.warn("The CUDA Graph is empty.", stacklevel=2)  # torch's words
+
+
+class Stream:
+    """As `torch.cuda.Stream`, but what is queued in one is done at once."""
+
+    device = None
+    made = 0
+
+    def __init__(self, device=None):
+        Stream.made += 1
+
+    def wait_stream(self, other):
         pass
+
+
+def install(monkeypatch):
+    """Let torch have such graphs."""
+    begun.clear()
+    usual, Stream.made = Stream(), 0
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph", Recording)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", object)
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "stream", lambda chosen: nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: usual)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)

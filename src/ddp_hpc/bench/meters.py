@@ -59,8 +59,7 @@ def main(folder: Path) -> None:
     from ddp_hpc.profiling.timers import Timers
     from ddp_hpc.training import placement
     from ddp_hpc.training.components import assemble
-    from ddp_hpc.training.step import training_step
-    from ddp_hpc.training.trainer import AGREE_EVERY_STEPS
+    from ddp_hpc.training.step import AGREE_EVERY_STEPS, training_step
 
     comm, asked = MPI.COMM_WORLD, read_json(folder / "asked.json")
     spec = specs.load(asked["spec"])

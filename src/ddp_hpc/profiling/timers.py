@@ -20,7 +20,6 @@ from ddp_hpc.profiling.phase_names import PARTS, PHASES
 _COLUMN = {phase: column for column, phase in enumerate(PHASES)}
 _PART = {part: len(PHASES) + column for column, part in enumerate(PARTS)}
 _WIDTH = len(PHASES) + len(PARTS)
-_REST = _COLUMN["rest_s"]
 
 
 @dataclass(frozen=True)
@@ -169,7 +168,8 @@ class CudaClock(Clock):
         super().__init__(array("d"), per_second=1e3)
         self._free: list[torch.cuda.Event] = []
         self._base = self._event()
-        self._pending: list[tuple[tuple[int, ...], torch.cuda.Event]] = []  # no column: not a phase, but a new start
+        # no column: not a phase, but a new start; and whether a step ends there
+        self._pending: list[tuple[tuple[int, ...], torch.cuda.Event, bool]] = []
 
     def _event(self) -> torch.cuda.Event:
         event = self._free.pop() if self._free else torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -178,21 +178,26 @@ class CudaClock(Clock):
 
     def start(self) -> None:
         super().start()
-        self._pending.append(((), self._event()))
+        self._pending.append(((), self._event(), False))
 
     def mark(self, phase: str, part: str | None = None) -> None:
         columns = (_COLUMN[phase], _PART[part]) if part else (_COLUMN[phase],)
-        self._pending.append((columns, self._event()))
+        self._pending.append((columns, self._event(), False))
+
+    def end_step(self) -> None:
+        super().end_step()
+        columns, event, _ = self._pending[-1]
+        self._pending[-1] = columns, event, True
 
     def resolve(self) -> None:
         """Wait for the last event, and read all of them."""
         if not self._pending:
             return
         self._pending[-1][1].synchronize()
-        for columns, event in self._pending:
+        for columns, event, ends in self._pending:
             for column in columns:
                 self._row[column] += self._base.elapsed_time(event)
-            if columns == (_REST,):
+            if ends:
                 self._durations.extend(self._row)
                 self._row = [0] * _WIDTH
             self._free.append(self._base)

@@ -1,8 +1,8 @@
 """Training steps recorded once as CUDA graphs, then replayed: a hundred small kernels for the price of one launch.
 
 Where the exchange is CAPTURABLE, the step is recorded twice: whole, as one graph, and cut at every mark of the clock
-into one graph per phase. The latter is replayed every `SAMPLE_EVERY_STEPS` steps, with the clock between its graphs, so
-that phases are known; it is slower by a few launches only, which steps sampled without graphs are not. Where
+into one graph per phase. The latter is replayed in one of `SAMPLE_EVERY_STEPS` steps, with the clock between graphs,
+so that phases are known; it is slower by a few launches only, which steps sampled without graphs are not. Where
 the exchange is not capturable, forward and backward pass are graphs cut in this way in every step: their phases stay
 known, and one graph of both would save a launch or two. The optimiser is then not captured: it is one or two kernels.
 
@@ -12,6 +12,7 @@ Source: https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from typing import Literal
 
 import torch
@@ -21,6 +22,7 @@ from ddp_hpc.config import catalog
 from ddp_hpc.config.spec import RunSpec
 from ddp_hpc.profiling.timers import Timers
 from ddp_hpc.training.components import Components
+from ddp_hpc.training.step import AGREE_EVERY_STEPS
 
 SAMPLE_EVERY_STEPS = 50
 
@@ -39,14 +41,27 @@ def mode(spec: RunSpec, device: torch.device) -> Mode:
     return "off" if flags["OVERLAPS"] else "forward and backward"  # the backward pass calls what cannot be captured
 
 
+@lru_cache
+def sampled_step(block: int, evaluate_every_steps: int | None = None) -> int:
+    """Return the number of the step that is sampled of a block of `SAMPLE_EVERY_STEPS`.
+
+    Well after the host has waited for the device, to agree or to evaluate, and not just before it will: else the device
+    waits for the host within the step, and that counts as one of its phases.
+    """
+    first, every = block * SAMPLE_EVERY_STEPS, evaluate_every_steps or 1
+    steps = range(first + AGREE_EVERY_STEPS - 3, first + SAMPLE_EVERY_STEPS, AGREE_EVERY_STEPS)
+    return max(steps, key=lambda step: step % every)
+
+
 class CudaGraphs:
-    """Records what is queued on the device, in one stream, as CUDA graphs.
+    """Records what is queued on the device, in one stream, as CUDA graphs, which live until `destroy`.
 
     Graphs that share working memory must be replayed in the order in which they were recorded.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._graphs: list[torch.cuda.CUDAGraph] = []  # empty ones too: the last to go takes the working memory along
         self.separate()
 
     @contextmanager
@@ -63,9 +78,11 @@ class CudaGraphs:
 
     def begin(self) -> None:
         """Record from here."""
-        self._graph = torch.cuda.CUDAGraph()
+        self._graphs.append(torch.cuda.CUDAGraph())
         # NCCL's watchdog asks for events in a thread of its own, which must not break the recording
-        self._recording = torch.cuda.graph(self._graph, self._pool, self._stream, capture_error_mode="thread_local")
+        self._recording = torch.cuda.graph(
+            self._graphs[-1], self._pool, self._stream, capture_error_mode="thread_local"
+        )
         self._recording.__enter__()
 
     def end(self) -> Replay | None:
@@ -73,7 +90,18 @@ class CudaGraphs:
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             self._recording.__exit__(None, None, None)
-        return None if any("graph is empty" in str(warning.message).lower() for warning in said) else self._graph.replay
+        empty = any("graph is empty" in str(warning.message).lower() for warning in said)
+        return None if empty else self._graphs[-1].replay
+
+    def destroy(self) -> None:
+        """Destroy all graphs when the device is through with them; none can be replayed after that.
+
+        Call it before an exchange is closed: NCCL does not close while a graph lives that has captured a call of it.
+        """
+        torch.cuda.synchronize(self._stream.device)
+        for graph in self._graphs:
+            graph.reset()
+        self._graphs.clear()
 
 
 class _PhaseRecorder(Timers):
@@ -102,8 +130,17 @@ class Captured:
         RuntimeError: something in the step cannot be captured.
     """
 
-    def __init__(self, components: Components, recorder: CudaGraphs, work: Work, whole: bool) -> None:
+    def __init__(
+        self,
+        components: Components,
+        recorder: CudaGraphs,
+        work: Work,
+        whole: bool,
+        *,
+        evaluate_every_steps: int | None = None,
+    ) -> None:
         self._components, self._clock = components, components.clock
+        self._evaluate_every_steps = evaluate_every_steps
         self._whole: Replay | None = None
         components.batches.fix()
         places = _places_of_buffers(components)
@@ -140,7 +177,9 @@ class Captured:
 
     def __call__(self, number: int) -> Tensor:
         """Go from one state of the weights to the next; return the loss of this rank's batch, still on the device."""
-        components, sampled = self._components, self._whole is None or number % SAMPLE_EVERY_STEPS == 0
+        components = self._components
+        to_sample = sampled_step(number // SAMPLE_EVERY_STEPS, self._evaluate_every_steps)
+        sampled = self._whole is None or number == to_sample
         components.batches.load(number)
         if self._whole:
             for optimizer in components.optimizers:

@@ -4,6 +4,8 @@ from torch import Tensor
 
 from ddp_hpc.training.components import Components
 
+AGREE_EVERY_STEPS = 10  # how often the host waits for its device, and the ranks ask each other whether to stop
+
 
 def training_step(components: Components, number: int) -> Tensor:
     """Go from one state of the weights to the next; return the loss of this rank's batch, still on the device."""

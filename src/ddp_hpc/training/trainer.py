@@ -21,9 +21,7 @@ from ddp_hpc.training.checkpoint import Checkpoints
 from ddp_hpc.training.components import Components, assemble, evaluate
 from ddp_hpc.training.placement import Placement, check_exchange, choose_device
 from ddp_hpc.training.result import WARM_UP_STEPS, TrainResult
-from ddp_hpc.training.step import forward_backward, training_step, whole_step
-
-AGREE_EVERY_STEPS = 10  # how often the ranks ask each other whether to stop
+from ddp_hpc.training.step import AGREE_EVERY_STEPS, forward_backward, training_step, whole_step
 
 Step = Callable[[int], Tensor]  # of its number, counted from 0; returns the loss of this rank's batch
 Exit = Literal["complete", "diverged", "interrupted"]
@@ -96,6 +94,7 @@ class Trainer:
         )
         self.steps, self.exit = 0, None
         self._unread: list[Tensor] = []  # losses that lie on the device
+        self._graphs: cuda_graphs.CudaGraphs | None = None
         self._save = False  # the ranks have agreed to write a checkpoint after this step
 
     def run(self) -> TrainResult:
@@ -193,6 +192,8 @@ class Trainer:
             result.diverged = on_any_rank(self.comm, self.exit == "diverged" or not finite)[0]
             if not result.diverged:
                 self.evaluate()
+        if self._graphs:
+            self._graphs.destroy()
         components.exchange.close()
 
     def warm_up(self) -> None:
@@ -203,7 +204,7 @@ class Trainer:
         began, components, result = time.perf_counter(), self.components, self.result
         before = components.snapshot()
         self.comm.Barrier()  # no rank moves weights that it may share with one that still copies them
-        graphs = cuda_graphs.CudaGraphs(components.device) if result.captured != "off" else None
+        graphs = self._graphs = cuda_graphs.CudaGraphs(components.device) if result.captured != "off" else None
         self.take_step = partial(training_step, components)
         with graphs.warming_up() if graphs else nullcontext():
             components.clock.start()
@@ -217,7 +218,8 @@ class Trainer:
         components.replica.check()
         if graphs:
             whole = result.captured == "whole step"
-            self.take_step = cuda_graphs.Captured(components, graphs, whole_step if whole else forward_backward, whole)
+            work, every = whole_step if whole else forward_backward, self.spec.evaluate_every_steps
+            self.take_step = cuda_graphs.Captured(components, graphs, work, whole, evaluate_every_steps=every)
         before.restore()
         if not result.resumes:  # else it is the first one's, before time zero
             result.warm_up_s = time.perf_counter() - began
