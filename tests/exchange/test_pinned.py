@@ -7,7 +7,9 @@ import torch
 from fake_cuda import Stream, current
 
 from ddp_hpc.exchange import _pinned
-from ddp_hpc.exchange._pinned import PinnedPieces
+from ddp_hpc.exchange._compression import _host_like
+from ddp_hpc.exchange._pinned import Pinned, PinnedPieces
+from ddp_hpc.exchange.async_server import Message
 
 
 class Said:
@@ -97,6 +99,24 @@ def test_the_fake_shows_a_wait_that_is_missing(gradients, monkeypatch):
     assert not staged.ready(0).any()
 
 
+@pytest.mark.parametrize("make", [Pinned, _host_like, Message])
+def test_pinned_memory_is_the_hosts_though_cuda_speaks_of_it(gradients, monkeypatch, make):
+    def fail(words):
+        def take(*_, pin_memory, **__):
+            assert pin_memory
+            raise RuntimeError(words)
+
+        for name in ("empty_like", "zeros"):
+            monkeypatch.setattr(torch, name, take)
+
+    fail("CUDA error: out of memory")
+    with pytest.raises(MemoryError, match="too little pinned host memory"):
+        make(gradients)
+    fail("CUDA error: an illegal memory access was encountered")
+    with pytest.raises(RuntimeError, match="illegal"):
+        make(gradients)
+
+
 def test_on_a_cpu_they_are_the_tensors_own_memory():
     for length in (0, 1, 1000):
         gradients, clock = torch.ones(length), Said()
@@ -112,7 +132,7 @@ def test_on_a_cpu_they_are_the_tensors_own_memory():
         assert len(staged.pieces) == min(1, length)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 def test_a_gpus_gradients_come_and_go_whatever_is_queued():
     gradients = torch.zeros(5 * _pinned.PIECE_BYTES // 4 + 3, device="cuda")
     staged, work = PinnedPieces(gradients), torch.randn(4096, 4096, device="cuda")

@@ -203,10 +203,45 @@ def test_a_thread_that_lives_on_holds_no_rank(attempt, mpiexec):
     assert row(folder)["status"] == "ok"
 
 
-def test_memory_that_does_not_suffice_is_told_apart():
+NCCL = (
+    "NCCL error in: ProcessGroupNCCL.cpp:94, unhandled cuda error, NCCL version 2.28.3\nncclUnhandledCudaError: Call "
+    "to CUDA function failed.\nLast error:\nCuda failure 2 'out of memory'"
+)
+CAPTURED = "CUDA error: out of memory\nthis step cannot be captured in a CUDA graph: set `capture: off`"
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        ("CUDA error: out of memory", "oom_gpu"),
+        (CAPTURED, "oom_gpu"),
+        (NCCL, "oom_gpu"),
+        ("Triton Error [CUDA]: out of memory", "oom_gpu"),
+        ("CUDA driver error: CUDA_ERROR_OUT_OF_MEMORY", "oom_gpu"),
+        ("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`", "oom_gpu"),
+        ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", "oom_gpu"),
+        ("cuDNN error: CUDNN_STATUS_ALLOC_FAILED", "oom_gpu"),
+        ("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED", "oom_gpu"),
+        ("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED", "oom_host"),
+        ("MPI_ERR_NO_MEM: out of memory", "oom_host"),
+        ("CUDA error: CUDA-capable device(s) is/are busy or unavailable", "launch_failed"),
+        ("CUDA error: an illegal memory access was encountered", "crashed"),
+        ("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED", "crashed"),
+        ("NCCL error: Cuda failure 700 'an illegal memory access was encountered'", "crashed"),
+    ],
+)
+def test_memory_of_a_gpu_and_of_the_host_are_told_apart_by_their_words(words, status):
+    """Also where the launcher passes on what the rank has printed."""
+    error, printed = RuntimeError(words), f"Traceback (most recent call last):\nRuntimeError: {words}"
+    assert _status_of(error) == status
+    report = {"rank": 0, "host": "n0", "error": "RuntimeError", "message": words, "traceback": printed}
+    said = [*printed.splitlines(), f"rank 0 on n0: RuntimeError: {words}".splitlines()[0], "MPI_ABORT was invoked"]
+    assert classify(Evidence(exit_code=1, reports=[report | {"status": status}], last_words=said)).status == status
+
+
+def test_memory_that_torch_or_python_does_not_get_is_told_apart():
     with pytest.raises(RuntimeError) as torchs:
         torch.empty(1 << 50)
     assert _status_of(torchs.value) == _status_of(MemoryError()) == "oom_host"
     assert _status_of(torch.cuda.OutOfMemoryError("CUDA out of memory")) == "oom_gpu"
-    assert _status_of(RuntimeError("CUDA error: out of memory")) == "oom_gpu"
     assert _status_of(ValueError("out of range")) == "crashed"

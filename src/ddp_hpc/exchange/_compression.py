@@ -12,6 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ddp_hpc.exchange._pinned import pinning
+
 Compression = Literal["float16", "bfloat16", "top_k"]
 Message = NDArray[np.uint8]
 
@@ -108,7 +110,8 @@ def make_wire(compression: Compression, gradients: Tensor, kept: float) -> Wire:
 
 def _host_like(tensor: Tensor) -> Tensor:
     """Return memory for `tensor` that MPI can read, pinned if the tensor is a GPU's."""
-    return torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)
+    with pinning():
+        return torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)
 
 
 def _bytes(tensor: Tensor) -> Message:

@@ -7,7 +7,7 @@ import torch
 from mpi4py import MPI
 from torch import Tensor
 
-from ddp_hpc.exchange._pinned import when_ready
+from ddp_hpc.exchange._pinned import pinning, when_ready
 from ddp_hpc.exchange._protocol import MakeOptimizer, Timers
 from ddp_hpc.models._replica import Replica
 
@@ -32,7 +32,8 @@ class Message:
 
     def __init__(self, like: Tensor) -> None:
         head = HEADER_BYTES // like.itemsize
-        memory = torch.zeros(head + len(like), dtype=like.dtype, pin_memory=like.is_cuda)
+        with pinning():
+            memory = torch.zeros(head + len(like), dtype=like.dtype, pin_memory=like.is_cuda)
         self.array = memory.numpy()
         self.header = self.array[:head].view(np.int64)
         self.numbers = memory[head:]

@@ -5,6 +5,7 @@ them: it leaves a report and aborts the launch.
 """
 
 import os
+import re
 import signal
 import socket
 import sys
@@ -38,6 +39,14 @@ if TYPE_CHECKING:
 
 EXIT_ERROR, EXIT_LAUNCH = 1, 3
 MOST_WARNINGS, WARNING_LENGTH = 20, 300  # that a record keeps of a rank
+# how torch, NCCL, Triton and NVIDIA's libraries say that the memory of a GPU, or of the host, does not suffice
+NO_MEMORY = re.compile(
+    r"out[ _]of[ _]memory|can(no|')t allocate memory|cuda failure 2\b|CU[A-Z]+_\w*ALLOC\w*FAILED"
+    r"|CUBLAS_STATUS_NOT_INITIALIZED",
+    re.IGNORECASE,
+)
+OF_GPU = re.compile(r"cuda|nccl|cublas|cudnn|cusolver|cusparse|cufft|triton", re.IGNORECASE)
+BUSY = "busy or unavailable"  # CUDA's words for a GPU that another process has for itself
 LOST = ("Connection closed by peer", "Connection reset by peer", "remote process exited")  # Gloo's words, and NCCL's
 
 
@@ -140,7 +149,10 @@ class Rank:
             )
 
     def set_threads(self) -> None:
-        """Let libraries that are imported from now on use this rank's cores."""
+        """Let libraries that are imported from now on use this rank's cores, and its slice of a GPU if it has one."""
+        from ddp_hpc.training import placement
+
+        placement.choose_slice(os.environ, self.place.local_rank)
         note = mpi_environment.set_threads(os.environ, self.place.threads, self.place.core_set)
         if note and self.place.rank == 0:
             print(note, file=sys.stderr)
@@ -268,12 +280,14 @@ def _fail(attempt: Attempt, error: BaseException, result: "TrainResult | None") 
 def _status_of(error: BaseException) -> str:
     """Return the status that follows from an error, by its name and words: torch may not be there yet."""
     names, text = {base.__name__ for base in type(error).__mro__}, str(error)
-    if "LaunchError" in names:
-        return "launch_failed"
-    if "OutOfMemoryError" in names or "CUDA error: out of memory" in text or "CUBLAS_STATUS_ALLOC_FAILED" in text:
+    if "OutOfMemoryError" in names:
         return "oom_gpu"
-    if "MemoryError" in names or "can't allocate memory" in text:  # the second is torch's, a RuntimeError
+    if "MemoryError" in names:
         return "oom_host"
+    if NO_MEMORY.search(text):
+        return "oom_gpu" if OF_GPU.search(text) and "HOST_ALLOC" not in text else "oom_host"
+    if "LaunchError" in names or BUSY in text:
+        return "launch_failed"
     return PEER_FAILURE if any(words in text for words in LOST) else "crashed"
 
 

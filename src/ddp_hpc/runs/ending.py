@@ -15,6 +15,7 @@ from ddp_hpc.runs.statuses import PEER_FAILURE, STATUSES
 from ddp_hpc.slurm.job_end import memory_words, node_words
 from ddp_hpc.system.deadlines import NEAR, NEAR_S
 
+_OWN_END = re.compile(r"rank (\d+) on (\S+): (\w*Error): (.*)")  # the last that a rank prints of how it failed
 TIME_LIMIT = "time limit"  # what asks a run to end, where it is no signal
 
 
@@ -99,7 +100,10 @@ def _failed_rank(e: Evidence) -> Ending | None:
     reason = printed or f"{who}{error}{first['message']}"
     status, numbers = first.get("status", "crashed"), {"steps": first.get("steps")}
     status = "crashed" if status == PEER_FAILURE else status
-    if status in ("crashed", "launch_failed") and (words := memory_words("\n".join(e.last_words))):
+    # of what a rank says of itself, it has made its status; a GPU's memory is none of the host's
+    own = {line.strip() for one in e.reports for line in f"{one.get('traceback')}\n{one.get('message')}".splitlines()}
+    by_others = [line for line in e.last_words if line.strip() not in own and not _OWN_END.match(line)]
+    if status in ("crashed", "launch_failed") and (words := memory_words("\n".join(by_others))):
         return Ending("oom_host", f"{reason}; the launcher said: {words[:200]}", numbers)
     if status == "crashed" and e.oom_kills:
         return Ending("oom_host", f"{reason}; the kernel killed a process for memory meanwhile", numbers)
@@ -108,7 +112,7 @@ def _failed_rank(e: Evidence) -> Ending | None:
 
 def _printed(last_words: Sequence[str]) -> Mapping[str, Any]:
     """Return what a rank has printed of how it failed, as its report has it: on a full disk it cannot write that."""
-    found = (re.fullmatch(r"rank (\d+) on (\S+): (\w*Error): (.*)", line) for line in last_words)
+    found = (_OWN_END.fullmatch(line) for line in last_words)
     names = ("rank", "host", "error", "message")
     return next((dict(zip(names, one.groups(), strict=True)) for one in found if one), {})
 

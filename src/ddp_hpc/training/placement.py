@@ -3,7 +3,7 @@
 import itertools
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,8 @@ from ddp_hpc.system import cgroups
 
 if TYPE_CHECKING:
     import torch
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +102,16 @@ def _verified(spec: RunSpec, hosts: int, blocks: tuple[int, ...], full: int | No
     return len(blocks) == hosts and set(blocks[:-1]) <= {full} and blocks[-1] <= full
 
 
+def choose_slice(environment: MutableMapping[str, str], local_rank: int) -> None:
+    """Leave this rank its own of the MIG slices that CUDA may use: a process sees no more than one, the first.
+
+    Call it before torch is imported.
+    """
+    visible = environment.get(VISIBLE, "").split(",")
+    if all(name.strip().startswith("MIG-") for name in visible):
+        environment[VISIBLE] = visible[local_rank % len(visible)].strip()
+
+
 def choose_device(spec: RunSpec, placement: Placement, comm: MPI.Intracomm) -> "torch.device":
     """Return this rank's device and make it current: a GPU where there are GPUs, chosen by local rank, else the CPU.
 
@@ -112,12 +124,14 @@ def choose_device(spec: RunSpec, placement: Placement, comm: MPI.Intracomm) -> "
     found = torch.cuda.device_count() if spec.device != "cpu" and torch.cuda.is_available() else 0
     if spec.device == "cuda" and not found:
         raise LaunchError(
-            f"device: cuda, but torch sees no GPU on {placement.host} (CUDA_VISIBLE_DEVICES="
-            f"{os.environ.get('CUDA_VISIBLE_DEVICES', 'unset')}, torch {torch.__version__}): "
+            f"device: cuda, but torch sees no GPU on {placement.host} ({VISIBLE}="
+            f"{os.environ.get(VISIBLE, 'unset')}, torch {torch.__version__}): "
             "ask the scheduler for one GPU per rank, or leave `device` out"
         )
     device = torch.device("cuda", placement.local_rank % found) if found else torch.device("cpu")
     name = str(torch.cuda.get_device_properties(device).uuid) if found else None
+    if name and (own := os.environ.get(VISIBLE, "")).startswith("MIG-"):
+        name = own  # torch may show the UUID of the whole GPU
     _check_gpus(comm.allgather((placement.host, name)), spec)
     if found:
         torch.cuda.set_device(device)
@@ -169,7 +183,7 @@ def _check_gpus(places: list[tuple[str, str | None]], spec: RunSpec) -> None:
         if not spec.share_gpu:
             raise LaunchError(
                 f"{shared}: each rank needs a GPU of its own; start fewer ranks per node, make all GPUs of the node "
-                "visible to its ranks, or allow it with `share_gpu: true`"
+                f"visible to its ranks (MIG slices: by name, in {VISIBLE}), or allow it with `share_gpu: true`"
             )
         if catalog.constants("exchange", spec.exchange.name).get("ONE_GPU_EACH"):
             others = _exchanges_without("ONE_GPU_EACH", "MAX_WORLD_SIZE")

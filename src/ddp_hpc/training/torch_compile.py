@@ -210,7 +210,7 @@ def _explained(error: Exception, spec: RunSpec, components: Components) -> Excep
     text, _, _ = str(error).strip().partition("\n\nSet TORCHDYNAMO_VERBOSE")
     words = f"{type(error).__name__}: {text}"
     if "out of memory" in text.lower():
-        return torch.OutOfMemoryError(words)
+        return torch.OutOfMemoryError(words) if components.device.type == "cuda" else MemoryError(words)
     if isinstance(error, OSError) and error.filename and str(error.filename).startswith(str(_root())):
         return LaunchError(
             f"compile: true keeps what is compiled in {_root()}, which cannot be written ({words}): set XDG_CACHE_HOME "
