@@ -1,12 +1,24 @@
 """Ranks and GPUs fit together, or there is an error before training."""
 
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from ddp_hpc.config import catalog, spec
-from ddp_hpc.training.placement import LaunchError, Placement, _check_gpus, _verified, choose_device
+from ddp_hpc.config import catalog, grid, spec
+from ddp_hpc.training.placement import (
+    LaunchError,
+    Placement,
+    _check_gpus,
+    _verified,
+    check_exchange,
+    choose_device,
+    choose_slice,
+)
+
+STUDIES = sorted((Path(__file__).parents[2] / "config" / "studies").glob("*.yaml"))
 
 SPEC = {
     "model": "mlp",
@@ -38,9 +50,13 @@ def place(rank, local_rank):
 @pytest.fixture
 def two_gpus(monkeypatch):
     """Two GPUs as torch would show them; returns the list of those that were made current."""
+    return show_gpus(monkeypatch, 2)
+
+
+def show_gpus(monkeypatch, count):
     chosen = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid=f"GPU-{device.index}"))
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
     return chosen
@@ -128,3 +144,51 @@ PACKED, BY_TWO = {"placement": "packed"}, {"placement": "spread", "ranks_per_nod
 def test_consecutive_ranks_fill_a_node_or_as_many_of_it_as_asked(asked, blocks, hosts, full, verified):
     """`full` ranks fill a node; ranks dealt out in turn sit in more blocks than there are nodes."""
     assert _verified(spec.load(SPEC | asked), hosts, blocks, full) is verified
+
+
+@pytest.mark.parametrize("gpus", [1, 4])
+@pytest.mark.parametrize("study", STUDIES, ids=lambda path: path.stem)
+def test_a_study_that_is_shipped_trains_beside_gpus_or_says_that_it_needs_as_many_as_ranks(monkeypatch, study, gpus):
+    """All ranks sit on one node; a study that does not say `device: cuda` is not meant to lose runs there."""
+    show_gpus(monkeypatch, gpus)
+    here = replace(place(0, 0), hosts=1)
+    ranks = {(str(one.exchange), one.world_size): one for one in grid.expand(study).specs}
+    for one in ranks.values():
+        gpu_of = [f"GPU-{rank % gpus}" for rank in range(one.world_size)]
+        comm = SimpleNamespace(allgather=lambda mine, gpu_of=gpu_of: [(mine[0], mine[1] and gpu) for gpu in gpu_of])
+        if one.device == "cuda" and one.world_size > gpus and not one.share_gpu:
+            with pytest.raises(LaunchError, match="share GPU"):
+                choose_device(one, here, comm)
+        else:
+            check_exchange(one, here, choose_device(one, here, comm))
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"),
+    [
+        ("MIG-a,MIG-b", ["MIG-a", "MIG-b", "MIG-a"]),
+        ("MIG-a", ["MIG-a"] * 3),
+        ("GPU-a,GPU-b", ["GPU-a,GPU-b"] * 3),
+        ("0,1", ["0,1"] * 3),
+        ("", [""] * 3),
+    ],
+)
+def test_of_slices_of_a_gpu_each_rank_sees_its_own(visible, expected):
+    """A process sees one MIG slice only, the first that is listed."""
+    for local_rank, own in enumerate(expected):
+        environment = {"CUDA_VISIBLE_DEVICES": visible}
+        choose_slice(environment, local_rank)
+        assert environment == {"CUDA_VISIBLE_DEVICES": own}
+    environment = {}
+    choose_slice(environment, 0)
+    assert environment == {}
+
+
+def test_ranks_on_slices_of_one_gpu_pass_whatever_uuid_torch_shows(monkeypatch):
+    show_gpus(monkeypatch, 1)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-b")
+    comm = SimpleNamespace(allgather=lambda mine: [("a", "MIG-a"), mine])
+    assert choose_device(spec.load(SPEC), place(1, 1), comm).index == 0
+    comm = SimpleNamespace(allgather=lambda mine: [("a", "MIG-b"), mine])
+    with pytest.raises(LaunchError, match="ranks 0 and 1 share GPU MIG-b"):
+        choose_device(spec.load(SPEC), place(1, 1), comm)
