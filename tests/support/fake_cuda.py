@@ -49,8 +49,14 @@ class Event:
     def synchronize(self):
         self.stream.run(self.end)
 
+    def query(self):
+        """Time passes: each time that somebody asks, the stream does one thing more."""
+        self.stream.run(min(self.end, self.stream.done + 1))
+        return self.stream.done >= self.end
+
 
 current = [Stream()]
+copied = []  # the lengths of what went from the host to the device, or back
 
 
 @contextmanager
@@ -64,12 +70,14 @@ class Device(torch.Tensor):
     """A tensor in the memory of that GPU: copies from and to it are queued in the current stream."""
 
     is_cuda = True
-    device = "cuda:0"
+    device = torch.device("cuda", 0)
 
     @classmethod
     def __torch_function__(cls, function, types, args=(), kwargs=None):
         plain = super().__torch_function__
         if function is torch.Tensor.copy_:
+            if not all(isinstance(tensor, cls) for tensor in args[:2]):
+                copied.append(args[0].numel())
             current[-1].add(lambda: plain(function, types, args, kwargs or {}))
             return args[0]
         return plain(function, types, args, kwargs or {})
@@ -83,6 +91,7 @@ def on_device(tensor):
 def install(monkeypatch):
     """Let torch have that GPU."""
     current[:] = [Stream()]
+    copied.clear()
     empty = torch.empty
 
     def pinned_like(tensor, device, pin_memory):

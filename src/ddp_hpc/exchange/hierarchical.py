@@ -146,7 +146,7 @@ def make(
     ranks_per_group: PositiveInt | None = None,
     within: Literal["shared_memory", "gloo", "nccl"] | None = None,
 ) -> Exchange:
-    """Return the exchange, `shared_memory` if one group shares memory; all ranks of `comm` must call.
+    """Return the exchange; with one group `shared_memory`, or `nccl` on GPUs. All ranks of `comm` must call.
 
     Args:
         ranks_per_group: so many neighbouring ranks form a group, e.g. those of a socket, the last ones perhaps a
@@ -167,8 +167,10 @@ def make(
     places = comm.allgather((group_number, node_number))
     if ranks_per_group:
         check_groups(places, ranks_per_group)
-    if how == "shared_memory" and len({group for group, _ in places}) == 1:
+    if how != "gloo" and len({group for group, _ in places}) == 1:
         node.Free()
+        if how == "nccl":
+            return _torch_distributed.all_reduce(replica, comm, timers, make_optimizer, how, "full")
         return SharedMemory(replica, comm, timers, make_optimizer)
     group = MPI.Intracomm(comm.Split(group_number, key=comm.rank))
     leaders = MPI.Intracomm(comm.Split(0 if group.rank == 0 else MPI.UNDEFINED, key=comm.rank))

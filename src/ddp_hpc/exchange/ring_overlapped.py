@@ -4,11 +4,12 @@ from collections.abc import Iterator
 from time import perf_counter
 from typing import Any
 
+import torch
 from mpi4py import MPI
 from torch import Tensor
 
 from ddp_hpc.config.catalog import Megabytes
-from ddp_hpc.exchange._pinned import PinnedPieces, when_ready
+from ddp_hpc.exchange._pinned import PinnedPieces
 from ddp_hpc.exchange._protocol import MakeOptimizer, Timers
 from ddp_hpc.exchange.ring import Step, make_inbox, ring_in_pieces
 from ddp_hpc.models._replica import Replica, Span
@@ -51,11 +52,16 @@ class Bucket:
         self._ring = ring_in_pieces(piece, self._comm.rank, n, self._inbox, divisor=n)
         self._requests = []
 
+    @property
+    def arrived(self) -> bool:
+        """Whether its gradients are where MPI can read them."""
+        return self._gradients.is_ready(self._number)
+
     def advance(self, wait: bool = False) -> None:
         """Go on as far as messages have arrived, or, if it shall `wait`, one step at least."""
         if wait:
             self._gradients.ready(self._number)
-        elif not self._gradients.is_ready(self._number):
+        elif not self.arrived:
             return
         comm, tag = self._comm, self._number
         while not self.done and self._complete(wait):
@@ -79,7 +85,8 @@ class RingOverlapped:
 
     No thread: it would share its core with the backward pass. Messages of a bucket carry its number as their tag, so
     ranks need not start them in the same order, and sums do not depend on it. GPU gradients go through pinned host
-    memory.
+    memory; there hooks only queue the copies, long before the GPU gets there, and `update` drives all buckets while the
+    GPU computes.
 
     Args:
         bucket_mb: how much goes round together at least, in MB (1e6 bytes), but for the last.
@@ -102,8 +109,7 @@ class RingOverlapped:
         self._buckets = [Bucket(spans, self._gradients, number, comm) for number, spans in enumerate(filled)]
         self._flying: list[Bucket] = []
         self._took_off = 0.0
-        # autograd runs the hooks of a GPU's parameters in a thread of its own, which not every MPI lets call it
-        self._hooks_call_mpi = not gradients.is_cuda or MPI.Query_thread() >= MPI.THREAD_SERIALIZED
+        self._on_gpu = gradients.is_cuda
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(self._hook(bucket))  # type: ignore[no-untyped-call]
             for bucket in self._buckets
@@ -126,7 +132,7 @@ class RingOverlapped:
                 bucket.start()
                 self._took_off = self._took_off if self._flying else perf_counter()
                 self._flying.append(bucket)
-            if self._hooks_call_mpi:
+            if not self._on_gpu:  # there, this is a thread of autograd's, which not every MPI lets call it
                 self._advance()
 
         return arrived
@@ -141,11 +147,22 @@ class RingOverlapped:
         if not self._flying:
             self._timers.overlapped(perf_counter() - self._took_off)
 
+    def _advance_while_it_computes(self) -> None:
+        """Bring the buckets on until the GPU is through with the backward pass."""
+        through, waiting = torch.cuda.Event(), True  # type: ignore[no-untyped-call]
+        through.record()
+        while self._flying and not through.query():  # type: ignore[no-untyped-call]
+            if waiting:
+                waiting, self._took_off = not self._flying[0].arrived, perf_counter()
+            self._advance()
+        through.synchronize()
+
     def update(self) -> None:
         """Go from fresh gradients to the next weights."""
-        if self._flying and self._hooks_call_mpi:
+        if self._on_gpu:
+            self._advance_while_it_computes()
+        if self._flying:
             self._timers.overlapped(perf_counter() - self._took_off)
-        when_ready(self._replica.gradients)
         self._timers.arrived()
         for bucket in self._buckets:  # those with a parameter that took no part in this step on this rank
             if not bucket.started:
