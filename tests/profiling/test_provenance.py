@@ -22,14 +22,28 @@ def test_the_environment_keeps_what_matters_and_no_secret():
         "SLURM_JOB_ID": "7",
         "SLURM_JWT": "secret",
         "NCCL_API_KEY": "secret",
+        "PYTORCH_ALLOC_CONF": "expandable_segments:True",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+        "TORCHINDUCTOR_MAX_AUTOTUNE": "1",
+        "TRITON_CACHE_DIR": "/x",
+        "CUBLASLT_WORKSPACE_SIZE": "1",
+        "CUDNN_LOGLEVEL_DBG": "3",
+        "NVIDIA_TF32_OVERRIDE": "1",
         "HOME": "/home/x",
         "AWS_SECRET_ACCESS_KEY": "secret",
     }
     assert list(provenance.environment(given)) == [
+        "CUBLASLT_WORKSPACE_SIZE",
         "CUDA_VISIBLE_DEVICES",
+        "CUDNN_LOGLEVEL_DBG",
         "NCCL_DEBUG",
+        "NVIDIA_TF32_OVERRIDE",
         "OMP_NUM_THREADS",
+        "PYTORCH_ALLOC_CONF",
         "SLURM_JOB_ID",
+        "TORCHINDUCTOR_MAX_AUTOTUNE",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+        "TRITON_CACHE_DIR",
     ]
     assert provenance.slurm_job(given) == "7"
     assert provenance.slurm_job({}) is None

@@ -8,9 +8,10 @@ import time
 
 import numpy as np
 import pytest
-from metered import STAND_INS, stand_in
+from metered import STAND_INS, ranks, stand_in
 from sandbox import wait_for
 
+from ddp_hpc.execution import run_record
 from ddp_hpc.profiling import telemetry_process
 from ddp_hpc.profiling.telemetry import NodeTelemetry
 
@@ -114,6 +115,31 @@ def _alive(pid):
             return file.read().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:
         return False
+
+
+def test_what_tells_two_devices_of_one_name_apart_is_kept(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", stand_in())
+    one = telemetry_process.TelemetrySampler([A, B])
+    one.start()
+    samples = one.end()
+    one.join()
+    facts = {"sm_clock_max_mhz": 2000, "memory_clock_max_mhz": 4000, "ecc": True, "compute_processes": 2}
+    assert samples.devices[0].facts == facts | {"power_limit_w": 300.0}
+    assert [device.facts["power_limit_w"] for device in samples.devices] == [300.0, 301.0]
+    parts = ranks([A, B, A], samples)
+    listed = run_record.provenance_of({}, parts, {"exchange": "ring", "device_used": "cuda"}, "")["ranks"]
+    assert [rank["gpu"]["power_limit_w"] for rank in listed] == [300.0, 301.0, 300.0]
+    assert [rank["gpu"]["uuid"] for rank in listed] == [A, B, A]
+
+
+def test_a_device_that_does_not_say_has_fewer_facts(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", stand_in("old"))
+    one = telemetry_process.TelemetrySampler([A, "unknown"])
+    one.start()
+    known, unknown = one.end().devices
+    assert "power_limit_w" not in known.facts
+    assert known.facts["ecc"]
+    assert unknown.facts == {}
 
 
 def test_a_long_run_keeps_fewer_samples_at_longer_intervals(monkeypatch):

@@ -190,6 +190,7 @@ def provenance_of(
         gradient_path = "host memory"
     elif launch.get("cuda_aware_mpi"):
         gradient_path = "device memory, by MPI, tried before the start"
+    told = {gpu.asked: gpu.facts for part in parts if part.metered.samples for gpu in part.metered.samples.devices}
     return {
         "software": provenance.software(mpi_library),
         "source": provenance.source(files),
@@ -208,7 +209,9 @@ def provenance_of(
                 "threads": part.placement.threads,
                 "clock_error_s": part.clock_error_s,
                 **part.facts,
+                "gpu": gpu and gpu | told.get(gpu["uuid"], {}),
             }
             for part in parts
+            for gpu in [part.facts.get("gpu")]
         ],
     }

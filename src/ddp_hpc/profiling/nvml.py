@@ -26,6 +26,7 @@ class Device:
         self.nvml = nvml
         self.uuid, self.asked, self.name = uuid, uuid, ""
         self.lost = ""  # why the device answers no more; empty: it does
+        self.facts: dict[str, Any] = {}  # of `FACTS`, what the device says
         self.reasons: dict[str, str] = {}  # by counter, why it was never read; a counter that was read has none
         self._final: set[str] = set()
         self._last: dict[str, tuple[int, float]] = {}  # of rising counters: when, how much
@@ -54,6 +55,15 @@ class Device:
     def _give_up(self, name: str, why: str) -> None:
         self.reasons.setdefault(name, why)
         self._final.add(name)
+
+    def look(self) -> None:
+        """Keep what decides how fast the device is, and how many processes compute there, the most of all looks."""
+        before = self.facts.get("compute_processes", 0)
+        for name, read in FACTS.items():
+            with suppress(Exception):  # not on this device, or not in this library; a meter must not hurt
+                self.facts[name] = read(self)
+        if "compute_processes" in self.facts:
+            self.facts["compute_processes"] = max(before, self.facts["compute_processes"])
 
     def read(self) -> dict[str, float]:
         """Return what can be read now, by counter; nothing if the device is lost."""
@@ -147,4 +157,19 @@ COUNTERS: dict[str, Callable[[Device], float | None]] = {
     "pcie_tx_bytes_per_s": lambda gpu: gpu.pcie("TX"),
     "nvlink_rx_bytes_per_s": lambda gpu: gpu.rate("NVLINK_THROUGHPUT_DATA_RX", KIB, ALL_LINKS),
     "nvlink_tx_bytes_per_s": lambda gpu: gpu.rate("NVLINK_THROUGHPUT_DATA_TX", KIB, ALL_LINKS),
+}
+
+
+# what differs between devices of one name, or from day to day
+FACTS: dict[str, Callable[[Device], Any]] = {
+    "power_limit_w": lambda gpu: gpu.ask("EnforcedPowerLimit") / 1e3,
+    "sm_clock_max_mhz": lambda gpu: gpu.ask("MaxClockInfo", gpu.nvml.NVML_CLOCK_SM),
+    "memory_clock_max_mhz": lambda gpu: gpu.ask("MaxClockInfo", gpu.nvml.NVML_CLOCK_MEM),
+    "sm_clock_asked_mhz": lambda gpu: gpu.ask("ApplicationsClock", gpu.nvml.NVML_CLOCK_SM),
+    "ecc": lambda gpu: bool(gpu.ask("EccMode")[0]),
+    "mig": lambda gpu: bool(gpu.ask("MigMode")[0]),
+    "compute_mode": lambda gpu: gpu.ask("ComputeMode"),
+    "pcie_generation": lambda gpu: gpu.ask("CurrPcieLinkGeneration"),
+    "pcie_width": lambda gpu: gpu.ask("CurrPcieLinkWidth"),
+    "compute_processes": lambda gpu: len(gpu.ask("ComputeRunningProcesses")),
 }

@@ -17,7 +17,10 @@ from ddp_hpc.profiling.mpi_library import mpi_cuda_aware
 from ddp_hpc.system.commands import Said, run
 from ddp_hpc.system.files import text_of
 
-_PREFIXES = ("OMP_", "OMPI_MCA_", "PRTE_MCA_", "PMIX_MCA_", "MPICH_", "FI_", "UCX_", "NCCL_", "CUDA_", "MKL_", "SLURM_")
+_PREFIXES = (
+    *("OMP_", "MKL_", "OMPI_MCA_", "PRTE_MCA_", "PMIX_MCA_", "MPICH_", "FI_", "UCX_", "SLURM_"),
+    *("NCCL_", "CUDA_", "NVIDIA_", "CUBLAS", "CUDNN_", "PYTORCH_", "TORCH", "TRITON_"),
+)
 _SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|JWT|PRIVATE|KEY", re.IGNORECASE)
 
 

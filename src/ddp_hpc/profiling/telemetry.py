@@ -7,6 +7,7 @@ import sys
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ddp_hpc.profiling.rapl import CpuPackages
 from ddp_hpc.system.process import boot_id
@@ -24,6 +25,7 @@ class GpuSamples:
     asked: str  # the UUID that was asked for: as torch gives it
     name: str
     ended: str  # why the samples end early, if they do
+    facts: dict[str, Any] = field(default_factory=dict)  # of `nvml.FACTS`, what the device says
     reasons: dict[str, str]  # why a counter never was read
     t_ns: "array[int]"  # on the monotonic clock that all processes of the host share
     values: dict[str, "array[float]"]  # of every counter of `nvml.COUNTERS`; nan where there was no answer

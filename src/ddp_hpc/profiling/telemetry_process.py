@@ -50,6 +50,7 @@ class TelemetrySampler(threading.Thread):
     def run(self) -> None:
         if self._uuids:
             self._open()
+            self._look()
         while True:
             began = self._asked_ns = time.perf_counter_ns()
             last = self._ending.is_set()
@@ -57,6 +58,7 @@ class TelemetrySampler(threading.Thread):
             self._asked_ns = 0
             took_s = (time.perf_counter_ns() - began) / 1e9
             if last:
+                self._look()
                 return
             self._ending.wait(max(self._interval_s - took_s, took_s / BUSY))
 
@@ -68,6 +70,10 @@ class TelemetrySampler(threading.Thread):
             self._devices = [(Device(pynvml, uuid), []) for uuid in self._uuids]
         except Exception as error:  # whatever it is, the training goes on
             self._reason = f"NVML: {as_text(str(error))}"
+
+    def _look(self) -> None:
+        for device, _ in self._devices:
+            device.look()
 
     def _sample(self) -> None:
         if (joules := self._packages.read()) is not None:
@@ -105,6 +111,7 @@ def samples_of(device: Device, rows: list[Row], hangs: str) -> GpuSamples:
         asked=device.asked,
         name=device.name,
         ended=device.lost or hangs,
+        facts=dict(device.facts),
         reasons=unread if read or not hangs else dict.fromkeys(unread, hangs),
         t_ns=array("q", [t_ns for t_ns, _ in rows]),
         values={name: array("d", [values.get(name, nan) for _, values in rows]) for name in COUNTERS},

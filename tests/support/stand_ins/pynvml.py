@@ -109,6 +109,23 @@ def nvmlDeviceGetPcieThroughput(handle, way):  # noqa: N802
     return (1000, 2000)[way == _real.NVML_PCIE_UTIL_TX_BYTES] * (handle.number + 1)  # the other constant is 1
 
 
+def nvmlDeviceGetEnforcedPowerLimit(handle):  # noqa: N802
+    return _fail("NOT_SUPPORTED") if mode == "old" else 1000 * (300 + handle.number)
+
+
+def nvmlDeviceGetMaxClockInfo(handle, kind):  # noqa: N802
+    return 2 * nvmlDeviceGetClockInfo(handle, kind)
+
+
+def nvmlDeviceGetEccMode(handle):  # noqa: N802
+    return [1, 0]
+
+
+def nvmlDeviceGetComputeRunningProcesses(handle):  # noqa: N802
+    """A neighbour that leaves while we train."""
+    return [SimpleNamespace(pid=number) for number in range(1 if readings else 2)]
+
+
 def nvmlDeviceGetUtilizationRates(handle):  # noqa: N802
     if handle.slice or mode == "mig mode":
         _fail("NOT_SUPPORTED")

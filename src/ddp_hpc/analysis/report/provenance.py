@@ -14,6 +14,8 @@ _PER_RANK = {
     "cpu": "processors",
     "gpu.name": "GPUs",
     "gpu.uuid": "GPU UUIDs",
+    "gpu.power_limit_w": "GPU power limits (W)",
+    "gpu.compute_processes": "processes per GPU",
     "threads": "threads per rank",
 }
 
