@@ -83,6 +83,20 @@ def _mpiexec(ranks: int, *arguments: object, timeout_s: float = 60, **environmen
     return subprocess.CompletedProcess(command, process.returncode, output)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Hide GPUs from this process and all that it starts, unless tests on a GPU are asked for: `-m gpu`."""
+    if config.option.markexpr != "gpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu"):
+        import torch
+
+        if not torch.cuda.is_available():
+            pytest.skip("needs a GPU, and `-m gpu`")
+
+
 @pytest.fixture
 def mpiexec() -> Mpiexec:
     """Start `python ARGUMENTS` on n ranks: `mpiexec(n, ...)`."""

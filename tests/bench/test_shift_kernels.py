@@ -113,7 +113,8 @@ def test_the_kernels_interpreted():
     kernels("cpu", TRITON_INTERPRET="1")
 
 
-@pytest.mark.skipif(not torch.cuda.is_available() or find_spec("triton") is None, reason="no GPU with Triton")
+@pytest.mark.gpu
+@pytest.mark.skipif(find_spec("triton") is None, reason="needs Triton")
 def test_the_kernels_on_a_gpu_with_many_pieces_at_once():
     kernels("cuda")
 

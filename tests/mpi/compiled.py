@@ -108,7 +108,7 @@ def test_where_there_is_no_compiler_it_says_what_to_do(comm, monkeypatch):
         torch_compile.compile_step(given, parts, MPI.COMM_SELF, 0)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 @pytest.mark.parametrize("exchange", ["none", "mpi_allreduce", "torch_ddp"])  # captured whole, in part, and not
 def test_on_a_gpu_compiled_and_captured_steps_are_the_eager_ones(comm, exchange):
     fields = {"device": "cuda", "exchange": exchange, "world_size": 1}

@@ -75,7 +75,7 @@ def test_tf32_is_refused_where_there_is_none(monkeypatch):
         precision.choose("tf32", GPU)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 def test_products_on_a_gpu_are_as_exact_as_asked_for():
     factor = torch.rand(512, 512, device=GPU)
     exact, errors = factor.double() @ factor.double(), {}

@@ -112,7 +112,7 @@ def test_a_batch_of_another_size_is_refused(gpu, length):
         staged.load(0)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 def test_a_gpu_that_is_far_behind_still_sees_each_batch():
     device, seen, work = torch.device("cuda", 0), [], torch.randn(4096, 4096, device="cuda")
     staged = Staged(SAMPLES, numbers(), 10, device, Marks())
