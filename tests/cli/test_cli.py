@@ -307,7 +307,6 @@ def test_who_leaves_out_a_word_is_told_which_there_are(project, tmp_path, monkey
     listed = ", ".join(Project(project.root).studies)
     assert said_by(capsys, "run").endswith(f"required: study; expected: {listed}\n")
     assert f"required: study; expected: {listed}\n" in said_by(capsys, "table")
-    assert "required: name; expected: accuracy, " in said_by(capsys, "figure", "there")
     assert "required: dataset; expected: cifar10, " in said_by(capsys, "data")
     assert "required: VERB; expected: list, plan, run" in said_by(capsys)
 
