@@ -67,11 +67,13 @@ def undisturbed(project):
     """What the studies, which ask for the same runs, are to end with; without its sleep a model does the same."""
     project.study("undisturbed", BASE)
     assert project.call("ddp-hpc", "plan", "undisturbed", "--write").returncode == 0
+    trainings = []
     for run in (project.root / "results" / "runs").iterdir():
         ranks = RunFolder(run).plan["world_size"]
-        launcher = f"mpiexec -n {ranks}" if ranks > 1 else ""
-        done = subprocess.run(**command(project, "train", run.name, "--launcher", launcher, QUICK="1"), check=False)
-        assert done.returncode == 0, done.stderr
+        words = ("train", run.name, "--launcher", f"mpiexec -n {ranks}" if ranks > 1 else "")
+        trainings.append(subprocess.Popen(**command(project, *words, QUICK="1")))
+    for training in trainings:
+        assert training.communicate(timeout=240) and training.returncode == 0
     return outcome(project)
 
 
@@ -125,7 +127,7 @@ def parent_of(pid: int) -> int:
 
 def disturb(project: Sandbox, dice: random.Random, driver: subprocess.Popen, kind: str, fault: str) -> bool:
     """Kill a process of a kind, or stop it for a second; most often while ranks train. Return whether there was one."""
-    training, later_s = dice.random() < 0.8, dice.uniform(0, 1)
+    training, later_s = dice.random() < 0.8, dice.uniform(0, 0.7)
     while training and driver.poll() is None and not who(project, "rank"):
         time.sleep(0.05)
     time.sleep(later_s)
