@@ -73,7 +73,8 @@ def undisturbed(project):
         words = ("train", run.name, "--launcher", f"mpiexec -n {ranks}" if ranks > 1 else "")
         trainings.append(subprocess.Popen(**command(project, *words, QUICK="1")))
     for training in trainings:
-        assert training.communicate(timeout=240) and training.returncode == 0
+        assert training.communicate(timeout=240)
+        assert training.returncode == 0
     return outcome(project)
 
 

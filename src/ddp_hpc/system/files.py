@@ -30,7 +30,7 @@ def replaced(file: Path) -> Iterator[Path]:
 
     After an exception `file` is as it was, and nothing is left beside it. An OSError of a write names `file`.
     """
-    temporary = _temporary(file)
+    temporary = file.with_name(f".{file.name}.{_seen_here()}-{os.getpid()}.tmp")
     try:
         with naming(file):
             yield temporary
@@ -38,10 +38,6 @@ def replaced(file: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):  # the first error counts
             temporary.unlink(missing_ok=True)
-
-
-def _temporary(file: Path) -> Path:
-    return file.with_name(f".{file.name}.{_seen_here()}-{os.getpid()}.tmp")
 
 
 def _seen_here() -> str:
@@ -65,13 +61,13 @@ def clock_of(folder: Path) -> float:
 
     Each file system is asked once.
     """
-    probe = _temporary(folder / "clock")
+    import tempfile
+
     try:
         device = folder.stat().st_dev
         if device not in _CLOCKS:
-            probe.touch()
-            _CLOCKS[device] = probe.stat().st_mtime - time.monotonic()
-            probe.unlink()
+            with tempfile.TemporaryFile(dir=folder) as probe:
+                _CLOCKS[device] = os.fstat(probe.fileno()).st_mtime - time.monotonic()
         return _CLOCKS[device] + time.monotonic()
     except OSError:
         return time.time()
