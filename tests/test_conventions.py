@@ -201,7 +201,7 @@ def test_every_example_of_the_page_on_configuration_is_a_study_of_so_many_runs(t
 
 
 def test_no_example_is_left_out():
-    assert len(BLOCKS) == 9
+    assert len(BLOCKS) == 10
 
 
 @pytest.mark.parametrize(
