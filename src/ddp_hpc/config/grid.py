@@ -23,7 +23,7 @@ from ddp_hpc.config.yaml_file import Document
 MOST_LISTED = 6  # numbers of samples in a note
 # more are a slip, and would keep the planner busy for minutes
 MOST_POINTS = 100_000  # of all grids, and runs
-MOST_TRIED = 2_000_000  # values of patterns, over the points
+MOST_TRIED = 1_000_000  # values of patterns, over the points
 
 
 @dataclass(frozen=True)
