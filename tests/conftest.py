@@ -28,6 +28,7 @@ LONGEST_FILES = [
     "exchange/test_exchanges_on_ranks.py",
     "cluster/test_on_slurm.py",
     "cluster/test_checkpoints.py",
+    "workflow/test_crashes.py",
     "workflow/test_reruns.py",
     "cluster/test_cluster.py",
     "training/test_torch_compile.py",

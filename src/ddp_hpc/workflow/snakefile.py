@@ -153,7 +153,8 @@ def settle(config: Mapping[str, Any]) -> None:
     `ddp-hpc run` makes this second call itself; with nothing finished at all there is nothing to show.
     """
     found = targets(config)
-    if config.get("settled") or os.environ.get(DRIVER) != str(os.getpid()) or len(found.missing) == len(found.planned):
+    ours = os.environ.get(DRIVER) == str(os.getpid()) and not config.get("settled")
+    if not ours or not 0 < len(found.missing) < len(found.planned):
         return
     print("some runs have failed: making tables, figures and pages from what there is", file=sys.stderr)
     names = ",".join(found.studies)

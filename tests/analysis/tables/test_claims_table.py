@@ -300,3 +300,35 @@ def test_a_complete_claim_has_no_null_cells(judged):
     assert whole["reason"] == "not complete: energy_j is null in 2 of 3 rows"
     assert any_["verdict"] == "reproduced"
     assert "energy_j is null in 2 of 3 rows" in any_["reason"]
+
+
+def test_a_crowded_reference_makes_no_exchange_faster(judged):
+    def train(spec):
+        share = 0.5 if spec.exchange.name == "torch_ddp" else 0.0
+        own = {"core_wait_share": share, "others_core_share": share, "step_s": steady(spec).columns["train_s"] / 100}
+        return replace(steady(spec), columns=dict(steady(spec).columns) | own)
+
+    grid = [{"exchange": ["torch_ddp", "ring"], "world_size": 2, "batch_size": 16, "learning_rate": 0.1}]
+    cells = {"table": "exchanges", "column": "times_as_fast", "where": {"exchange": "ring"}}
+    row = judged({"value": cells}, {"at_least": 0}, train, grid=grid, applies_when=["quiet"])
+
+    assert row["verdict"] == "not testable here"
+    assert row["reason"].startswith("disturbed: threads waited")
+
+
+@pytest.mark.parametrize(("table", "column"), [("winners", "excluded_points"), ("phases", "runs")])
+def test_numbers_without_any_run_reproduce_nothing(judged, table, column):
+    cells = {"table": table, "column": column, "where": {"world_size": 2}}
+    row = judged({"value": cells}, {"at_least": 0}, lambda spec: Result("crashed", "x"))
+
+    assert (row["verdict"], row["reason"].split(":")[0]) == ("not testable here", "no run has a result")
+
+
+def test_a_side_of_a_ratio_without_any_run_reproduces_nothing(judged):
+    def train(spec):
+        return Result("crashed", "x") if spec.world_size == 4 else steady(spec)
+
+    sides = {of: {"table": "phases", "column": "runs", "where": {"world_size": of}} for of in (2, 4)}
+    row = judged({"ratio": {"of": sides[4], "to": sides[2]}}, {"at_least": 0}, train)
+
+    assert row["verdict"] == "not testable here"

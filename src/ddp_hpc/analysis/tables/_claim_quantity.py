@@ -231,7 +231,7 @@ def of_specs(cells: Cells, without: Collection[str] = ()) -> Cells:
     kept = {
         name: value
         for name, value in cells.where.items()
-        if name.partition(".")[0] in SPEC_COLUMNS and name not in without
+        if name.partition(".")[0] in SPEC_COLUMNS and name not in without and name.partition(".")[0] not in without
     }
     return Cells(table=cells.table, column=cells.column, where=kept)
 

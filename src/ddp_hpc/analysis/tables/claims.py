@@ -9,7 +9,7 @@ alone decides, and the reason says so.
 
 import importlib
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -18,15 +18,16 @@ import pandas as pd
 from ddp_hpc.analysis.claim_verdict import NOT_TESTABLE, SIGNS, summary, verdict
 from ddp_hpc.analysis.columns import CROWDED, DISTURBED, crowded, rows_of, slow_steps_share, standing
 from ddp_hpc.analysis.formatting import cell
-from ddp_hpc.analysis.tables._claim_quantity import Found, Frames, NotTestable, number_of, runs_read
+from ddp_hpc.analysis.tables._claim_quantity import Found, Frames, NotTestable, number_of, of_specs, runs_read
 from ddp_hpc.analysis.tables._frame import columns, typed
-from ddp_hpc.config.claims import AtLeast, Claim
+from ddp_hpc.config.claims import AtLeast, Cells, Claim
 from ddp_hpc.runs.statuses import FINISHED, in_words
 from ddp_hpc.runs.study_runs import StudyRuns
 from ddp_hpc.system.terminal import counted
 
 CAPTION = "Claims: what the sources state, and what these runs say to it."
 OF_CLAIMS = True
+VARIED = ("world_size", "exchange", "batch_size")  # between a run and its baseline or reference
 SHARES = ("slow_steps_share", "others_slow_steps_share")  # of the runs of a row, and of those they are compared with
 
 _COLUMNS = columns("id statement source published unit ours ours_low ours_high interval_from expected verdict reason")
@@ -82,6 +83,8 @@ def _lacking(claim: Claim, found: Found | None, frames: Frames, study_runs: Stud
     ranked = [one.table for one in cells if "winner" in frames(one.table)]
     read = runs_read(cells, study_runs, ranked)
     ended = study_runs.runs[standing(study_runs.runs) == "ok"]
+    for one in cells if rows else ():
+        yield from _nothing_ran(runs_read([one], study_runs, ranked))
     for condition in claim.applies_when:
         if isinstance(condition, AtLeast):
             yield from _too_small(condition, ended)
@@ -96,7 +99,7 @@ def _lacking(claim: Claim, found: Found | None, frames: Frames, study_runs: Stud
             known = [share for share in shares if pd.notna(share)]
             if any(share > DISTURBED for share in known):
                 yield "disturbed: more than a third of a training went to steps slower than its median step"
-            elif crowded(read).any():
+            elif crowded(read).any() or crowded(_references(cells, frames, study_runs)).any():
                 yield f"disturbed: threads waited for cores that others used, in over {CROWDED:.0%} of a training"
             elif rows and not known:
                 yield "it is not known whether the machine was quiet: no run has a median step"
@@ -104,6 +107,19 @@ def _lacking(claim: Claim, found: Found | None, frames: Frames, study_runs: Stud
             devices = set((read if rows else ended)["device_used"].dropna())  # a run that failed had none
             if devices - {"cuda"} or (rows and not devices):
                 yield "no GPU: the runs used the CPU"
+
+
+def _nothing_ran(read: pd.DataFrame) -> Iterator[str]:
+    """Say that no run has ended: a table may have numbers without one, such as counts of what is missing."""
+    if not read["status"].isin(FINISHED).any():
+        counts = Counter(in_words(str(state)) for state in read["status"])
+        yield f"no run has a result: {', '.join(f'{count} {state}' for state, count in counts.items())}"
+
+
+def _references(cells: Sequence[Cells], frames: Frames, study_runs: StudyRuns) -> pd.DataFrame:
+    """Return the runs with which the rows of cells may have been compared: those of other world sizes and exchanges."""
+    wider = [of_specs(one, VARIED) for one in cells if SHARES[1] in frames(one.table)]
+    return runs_read(wider, study_runs, ())
 
 
 def _too_small(least: AtLeast, ended: pd.DataFrame) -> Iterator[str]:
