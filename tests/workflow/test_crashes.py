@@ -57,7 +57,7 @@ def project(tmp_path_factory):
     (sandbox.package / "models" / "faulty.py").write_text(FAULTY)
     (root / "tmp").mkdir()
     profile = sandbox.root / "profiles" / "default" / "profile.yaml"
-    profile.write_text(profile.read_text() + "  checkpoint_every_s: 0.3\n")
+    profile.write_text(profile.read_text() + "  checkpoint_every_s: 1\n")
     yield sandbox
     sandbox.end_all()
 
@@ -153,7 +153,8 @@ def test_after_a_kill_the_same_command_ends_with_what_an_undisturbed_study_ends_
     driver, hits = subprocess.Popen(**command(project, "run", name)), 0
     for fault in dice.sample(STUDIES[number], len(STUDIES[number])):
         while not (hit := disturb(project, dice, driver, *fault)) and driver.returncode:  # it had failed: go on
-            driver.communicate()
+            _, said = driver.communicate()
+            assert driver.returncode != 2, said  # refused: it would be so for ever
             driver = subprocess.Popen(**command(project, "run", name))
         hits += hit
     driver.communicate(timeout=240)
