@@ -72,10 +72,7 @@ def supervise(
         attempt.keep_room()
         attempt.started = _started(launcher) | {"request": run.request or None}
         lease.take(attempt)
-        run.make_way()
-        remove_temporaries(folder)
-        for dead in (other for other in run.attempts if other.number < attempt.number):
-            _clear(dead)
+        _tidy(run, attempt)
     except (OSError, lease.HeldError):
         shutil.rmtree(attempt.path)
         raise
@@ -125,6 +122,14 @@ def _settle(attempt: Attempt, evidence: Evidence, wall_s: float) -> Ending:
     if ending.status in FINISHED:
         attempt.publish()
     return ending
+
+
+def _tidy(run: RunFolder, attempt: Attempt) -> None:
+    """Make way for an attempt, and remove what earlier ones have left."""
+    run.make_way()
+    remove_temporaries(run.path)
+    for dead in (other for other in run.attempts if other.number < attempt.number):
+        _clear(dead)
 
 
 def _clear(attempt: Attempt) -> None:
