@@ -112,10 +112,10 @@ def test_the_figure_shows_the_table_in_milliseconds_and_marks_what_means_nothing
 
     for axes, column in zip(figure.axes, ("gather_wait", "gather_move", "average", "distribute"), strict=True):
         line = axes.lines[0]
-        np.testing.assert_array_equal(line.get_xdata(), table["world_size"].astype(float))
+        np.testing.assert_allclose(line.get_xdata(), table["world_size"].astype(float))
         np.testing.assert_allclose(line.get_ydata(), 1e3 * table[f"{column}_s"])
         hollow = {float(one.get_xdata()[0]) for one in axes.lines if one.get_markerfacecolor() == "#ffffff"}
-        assert hollow == {16.0}
+        assert set(map(round, hollow)) == {16}
     assert f"Hollow: {OVERSUBSCRIBED}." in words(figure)
 
 
