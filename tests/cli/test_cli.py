@@ -327,8 +327,8 @@ def test_a_path_means_the_file_that_it_names(project, tmp_path, monkeypatch):
         here.study_file("tin")
 
 
-@pytest.mark.parametrize("verb", ["table", "figure", "report"])
-def test_what_is_made_of_a_study_lies_in_its_folder_however_it_is_named(project, monkeypatch, capsys, verb):
+@pytest.mark.parametrize(("verb", "names"), [("table", ["runs"]), ("figure", ["loss_curves"]), ("report", [])])
+def test_what_is_made_of_a_study_lies_in_its_folder_however_it_is_named(project, monkeypatch, capsys, verb, names):
     project.study("named", BASE + "grid: {learning_rate: 0.1}\n")
     monkeypatch.chdir(project.root)
     asked = []
@@ -336,7 +336,7 @@ def test_what_is_made_of_a_study_lies_in_its_folder_however_it_is_named(project,
         monkeypatch.setattr(f"{module}.make", lambda *given: asked.append(given) or project.root)
     monkeypatch.setattr("ddp_hpc.analysis.tables.lines", lambda *given: [])
 
-    said_by(capsys, verb, "config/studies/named.yaml", *(["runs"] if verb != "report" else []))
+    said_by(capsys, verb, "config/studies/named.yaml", *names)
 
     folder = project.root / "results" / "studies" / "named"
     assert folder in asked[0] or folder / f"{verb}s" in asked[0]
