@@ -228,11 +228,11 @@ def runs_read(cells: Iterable[Cells], study_runs: StudyRuns, judged: Collection[
 
 def of_specs(cells: Cells, without: Collection[str] = ()) -> Cells:
     """Return cells whose `where` names fields of specs only, but for those in `without`."""
-    kept = {
-        name: value
-        for name, value in cells.where.items()
-        if name.partition(".")[0] in SPEC_COLUMNS and name not in without and name.partition(".")[0] not in without
-    }
+    kept = {}
+    for name, value in cells.where.items():
+        field = name.partition(".")[0]
+        if field in SPEC_COLUMNS and {field, name}.isdisjoint(without):
+            kept[name] = value
     return Cells(table=cells.table, column=cells.column, where=kept)
 
 
