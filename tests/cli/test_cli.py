@@ -81,7 +81,7 @@ def test_a_word_that_is_nothing_is_told_with_the_nearest(project):
     assert "nothing is called 'model' (did you mean 'models'?)" in done.stderr
 
 
-@pytest.mark.parametrize("field", ["world_size", "exchange", "budget", "seed"])
+@pytest.mark.parametrize("field", ["world_size", "exchange", "dataset", "budget", "seed"])
 def test_what_no_setting_is_cannot_be_searched(project, field):
     project.study("search", BASE + f"grid: {{learning_rate: 0.1}}\nsearch: [{field}]\n")
 

@@ -153,3 +153,20 @@ def test_pairs_that_cannot_be_are_told_before_anything_runs(tmp_path, given, wor
 def test_the_table_is_made_where_there_are_pairs(tmp_path):
     assert "pairs" in planned(tmp_path / "a", **STUDY).study.table_names
     assert "pairs" not in planned(tmp_path / "b", **(STUDY | {"pairs": None})).study.table_names
+
+
+def test_what_was_trained_on_another_day_is_no_neighbour_and_told_apart_from_nothing(tmp_path):
+    """The second side was trained again a day later, on a machine that had become twice as fast."""
+
+    def train(spec):
+        ring = spec.exchange.name == "ring"
+        ended_at = f"2026-01-0{1 + ring}T00:{10 + spec.seed:02}:00+00:00"
+        result = trained(0.5)(spec)
+        return replace(result, columns={"ended_at": ended_at, "wall_s": 5.0})
+
+    row = pairs.build(made_up(tmp_path, train, **STUDY)).iloc[0]
+
+    assert row["apart_s"] == 24 * 3600 - 5
+    assert pd.isna(row["told_apart"])
+    assert row["reason"].startswith("in 4 of 4 rounds the two are no neighbours, up to 23 h 59 min lie between them")
+    assert row["ratio_low"] > 1

@@ -127,7 +127,7 @@ def test_the_row_of_a_run_by_hand():
     assert row["step_s"] == pytest.approx((4.0 + 2.0) / 2)
     assert row["data_s"] == pytest.approx((2.0 + 1.25) / 2)  # mean over ranks, then median over steps
     assert (row["first_loss"], row["min_loss"], row["final_loss"]) == (2.0, 1.5, 1.5)
-    assert row["loss_area_loss_s"] == pytest.approx((2.0 + 1.5) / 2 * 2.0)  # from the end of step 1
+    assert row["loss_area_loss_s"] == pytest.approx(2.0 * 4.0 + (2.0 + 1.5) / 2 * 2.0)
     assert (row["test_metric"], row["peak_memory_bytes"]) == (0.9, 200)
 
 
@@ -208,3 +208,22 @@ def test_a_series_that_cannot_be_written_costs_no_result(tmp_path, monkeypatch, 
     (said,) = records.read_metadata(tmp_path / "run.parquet")["provenance"]["warnings"]
     assert said.startswith("the record 'steps' is empty: ")
     assert str(error) in said
+
+
+@pytest.mark.parametrize("batch", [1, 2, 5, 10])
+def test_large_batches_have_no_smaller_area_for_their_long_first_step(batch):
+    """The same loss at the same time, in steps of any length."""
+    t_s = np.arange(batch, 101, batch, dtype=float)
+
+    assert record_columns.loss_area(np.full(len(t_s), 2.0), t_s) == pytest.approx(200)
+    assert record_columns.loss_area(3 - t_s / 100, t_s) == pytest.approx(250, rel=batch / 100)
+
+
+def test_the_area_of_a_training_for_a_given_time_ends_with_that_time():
+    """Some steps go on beyond it, more of them where they are long."""
+    short, long = (np.arange(length, 20.1, length) for length in (1.0, 3.0))
+
+    areas = [record_columns.loss_area(10 - t_s / 2, t_s, until_s=15.0) for t_s in (short, long[:6])]
+    assert areas[0] == pytest.approx(15 * 10 - 15**2 / 4 - 0.25, abs=0.1)
+    assert areas[1] == pytest.approx(areas[0], rel=0.03)
+    assert record_columns.loss_area(short, short, until_s=99.0) == record_columns.loss_area(short, short)

@@ -128,7 +128,7 @@ def run_columns(run: Planned, result: Result) -> dict[str, Any]:
             "first_loss": loss[0],
             "min_loss": finite.min() if len(finite) else None,
             "final_loss": loss[-1],
-            "loss_area_loss_s": float(np.trapezoid(loss, t_s)) if ok else None,
+            "loss_area_loss_s": float(np.trapezoid([loss[0], *loss], [0.0, *t_s])) if ok else None,
         } | phases(spec, float(np.median(np.diff(t_s, prepend=0.0))))
     return derived | dict(result.columns)
 

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from sandbox import Sandbox
 
+from ddp_hpc.runs.identity import MEASUREMENT_VERSION
+
 STUDY = """
 base: {dataset: digits, model: mlp, batch_size: 16, threads_per_rank: 1}
 budget: {steps: 20}
@@ -191,7 +193,7 @@ def test_the_code_of_every_run_can_be_got_back_after_an_edit(project):
 
 
 def test_the_measurement_version_reruns_all(project):
-    project.edit("src/ddp_hpc/runs/identity.py", "MEASUREMENT_VERSION = 1", "MEASUREMENT_VERSION = 2")
+    project.edit("src/ddp_hpc/runs/identity.py", f"MEASUREMENT_VERSION = {MEASUREMENT_VERSION}", "MEASUREMENT_VERSION = 99")
 
     changed = trained(project)
 

@@ -7,7 +7,7 @@ runs the interval is over the runs, and with one run it says that it knows that 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from math import ceil, exp, hypot, isnan, log, log10, nan, sqrt
+from math import ceil, exp, floor, hypot, isnan, log, log10, nan, sqrt
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ Array = NDArray[np.float64]
 CONFIDENCE = 0.95
 FEWEST_STEPS = 50  # below, there are too few blocks to say anything
 WITHIN = "1 run: within it only"
+FEWEST_FREEDOM = 3  # for Dunnett's limits, whose integral needs a variance that is not too uncertain
 ENOUGH = 6  # degrees of freedom: a variance of fewer is a poor estimate, and shares those of others
 
 
@@ -226,16 +227,23 @@ class Noise:
         return Arm(nan, 0, float(np.fmax(own.variance, self.whole.variance)), self.whole.freedom)
 
 
-@cache
-def least_apart(others: int, freedom: float, looks: int = 1) -> float:
+def least_apart(others: int, freedom: float, looks: int = 1, alike: bool = True) -> float:
     """Return by how many standard errors of a difference a mean must exceed the least one not to be the least in truth.
 
     The true least is among all that exceed it by less with a probability of 95 %, however many `others` there are
-    (Gupta, Technometrics 7(2), 1965; the one-sided limits of Dunnett, and of Hsu's comparisons with the best). All
-    means are of equally many runs, whose variance has so many degrees of freedom. Who `looks` several times, and gives
-    up what is apart, misses it no more often in all of them together (Bonferroni).
+    (Gupta, Technometrics 7(2), 1965). The error has so many degrees of `freedom`. Where all means are of equally many
+    runs with a common variance (`alike`), the limits are the one-sided ones of Dunnett and of Hsu's comparisons with
+    the best. Else each is Student's, at Šidák's level for so many, which holds however differently they scatter. Who
+    `looks` several times, and gives up what is apart, misses it no more often in all of them together (Bonferroni).
     """
-    chance = (1 - CONFIDENCE) / looks
+    chance, freedom = (1 - CONFIDENCE) / looks, floor(10 * freedom) / 10  # few limits are computed then
+    if alike and freedom >= FEWEST_FREEDOM:
+        return _dunnett(others, freedom, chance)
+    return float(special.stdtrit(freedom, (1 - chance) ** (1 / others)))
+
+
+@cache
+def _dunnett(others: int, freedom: float, chance: float) -> float:
     z, at_z = np.polynomial.hermite_e.hermegauss(64)
     at_z = at_z / at_z.sum()
     chances = (np.arange(400) + 0.5) / 400

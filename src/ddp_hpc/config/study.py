@@ -39,7 +39,7 @@ def known(kind: str) -> AfterValidator:
 
 
 # they say what competes with what, or repeat it
-NOT_SEARCHED = ("world_size", "exchange", "budget", "seed")
+NOT_SEARCHED = ("world_size", "exchange", "dataset", "budget", "seed")
 
 
 def _decides(value: Any) -> Any:
@@ -225,7 +225,8 @@ class Study(BaseModel):
                 raise ValueError(unknown("field", field, SPEC_FIELDS))
             if field in NOT_SEARCHED:
                 raise ValueError(
-                    f"{field} is no axis of a search: a longer run, more ranks, a luckier seed are no better setting; "
+                    f"{field} is no axis of a search: a longer run, more ranks, a luckier seed, an easier dataset are no "
+                    f"better setting; "
                     f"expected: {', '.join(name for name in SPEC_FIELDS if name not in NOT_SEARCHED)}"
                 )
         return search

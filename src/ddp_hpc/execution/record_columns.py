@@ -8,7 +8,7 @@ import numpy as np
 
 from ddp_hpc.config import catalog
 from ddp_hpc.config.spec import RunSpec
-from ddp_hpc.execution.rank_series import EXCHANGE, RankCurves, RankPart, reason_of
+from ddp_hpc.execution.rank_series import EXCHANGE, Floats, RankCurves, RankPart, reason_of
 from ddp_hpc.profiling import contention
 from ddp_hpc.profiling.phase_names import PARTS, PHASES
 from ddp_hpc.runs.schema import EVALUATIONS
@@ -126,12 +126,31 @@ def _trained(spec: RunSpec, result: TrainResult, parts: Sequence[RankPart], curv
         "first_loss": losses[0],
         "min_loss": finite.min() if len(finite) else None,
         "final_loss": losses[-1],
-        # one point encloses no area; a zero would win every comparison
-        "loss_area_loss_s": None if result.diverged or steps < 2 else np.trapezoid(losses, t_s),
+        "loss_area_loss_s": None if result.diverged else loss_area(losses, t_s, spec.budget.seconds),
         "test_metric": None if result.diverged else result.evaluations[-1][1],
         "test_metric_name": result.metric_name,
         "chance_metric": result.chance_metric,
     }
+
+
+def loss_area(losses: Floats, t_s: Floats, until_s: float | None = None) -> float | None:
+    """Return the area under a loss curve in loss x seconds, by trapezoids, from the start of the training.
+
+    The first loss is that of the initial model, so it holds from the start to the end of the first step: without that
+    large batches, of few long steps, would have a smaller area for it. None of one step: a single point is no curve.
+
+    Args:
+        losses, t_s: of each step its loss and its end in seconds.
+        until_s: where the area ends: a training for a given time ends some steps after it.
+    """
+    if len(losses) < 2:
+        return None
+    curve_s, curve = np.concatenate([[0.0], t_s]), np.concatenate([losses[:1], losses])
+    if until_s is not None and until_s < curve_s[-1]:
+        within = curve_s < until_s
+        curve = np.append(curve[within], np.interp(until_s, curve_s, curve))
+        curve_s = np.append(curve_s[within], until_s)
+    return float(np.trapezoid(curve, curve_s))
 
 
 def _phases(curve: RankCurves) -> dict[str, Any]:

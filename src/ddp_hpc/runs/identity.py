@@ -15,7 +15,7 @@ from ddp_hpc.config import catalog
 from ddp_hpc.config.spec import RunSpec
 
 # Raise by hand when the meaning of a measurement changes (timers, meters, definitions): all runs are then new.
-MEASUREMENT_VERSION = 1
+MEASUREMENT_VERSION = 2
 
 VERSION = "MEASUREMENT_VERSION"  # stands among the files of a run
 DIGITS = 10  # hexadecimal: 40 bits, a collision among 10,000 runs has a chance of 5e-5

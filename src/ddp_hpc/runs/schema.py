@@ -112,7 +112,7 @@ RUN = pa.schema(
         field("first_loss", FLOAT, "", "loss of step 1"),
         field("min_loss", FLOAT, "", "least loss of any step"),
         field("final_loss", FLOAT, "", "loss of the last step"),
-        field("loss_area_loss_s", FLOAT, "loss x s", "trapezoid of the loss over time, from step 1; null if not ok"),
+        field("loss_area_loss_s", FLOAT, "loss x s", "trapezoid of the loss over time, from time zero; null if not ok"),
         field("test_metric", FLOAT, "", "on the test set, at the end"),
         field("test_metric_name", TEXT, "", "accuracy (higher is better) or error (lower is better)"),
         field(

@@ -266,3 +266,14 @@ def test_percentages_are_checked(capsys, given):
 
     assert code == 2
     assert "--tolerance" in err
+
+
+@pytest.mark.parametrize(
+    "columns", [{"core_wait_share": 0.4, "others_core_share": 0.5}, {"throttled_by_quota_share": 0.3}]
+)
+def test_times_of_runs_that_others_slowed_are_no_regression(sets, columns):
+    a, b = (read(one) for one in sets(slow={2: 1.5}, **columns))
+    judged = judge(a, b)
+
+    assert not judged.those(WORSE)
+    assert {one.reason.split(":")[0] for one in judged.those(OPEN)} == {"disturbed"}

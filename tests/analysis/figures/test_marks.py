@@ -5,11 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from drawn import draw, grid, situations, tables_of, words
-from factory import made_up, realistic
+from factory import Result, made_up, realistic
 from matplotlib.collections import LineCollection
 
 from ddp_hpc.analysis.figures._marks import RING, SLOW
 from ddp_hpc.analysis.figures.heat_map import PALE, WHITE
+from ddp_hpc.analysis.tables import scaling
 
 
 @pytest.fixture(scope="module")
@@ -163,3 +164,24 @@ def test_a_bar_that_is_cut_has_no_interval(tmp_path):
 
     assert len(uprights(phases.axes[0])) == len(frames["phases"]) - 1 == 2
     assert "\u2191" in words(phases)
+
+
+def test_a_line_over_ranks_is_of_the_same_points_all_along(tmp_path):
+    """Ten rates; the fast ones have crashed on four ranks. Each point by itself scales perfectly."""
+
+    def train(spec):
+        fast = spec.learning_rate < 0.5
+        if fast and spec.world_size == 4:
+            return Result("crashed", "boom")
+        efficiency = 1.0 if fast else 0.4
+        step_s = 0.01 / (1 if spec.world_size == 1 else efficiency)
+        return Result(t_s=tuple(step_s * np.arange(1, 41)), loss=(0.1,) * 40)
+
+    rates = [number / 10 for number in range(1, 8)]
+    points = [grid(1, "none", [16], rates), grid([2, 4], "ring", [16], rates)]
+    study_runs = made_up(tmp_path, train, grid=points, budget={"steps": 40})
+    figure = draw((study_runs, {"scaling": scaling.build(study_runs)}), "speedup", "")
+    (line,) = [line for line in figure.axes[0].lines if len(line.get_xdata()) == 3]
+
+    assert list(line.get_ydata() / line.get_xdata()) == pytest.approx([1, 0.4, 0.4])
+    assert "4 rows of the table left out" in words(figure).replace("\n", " ")

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 import pytest
 from factory import Result, constant, made_up, planned, realistic
@@ -332,3 +333,34 @@ def test_a_side_of_a_ratio_without_any_run_reproduces_nothing(judged):
     row = judged({"ratio": {"of": sides[4], "to": sides[2]}}, {"at_least": 0}, train)
 
     assert row["verdict"] == "not testable here"
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"throttled_by_quota_share": 0.2}, "disturbed: a quota of CPU time was used up"),
+        ({}, "disturbed: the steps of 3 runs became slower or faster all the time"),
+    ],
+)
+def test_a_quiet_claim_is_not_of_runs_that_a_quota_or_a_drift_slowed(judged, columns, words):
+    def train(spec):
+        step_s = 0.01 * (1 if columns else np.linspace(1, 2, 1000)) * (1 + 1e-3 * np.sin(np.arange(1000.0)))
+        t_s = tuple(np.cumsum(step_s))
+        return Result(t_s=t_s, loss=(0.1,) * 1000, columns=columns | {"samples_seen": 25600})
+
+    row = judged({"value": at(2)}, {"at_least": 0}, train, applies_when=["quiet"])
+
+    assert row["verdict"] == "not testable here"
+    assert row["reason"].startswith(words)
+
+
+def test_nobody_wins_against_points_that_have_not_run(judged):
+    def train(spec):
+        return Result("missing") if spec.batch_size == 32 else constant(1.0 + spec.batch_size, samples_seen=25600)
+
+    grid = [{"exchange": "ring", "world_size": 2, "batch_size": [16, 32, 64], "learning_rate": 0.1}]
+    cells = {"table": "winners", "column": "batch_size", "where": {"world_size": 2}}
+    row = judged({"value": cells}, {"between": [16, 16]}, train, grid=grid)
+
+    assert row["ours"] == 16
+    assert (row["verdict"], row["reason"]) == ("not testable here", "not complete: of 9 runs 3 not yet run")

@@ -130,3 +130,21 @@ def test_rates_make_no_row_of_their_own_and_an_axis_of_the_study_does(tmp_path):
     table = epoch_time.build(made(tmp_path, grid=[*grid, GRID[0] | scaled]))
     found = zip(table["batch_size"], table["evaluate_every_steps"].fillna(0), table["runs"], strict=True)
     assert sorted(found) == [(64, 0, 3), (64, 10, 2), (512, 0, 3), (512, 10, 2)]
+
+
+def test_without_the_smallest_batch_there_is_no_gain_and_no_other_takes_its_place(tmp_path):
+    def without(spec):
+        return Result("crashed", "boom") if (spec.exchange.name, spec.batch_size) == ("none", 64) else train(spec)
+
+    grid = [GRID[0] | {"batch_size": [64, 512, 128]}]
+    steps = STEP_S | {("none", 1, 128): 0.012}
+    study_runs = made(tmp_path, lambda spec: without(spec) if spec.batch_size != 128 else _took(spec, steps), grid=grid)
+    large = row(epoch_time.build(study_runs), "none", 1, 512)
+
+    assert pd.isna(large["gain"])
+    assert large["reason"] == "no gain: batch_size 64: not complete: crashed"
+
+
+def _took(spec, steps):
+    t_s = tuple(steps[spec.exchange.name, spec.world_size, spec.batch_size] * np.arange(1, STEPS + 1))
+    return Result(t_s=t_s, loss=(0.1,) * STEPS, columns=PHASES, provenance={"train_samples": SAMPLES})

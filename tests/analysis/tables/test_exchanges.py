@@ -244,3 +244,34 @@ def test_a_study_may_ask_for_the_comparison_anyway():
 def test_a_reference_that_does_not_exist_is_told(tmp_path):
     with pytest.raises(ValueError, match=r"reference_exchange: no exchange 'rin' \(did you mean 'ring'\?\)"):
         planned(tmp_path, rules={"reference_exchange": "rin"})
+
+
+def test_a_single_round_is_as_sure_as_rounds_elsewhere_are_alike_and_says_so(tmp_path):
+    """Rounds differ tenfold with two ranks; with four only one has ended, within which all steps are alike."""
+
+    def train(spec):
+        rng = np.random.default_rng([spec.seed, spec.world_size, len(spec.exchange.name)])
+        if spec.world_size == 4 and spec.seed:
+            return Result("missing")
+        return took(spec, 1e-3 * np.exp(0.5 * rng.normal()))
+
+    grid = [{"exchange": ["mpi_allreduce", "ring"], "world_size": [2, 4]}]
+    frame = exchanges.build(made(tmp_path, train, grid=grid, repeats=8))
+    alone, rounds = one(frame, "ring", 4), one(frame, "ring", 2)
+
+    assert alone["times_as_fast_from"] == "1 run, 7 degrees of freedom from what does equal work"
+    assert rounds["times_as_fast_from"] == "8 runs"
+    widths = [np.log(row["times_as_fast_high"] / row["times_as_fast_low"]) for row in (alone, rounds)]
+    assert widths[0] > 2 * widths[1]
+    assert one(frame, "mpi_allreduce", 2)["times_as_fast_low"] == 1
+
+
+def test_a_reference_on_another_kind_of_device_makes_no_exchange_faster(tmp_path):
+    def train(spec):
+        device = "cpu" if spec.exchange.name == "mpi_allreduce" else "cuda"
+        return took(spec, 1e-3, device_used=device)
+
+    row = one(exchanges.build(made(tmp_path, train)), "ring", 2)
+
+    assert np.isnan(row["times_as_fast"])
+    assert row["reason"] == "nothing to compare with: mpi_allreduce is on cpu, not on cuda as this"

@@ -473,3 +473,21 @@ def test_heat_map_bars_and_page_show_what_decides(tmp_path, rule, said):
     assert [" ".join(text.split()) for text in labels] == [said[0]] * 2
     named = {text.get_text() for text in figures[0].axes[0].texts}
     assert named >= ({"0.91", "0.92"} if rule == "test_metric" else {"2.05", "4.05"})
+
+
+@pytest.mark.parametrize(
+    ("columns", "because"),
+    [
+        (lambda spec: {"device_used": "cuda" if spec.batch_size == 16 else "cpu"}, "the points ran on cpu and cuda"),
+        (lambda spec: {"samples_asked": None, "budget": f"{spec.batch_size} seconds"}, "the points train for 16"),
+    ],
+)
+def test_points_that_did_not_have_the_same_do_not_compete(tmp_path, columns, because):
+    study_runs = made_up(
+        tmp_path, lambda spec: constant(4.0 + spec.batch_size, 25600 // spec.global_batch_size, **columns(spec)),
+        grid=ONE_GROUP,
+    )
+    (row,) = winners.build(study_runs).to_dict("records")
+
+    assert row["winner"] == NO_WINNER
+    assert row["judged_by"].startswith(f"not comparable: {because}")

@@ -5,7 +5,7 @@ from typing import Any
 
 from ddp_hpc.analysis.compare.result_sets import ResultSet, read
 from ddp_hpc.analysis.compare.significance import ALIKE, BETTER, OPEN, SMALL, WORSE, Finding, Judgement, judge
-from ddp_hpc.analysis.compare.variance_model import ALPHA, MOST_REPEATS
+from ddp_hpc.analysis.variance_model import ALPHA, MOST_REPEATS
 from ddp_hpc.system.terminal import counted, in_json, table_lines
 
 NO_REGRESSION, REGRESSION, NOT_JUDGED = 0, 1, 2

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ddp_hpc.analysis.columns import key_of, rows_of, show, varying
+from ddp_hpc.analysis.columns import CROWDED, key_of, rows_of, show, varying
 from ddp_hpc.analysis.compare.result_sets import ResultSet
-from ddp_hpc.analysis.compare.variance_model import ALPHA, Prior, holm, prior, repeats_needed
+from ddp_hpc.analysis.variance_model import ALPHA, Prior, holm, prior, repeats_needed
 from ddp_hpc.analysis.intervals import Arm, Contrast, contrast, of_median, of_ratio
 from ddp_hpc.config.comparability import agreeing
 from ddp_hpc.config.spec import SPEC_COLUMNS
@@ -28,7 +28,14 @@ NO_REPEATS = "no repeats: how one run differs from the next is not known"
 TIMES = ("step_s", "samples_per_s", "exchange_exposed_s")  # differ by factors: compared as logarithms
 QUALITIES = ("final_loss", "test_metric")  # the seed decides them: compared in pairs of equal seeds
 POINT = agreeing({"seed"})
-USED = [*SPEC_COLUMNS, "run", "status", "oversubscribed", "placement_verified", "test_metric_name", *TIMES, *QUALITIES]
+SHARES = ("core_wait_share", "others_core_share", "throttled_by_quota_share")
+USED = [
+    *SPEC_COLUMNS,
+    *("run", "status", "oversubscribed", "placement_verified", "test_metric_name"),
+    *SHARES,
+    *TIMES,
+    *QUALITIES,
+]
 
 
 @dataclass(frozen=True)
@@ -203,7 +210,15 @@ def _no_times(rows: list[Row]) -> str:
         return "oversubscribed: its times mean nothing"
     if any(pd.notna(row.get("placement_verified")) and not row["placement_verified"] for row in rows):
         return "not placed as it was asked: its times are those of another placement"
+    if any(_above(row, "core_wait_share") and _above(row, "others_core_share") for row in rows):
+        return f"disturbed: threads waited for cores that others used, in over {CROWDED:.0%} of a training"
+    if any(_above(row, "throttled_by_quota_share") for row in rows):
+        return f"disturbed: a quota of CPU time was used up in over {CROWDED:.0%} of its periods"
     return ""
+
+
+def _above(row: Row, share: str) -> bool:
+    return bool(pd.notna(row.get(share)) and row[share] > CROWDED)
 
 
 def _broken(point: str, spec: Mapping[str, Any], rows_a: list[Row], rows_b: list[Row]) -> Finding | None:

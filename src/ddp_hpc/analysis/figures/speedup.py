@@ -63,7 +63,7 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
     figure = Figure((PAGE_IN if len(columns) > 1 else COLUMN_IN, 3.4), layout="constrained")
     axes = figure.subplots(2, len(columns), squeeze=False, sharex="col", sharey="row")
     drawn = [lines(rows, study) for *_, rows in columns]
-    every = pd.concat([rows for _, rows in drawn])
+    every = pd.concat([rows.assign(kind=number) for number, (_, rows) in enumerate(drawn)])
     _scale(axes, every, int(known["world_size"].max()))
     for (upper, lower), (kind, key, _), (names, rows) in zip(axes.T, columns, drawn, strict=True):
         upper.set_title("\n".join([TITLES[kind] if len(columns) < 3 else kind, *map(show, key.values())]))
@@ -71,6 +71,8 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
         _panel(lower, rows, "efficiency", len(names))
     axes[0][0].set_ylabel("speedup")
     axes[1][0].set_ylabel("parallel efficiency")
+    if left_out := int(every.drop_duplicates(["kind", "line"])["left_out"].sum()):
+        notes.append(f"{left_out} rows of the table left out: points that have no speedup at some world size.")
     notes += [SIDE_BY_SIDE] if any(len(names) > 1 for names, _ in drawn) else []
     if every["speedup_low"].notna().any():
         of = known[known["speedup_low"].notna()]
@@ -90,7 +92,8 @@ def lines(known: pd.DataFrame, study: Study) -> tuple[list[str], pd.DataFrame]:
     """Return the words of a panel's curves, and their points: one curve per exchange and whatever else varies.
 
     Each batch size has its own, where they are few.
-    Values that are searched are no curves of their own but the spread of one, batches too where there are many.
+    Values that are searched are no curves of their own but the spread of one, batches too where there are many; of
+    these, points that have no speedup at some world size of a curve are left out.
     """
     batch = "global_batch_size" if (known["kind"] == "strong").all() else "batch_size"
     measured = known[known["exchange"] != "none"]
@@ -100,12 +103,26 @@ def lines(known: pd.DataFrame, study: Study) -> tuple[list[str], pd.DataFrame]:
     by_batch = list(split(rows, [*columns, batch]))
     differ = {*varying(rows), *([batch] if rows[batch].nunique() > 1 else [])}
     groups = by_batch if len(by_batch) <= MOST_LINES else split(rows, columns)
-    found = [(title(key, differ), _over_ranks(part)) for key, part in groups]
+    competing = [name for name in (*searched, batch) if name in rows]
+    found = []
+    for key, part in groups:
+        whole = _throughout(part, competing)
+        found.append((title(key, differ), _over_ranks(whole).assign(left_out=len(part) - len(whole))))
     found = [line for line in found if len(line[1]) > 1] or found
     rows = pd.concat([points.assign(line=number) for number, (_, points) in enumerate(found)])
     for end in ("", "_least", "_largest", "_low", "_high"):
         rows[f"efficiency{end}"] = rows[f"speedup{end}"] / rows["world_size"]
     return [words for words, _ in found], rows
+
+
+def _throughout(part: pd.DataFrame, competing: list[str]) -> pd.DataFrame:
+    """Return the points of a line that have a speedup at each of its world sizes, all if there are none.
+
+    A median over other points at each world size would show how these differ, not how a training scales.
+    """
+    sizes = part.groupby(competing, dropna=False)["world_size"].transform("nunique")
+    whole = part[sizes == part["world_size"].nunique()]
+    return whole if len(whole) else part
 
 
 def _over_ranks(part: pd.DataFrame) -> pd.DataFrame:

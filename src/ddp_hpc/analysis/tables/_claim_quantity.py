@@ -299,7 +299,8 @@ def _interval(row: Row, column: str) -> Interval:
     stem, _, unit = column.rpartition("_")
     for low, high in ((f"{column}_low", f"{column}_high"), (f"{stem}_low_{unit}", f"{stem}_high_{unit}")):
         if low in row and high in row and pd.notna(row[low]) and pd.notna(row[high]):
-            basis = row.get("interval_from", row.get("judged_by", WITHIN if "run" in row else "its table"))
+            said = [row.get(name) for name in (f"{column}_from", "interval_from", "judged_by")]
+            basis = next((one for one in said if pd.notna(one)), WITHIN if "run" in row else "its table")
             return Interval(middle, min(float(row[low]), middle), max(float(row[high]), middle), str(basis))
     return Interval(middle, nan, nan, "its table has none" if row.get("seed") is None else "1 run")
 

@@ -126,6 +126,18 @@ def noise_of_time(runs: pd.DataFrame) -> Noise:
     return Noise.of((kind_of(rows[0]), [row["train_s"] / row["steps"] for row in rows]) for rows in cells.values())
 
 
+def noise_of_ratios(
+    runs: pd.DataFrame, axes: list[str], others: "Counterparts", ratio: Callable[[Row, Row], float]
+) -> Noise:
+    """Return how the ratios of runs to their counterparts differ between runs with the same `axes`, by `kind_of`."""
+    cells = []
+    for _, part in split(runs[runs["status"] == "ok"], axes):
+        pairs = [(row, other) for row, other in others.pairs(rows_of(part)) if row["run"] != other["run"]]
+        if pairs:
+            cells.append((kind_of(pairs[0][0]), [ratio(row, other) for row, other in pairs]))
+    return Noise.of(cells)
+
+
 def one_rank(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the runs of one rank without exchange: what others are compared with."""
     return runs[(runs["exchange"] == "none") & (runs["world_size"] == 1)]
@@ -137,11 +149,21 @@ def likeness(row: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[bool, in
     return bool(other["status"] == "ok"), sum(same)
 
 
+def why_not(row: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    """Return why a run cannot be compared with another one of its kind; empty if it can."""
+    if other["status"] != "ok":
+        return in_words(str(other["status"]))
+    devices = [one["device_used"] for one in (other, row)]
+    if any(map(pd.isna, devices)) or devices[0] == devices[1]:
+        return ""
+    return f"on {devices[0]}, not on {devices[1]} as this"
+
+
 class Counterparts:
     """Runs, found by what others have in common with them; of several one that has ended well, the most like the other.
 
     Runs may differ from their counterparts in the columns `may_differ` (`config.comparability`), not in others of the
-    spec, nor in those in `also`.
+    spec, nor in those in `also`, nor in the kind of device that they had.
     """
 
     def __init__(self, runs: pd.DataFrame, may_differ: Collection[str], also: Sequence[str] = ()) -> None:
@@ -156,14 +178,23 @@ class Counterparts:
         return max(found, key=lambda other: likeness(row, other), default=None)
 
     def pairs(self, rows: Iterable[Row]) -> list[tuple[Row, Row]]:
-        """Return those runs whose counterpart has ended well, each with it."""
+        """Return those runs whose counterpart has ended well, on a device of the same kind, each with it."""
         found = ((row, self.of(row)) for row in rows)
-        return [(row, other) for row, other in found if other is not None and other["status"] == "ok"]
+        return [(row, other) for row, other in found if other is not None and not why_not(row, other)]
+
+    def why_none(self, rows: Iterable[Row]) -> str | None:
+        """Return why none of some runs has a counterpart to compare it with; None if nothing of the kind is planned."""
+        reasons = [why_not(row, other) for row in rows if (other := self.of(row)) is not None]
+        return ", ".join(sorted(set(filter(None, reasons)))) or None
 
 
 def spread(name: str, unit: str, interval: Interval, values: Sequence[float] = ()) -> Row:
-    """Return a middle and its ends as columns, `step_s`, `step_low_s`, `step_high_s`, and those of `values`, if any."""
+    """Return a middle and its ends as columns, `step_s`, `step_low_s`, `step_high_s`, and those of `values`, if any.
+
+    `step_from` is from what the ends are, for tables with several intervals.
+    """
     found = {f"{name}{unit}": interval.middle, f"{name}_low{unit}": interval.low, f"{name}_high{unit}": interval.high}
+    found |= {f"{name}_from": interval.basis if interval.known else None}
     return found | ({f"{name}_least{unit}": min(values), f"{name}_largest{unit}": max(values)} if values else {})
 
 

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import log1p, sqrt
+from math import inf, log1p, sqrt
 from typing import Any
 
 import numpy as np
@@ -22,10 +22,11 @@ from ddp_hpc.analysis.columns import (
     standing,
     varying,
 )
-from ddp_hpc.analysis.intervals import Arm, Array, Noise, counted_freedom, least_apart
+from ddp_hpc.analysis.intervals import ENOUGH, Arm, Array, Noise, contrast, counted_freedom, least_apart
 from ddp_hpc.analysis.tables._frame import FLOAT, INT, columns, known, median, type_of, typed
 from ddp_hpc.analysis.tables._groups import kind_of, noise_of_time
 from ddp_hpc.analysis.tables._steps import whole_curve
+from ddp_hpc.analysis.variance_model import Prior, prior
 from ddp_hpc.config.spec import COMPONENTS
 from ddp_hpc.config.study import Target
 from ddp_hpc.runs.statuses import FINISHED, in_words
@@ -74,44 +75,69 @@ class Score:
         return self.standard_error
 
 
-def _excesses(ranked: Sequence[Score], noise: Arm, looks: int) -> list[tuple[float, float, float]]:
-    """Return by how much each score behind the first exceeds it, at least and at most, and what of it may be noise."""
-    first, limit = ranked[0], least_apart(len(ranked) - 1, noise.freedom, looks)
-    return [
-        (
-            other.least - first.mean,
-            other.mean - first.least,
-            limit * sqrt(noise.variance * (1 / len(first.values) + 1 / len(other.values))),
-        )
-        for other in ranked[1:]
-    ]
+@dataclass(frozen=True)
+class _Excess:
+    """By how much a score behind the first exceeds it, at least and at most, and what of that may be noise."""
+
+    least: float
+    most: float
+    noise: float  # inf where nothing is known of it
+
+    @property
+    def may_be_noise(self) -> bool:
+        return self.least <= self.noise
+
+
+def _excesses(ranked: Sequence[Score], arms: Sequence[Arm], known: Prior, looks: int) -> list[_Excess]:
+    """Return the excess of each score behind the first; `arms` say how the runs of each scatter.
+
+    The limits are Dunnett's where all points scatter alike and have equally many runs; else those of each comparison
+    by itself, by the variances of its two points (`intervals.least_apart`).
+    """
+    first, others = ranked[0], len(ranked) - 1
+    alike = known.freedom == inf and len({arm.runs for arm in arms}) == 1
+    found = []
+    for score, arm in zip(ranked[1:], arms[1:], strict=True):
+        noise = inf
+        if min(arms[0].freedom, arm.freedom) > 0:
+            apart = contrast([arms[0], arm])
+            freedom = known.of_both(arms[0], arm, apart.freedom)
+            # repeats that are all equal do not tell how the next one would be
+            noise = apart.error * least_apart(others, freedom, looks, alike) if apart.error > 0 else inf
+        found.append(_Excess(score.least - first.mean, score.mean - first.least, noise))
+    return found
 
 
 def told_apart(
-    ranked: Sequence[Score], between_repeats: Arm, of_time: Arm, area_noise: float, looks: int = 1
+    ranked: Sequence[Score], between_repeats: Prior, of_time: Arm, area_noise: float, looks: int = 1
 ) -> tuple[int, str]:
     """Return how many of the ranked scores behind the first cannot be told from it, at 95 %, and how that was found.
 
     Those are always the next ones: with a probability of 95 % the best in truth is among them and the first
-    (`intervals.least_apart`). Compared are `Score.costs`. How one run differs from the next is
-    `between_repeats` of the same point; of single runs `of_time` of runs that do the same work, which does not hold
-    what the seed does to the loss: so a difference must also exceed `area_noise`, relative, e.g. 0.01. Where neither is
-    known nothing is told apart. `looks`: see `least_apart`.
+    (`intervals.least_apart`). Compared are `Score.costs`. How one run differs from the next say the repeats of a point,
+    and those of others as far as points scatter alike (`between_repeats`). Of single runs it is `of_time` of runs that
+    do the same work, which does not hold what the seed does to the loss: so a difference must also exceed
+    `area_noise`, relative, e.g. 0.01. Where neither is known nothing is told apart. `looks`: see `least_apart`.
     """
-    others = len(ranked) - 1
-    noise, repeated = (between_repeats, True) if between_repeats.freedom else (of_time, False)
-    if not others or not noise.freedom:
+    others, repeated = len(ranked) - 1, between_repeats.total > 0
+    if not others or not (repeated or of_time.freedom):
         return others, NOT_TOLD if others else "no other point"
-    least = 0.0 if repeated else log1p(area_noise)
-    found = enumerate(_excesses(ranked, noise, looks), 1)
-    alike = max((place for place, (excess, _, limit) in found if excess <= max(limit, least)), default=0)
-    counts = " or ".join(str(count) for count in sorted({len(score.values) for score in ranked}))
-    if repeated:
-        return alike, f"{counts} repeats, {counted_freedom(noise.freedom)}"
-    return (
-        alike,
-        f"one run each: the noise of time only, {counted_freedom(noise.freedom)}, at least {100 * area_noise:g} %",
-    )
+    known = between_repeats if repeated else Prior.shared(of_time)
+    arms, least = _arms(ranked, known), 0.0 if repeated else log1p(area_noise)
+    found = enumerate(_excesses(ranked, arms, known, looks), 1)
+    alike = max((place for place, one in found if one.may_be_noise or one.least <= least), default=0)
+    if not repeated:
+        freedom = counted_freedom(of_time.freedom)
+        return alike, f"one run each: the noise of time only, {freedom}, at least {100 * area_noise:g} %"
+    counts = " or ".join(str(count) for count in sorted({arm.runs for arm in arms}))
+    if not any(arm.variance > 0 for arm in arms):
+        return others, f"{counts} repeats that do not differ: not known how they scatter"
+    freedom = min(arm.freedom for arm in arms)
+    return alike, f"{counts} repeats, {'' if known.freedom == inf else 'at least '}{counted_freedom(freedom)}"
+
+
+def _arms(ranked: Sequence[Score], known: Prior) -> list[Arm]:
+    return [known.moderated(Arm.of(score.costs)) for score in ranked]
 
 
 def with_exclusions(study_runs: StudyRuns) -> pd.DataFrame:
@@ -184,7 +210,7 @@ def points(runs: pd.DataFrame, groups: list[str], search: list[str], error_of: E
 
     It has the columns `groups` (what competes with what) and `search` (in which the points of a group differ), `point`
     (in short, never a bare number), `repeats`, the medians of `loss_area_loss_s`, of what decides (the column `by`) and
-    of `min_loss` over the repeats that have them, `oversubscribed` (any), `excluded` (empty if all repeats may win),
+    of `min_loss` over the repeats that have them, `budgets` and `devices` (sets), `oversubscribed` (any), `excluded` (empty if all repeats may win),
     `runs` (a list) and `score` (a `Score`, None if excluded). `error_of` gives the standard error of what decides of a
     single run, or None where it is not known.
     """
@@ -204,14 +230,23 @@ def points(runs: pd.DataFrame, groups: list[str], search: list[str], error_of: E
             | {name: median(row[name] for row in repeats) for name in (AREA, by, "min_loss")}
             | {
                 "samples_asked": part["samples_asked"].max(),
+                "budgets": _all(repeats, "budget"),
+                "devices": _all(repeats, "device_used"),
                 "oversubscribed": any(row["oversubscribed"] for row in repeats),
                 "excluded": excluded,
                 "runs": [row["run"] for row in repeats],
                 "score": None if excluded else _score(repeats, by, error),
             }
         )
-    names = columns(f"point repeats {by} {AREA} min_loss samples_asked oversubscribed excluded runs score")
+    names = columns(
+        f"point repeats {by} {AREA} min_loss samples_asked budgets devices oversubscribed excluded runs score"
+    )
     return pd.DataFrame(rows, columns=list(dict.fromkeys([*groups, *search, *names])))
+
+
+def _all(repeats: Sequence[Mapping[str, Any]], name: str) -> set[str]:
+    """Return the values of a column in these runs, as texts; none where it is not recorded."""
+    return {str(row[name]) for row in repeats if pd.notna(row.get(name))}
 
 
 def _score(repeats: Sequence[Mapping[str, Any]], by: str, error: float | None) -> Score:
@@ -242,12 +277,12 @@ def pick_winners(
 
     One row per group, in the order of `groups`; nulls and `no winner` where no point may win. `<axis>_low` and
     `<axis>_high` are the least and the largest value of the winner and what cannot be told from it. Of equals the
-    point wins that is first in the order of `search`; the others cannot be told from it. All points share how their
-    repeats scatter (`intervals.Noise`). `area_noise`, `looks`, and `time` of single runs: see `told_apart`.
+    point wins that is first in the order of `search`; the others cannot be told from it. Points share how their
+    repeats scatter as far as that is alike (`variance_model.prior`). `area_noise`, `looks`, and `time` of single runs: see `told_apart`.
     """
     repeats, rows = _between_repeats(candidates), []
     for key, group in split(candidates, groups):
-        ranked, noises = _ranked(group, by, search), (repeats.at(kind_of(key)), time.at(kind_of(key)))
+        ranked, noises = _ranked(group, by, search), (repeats(kind_of(key)), time.at(kind_of(key)))
         found: dict[str, Any] = {"winner": NO_WINNER, "judged_by": _not_comparable(ranked, area_noise, by)}
         if ranked and not found["judged_by"]:
             told = told_apart([row["score"] for row in ranked], *noises, area_noise, looks)
@@ -266,20 +301,26 @@ def undecided(study_runs: StudyRuns, difference: float) -> Iterator[list[list[st
     (candidates, groups, search, _), rules = ranked_points(study_runs), study_runs.study.rules
     by, repeats, looks = decisive(rules), _between_repeats(candidates), len(study_runs.study.looks)
     for key, group in split(candidates, groups):
-        ranked, arm = _ranked(group, by, search), repeats.at(kind_of(key))
-        if len(ranked) < 2 or not arm.freedom or _not_comparable(ranked, rules.area_noise, by):
+        ranked, known = _ranked(group, by, search), repeats(kind_of(key))
+        if len(ranked) < 2 or not known.total or _not_comparable(ranked, rules.area_noise, by):
             continue
         scores = [row["score"] for row in ranked]
-        count, _ = told_apart(scores, arm, arm, rules.area_noise, looks)
+        count, _ = told_apart(scores, known, NO_NOISE.whole, rules.area_noise, looks)
         within = difference if scores[0].higher_is_better else log1p(difference)
-        open_ = [most + noise > within for _, most, noise in _excesses(scores, arm, looks)[:count]]
+        open_ = [one.most + one.noise > within for one in _excesses(scores, _arms(scores, known), known, looks)[:count]]
         if any(open_):
             yield [ranked[0]["runs"], *(row["runs"] for row, more in zip(ranked[1:], open_, strict=False) if more)]
 
 
-def _between_repeats(candidates: pd.DataFrame) -> Noise:
-    scores = zip(rows_of(candidates), candidates["score"], strict=True)
-    return Noise.within((kind_of(row), score.costs) for row, score in scores if score and len(score.values) > 1)
+def _between_repeats(candidates: pd.DataFrame) -> Callable[[Any], Prior]:
+    """Return what gives for a kind of runs how its repeats scatter; of a kind of few repeats that of all kinds."""
+    arms: dict[Any, list[Arm]] = {}
+    for row, score in zip(rows_of(candidates), candidates["score"], strict=True):
+        if score:
+            arms.setdefault(kind_of(row), []).append(Arm.of(score.costs))
+    found = {kind: prior(own) for kind, own in arms.items()}
+    whole = prior([arm for own in arms.values() for arm in own])
+    return lambda kind: one if (one := found.get(kind, whole)).total >= ENOUGH else whole
 
 
 def _ranked(group: pd.DataFrame, by: str, search: list[str]) -> list[dict[str, Any]]:
@@ -291,10 +332,18 @@ def _ranked(group: pd.DataFrame, by: str, search: list[str]) -> list[dict[str, A
 
 def _not_comparable(ranked: list[dict[str, Any]], area_noise: float, by: str) -> str | None:
     """Return why points do not compete: the shorter curve has the smaller area, the longer one the better end."""
-    samples = sorted({row["samples_asked"] for row in ranked if pd.notna(row["samples_asked"])})
-    if by == "time_to_s" or not samples or samples[-1] <= (1 + area_noise) * samples[0]:
+    devices = sorted({device for row in ranked for device in row["devices"]})
+    if by != "test_metric" and len(devices) > 1:
+        return f"not comparable: the points ran on {' and '.join(devices)}; name one with device"
+    if by == "time_to_s":
         return None
-    return f"not comparable: the points see {samples[0]} to {samples[-1]} samples; give samples_seen or more epochs"
+    samples = sorted({row["samples_asked"] for row in ranked if pd.notna(row["samples_asked"])})
+    if samples and samples[-1] > (1 + area_noise) * samples[0]:
+        return f"not comparable: the points see {samples[0]} to {samples[-1]} samples; give samples_seen or more epochs"
+    budgets = sorted({budget for row in ranked for budget in row["budgets"]})
+    if len(budgets) > 1 and any(pd.isna(row["samples_asked"]) for row in ranked):
+        return f"not comparable: the points train for {' and '.join(budgets)}"
+    return None
 
 
 def numbers(search: list[str]) -> list[str]:

@@ -18,7 +18,7 @@ import pandas as pd
 from ddp_hpc.analysis.claim_verdict import NOT_TESTABLE, SIGNS, summary, verdict
 from ddp_hpc.analysis.columns import CROWDED, DISTURBED, crowded, rows_of, slow_steps_share, standing
 from ddp_hpc.analysis.formatting import cell
-from ddp_hpc.analysis.tables._claim_quantity import Found, Frames, NotTestable, number_of, of_specs, runs_read
+from ddp_hpc.analysis.tables._claim_quantity import Found, Frames, NotTestable, Row, number_of, of_specs, runs_read
 from ddp_hpc.analysis.tables._frame import columns, typed
 from ddp_hpc.config.claims import AtLeast, Cells, Claim
 from ddp_hpc.runs.statuses import FINISHED, in_words
@@ -85,6 +85,8 @@ def _lacking(claim: Claim, found: Found | None, frames: Frames, study_runs: Stud
     ended = study_runs.runs[standing(study_runs.runs) == "ok"]
     for one in cells if rows else ():
         yield from _nothing_ran(runs_read([one], study_runs, ranked))
+    if ranked and rows and "complete" not in claim.applies_when:
+        yield from _incomplete(read, FINISHED)  # nobody wins against points that have not run
     for condition in claim.applies_when:
         if isinstance(condition, AtLeast):
             yield from _too_small(condition, ended)
@@ -95,18 +97,32 @@ def _lacking(claim: Claim, found: Found | None, frames: Frames, study_runs: Stud
         elif condition == "within_cores":
             yield from _crowded([*rows, *rows_of(read)])
         elif condition == "quiet":
-            shares = [*slow_steps_share(read), *(row.get(name) for row in rows for name in SHARES)]
-            known = [share for share in shares if pd.notna(share)]
-            if any(share > DISTURBED for share in known):
-                yield "disturbed: more than a third of a training went to steps slower than its median step"
-            elif crowded(read).any() or crowded(_references(cells, frames, study_runs)).any():
-                yield f"disturbed: threads waited for cores that others used, in over {CROWDED:.0%} of a training"
-            elif rows and not known:
-                yield "it is not known whether the machine was quiet: no run has a median step"
+            yield from _disturbed(cells, rows, read, frames, study_runs)
         elif condition == "gpu":
             devices = set((read if rows else ended)["device_used"].dropna())  # a run that failed had none
             if devices - {"cuda"} or (rows and not devices):
                 yield "no GPU: the runs used the CPU"
+
+
+def _disturbed(
+    cells: Sequence[Cells], rows: Sequence[Row], read: pd.DataFrame, frames: Frames, study_runs: StudyRuns
+) -> Iterator[str]:
+    """Yield what slowed the runs that cells read, or those that they are compared with, first of all."""
+    both = pd.concat([read, _references(cells, frames, study_runs)])
+    shares = [*slow_steps_share(read), *(row.get(name) for row in rows for name in SHARES)]
+    known = [share for share in shares if pd.notna(share)]
+    of_runs = frames("runs")
+    drifting = of_runs[of_runs["run"].isin(both["run"]) & of_runs["drifting"].fillna(False).astype(bool)]
+    if any(share > DISTURBED for share in known):
+        yield "disturbed: more than a third of a training went to steps slower than its median step"
+    elif crowded(both).any():
+        yield f"disturbed: threads waited for cores that others used, in over {CROWDED:.0%} of a training"
+    elif (both["throttled_by_quota_share"].astype("float64") > CROWDED).any():
+        yield f"disturbed: a quota of CPU time was used up in over {CROWDED:.0%} of its periods"
+    elif len(drifting):
+        yield f"disturbed: the steps of {counted(len(drifting), 'run')} became slower or faster all the time"
+    elif rows and not known:
+        yield "it is not known whether the machine was quiet: no run has a median step"
 
 
 def _nothing_ran(read: pd.DataFrame) -> Iterator[str]:

@@ -21,16 +21,15 @@ def build(study_runs: StudyRuns) -> pd.DataFrame:
     """Return one row per kind of step.
 
     `epoch_s` is the samples that there are to train on over the samples per second, so a run need not have seen whole
-    epochs. `gain` is the epoch with the smallest batch over this one, all else the same. Intervals are over
-    the runs, or within the only one (`interval_from`).
+    epochs. `gain` is the epoch with the smallest planned batch over this one, all else the same; null where no run of
+    that has ended well. Intervals are over the runs, or within the only one (`interval_from`).
     """
     runs = with_standing(study_runs.runs)
     axes = step_columns(runs)
     frame = by_group(study_runs, runs, axes, _COLUMNS, _measured)
     rest = [name for name in axes if name != "batch_size"]
-    ended = frame[frame["runs"] > 0]
-    smallest = {key_of(row, rest): row for row in rows_of(ended.sort_values("batch_size", ascending=False))}
-    for place, row in zip(ended.index, rows_of(ended), strict=True):
+    smallest = {key_of(row, rest): row for row in rows_of(frame.sort_values("batch_size", ascending=False))}
+    for place, row in zip(frame.index, rows_of(frame), strict=True):
         for name, value in _gain(smallest[key_of(row, rest)], row).items():
             frame.loc[place, name] = value
     return frame
@@ -47,8 +46,10 @@ def _measured(group: Group) -> Row:
 
 def _gain(first: Row, row: Row) -> Row:
     """Return how many times as fast as with the smallest batch an epoch is; two times are independent."""
-    if pd.isna(first["epoch_s"]) or pd.isna(row["epoch_s"]):
+    if pd.isna(row["epoch_s"]):
         return {}
+    if pd.isna(first["epoch_s"]):
+        return {"reason": f"no gain: batch_size {first['batch_size']}: {first['reason']}"}
     if first["batch_size"] == row["batch_size"]:
         return {"gain": 1.0}
     epochs = (

@@ -51,7 +51,7 @@ def _measured(group: Group, alone: Counterparts) -> Row:
         "trace": median(seconds for trace in traces for seconds in trace),
     }
     why = {
-        "difference": "exchange none at world_size 1 with the same batch has not run",
+        "difference": f"exchange none at world_size 1 with the same batch {_fate(group, alone)}",
         "marks": why_null(group.study_runs, group.run, "exchange_exposed_s"),
         "trace": "no exchange was recognised in the traces" if traces else "no run was traced",
     }
@@ -66,6 +66,11 @@ def _measured(group: Group, alone: Counterparts) -> Row:
         "traced_steps": sum(map(len, traces)),
         "reason": "; ".join(f"by {way}: {why[way]}" for way, value in found.items() if value is None) or None,
     }
+
+
+def _fate(group: Group, alone: Counterparts) -> str:
+    found = alone.why_none(group.ended)
+    return f"is {found}" if found else "is not planned"
 
 
 def _traced(study_runs: StudyRuns, run: str) -> list[float] | None:

@@ -1,26 +1,33 @@
 """Two settings side by side: how many times as fast the second is, round by round, with its interval.
 
 The runs of a pair have the same seed, and are trained one after the other, first and second in turns (A B, B A, ...):
-what slows the machine for a while slows both, and a trend cancels out. So only their ratio is given.
+what slows the machine for a while slows both, and a trend cancels out. So only their ratio is given. Where long times
+lie between them, as after one of them was run again, that does not hold, and nothing is told apart.
 """
+
+from collections.abc import Iterator
+from datetime import datetime
+from math import nan
 
 import pandas as pd
 
 from ddp_hpc.analysis.columns import ordered, rows_of, split, varying, with_standing
-from ddp_hpc.analysis.tables._frame import columns, typed
+from ddp_hpc.analysis.tables._frame import columns, largest, typed
 from ddp_hpc.analysis.tables._groups import Row, doubt, not_complete, over_pairs, spread
 from ddp_hpc.config import pairs as pairing
 from ddp_hpc.config.spec import COMPONENTS
 from ddp_hpc.runs.records import hosts_of
 from ddp_hpc.runs.study_runs import StudyRuns
+from ddp_hpc.system.terminal import duration
 
 CAPTION = "Pairs: how many times as fast the second setting is as the first in the same round."
 COMPARES_PAIRS = True
-LEFT_OUT = ("slow_steps_share",)
+LEFT_OUT = ("slow_steps_share", "apart_s")
+NEAR_S = 600.0  # beyond their own lengths: the two of a round with more between them are no neighbours
 
 _COLUMNS = columns(
     "first second rounds ratio ratio_low ratio_high ratios told_apart interval_from slow_steps_share oversubscribed",
-    "same_hosts reason",
+    "same_hosts apart_s reason",
 )
 
 
@@ -30,7 +37,8 @@ def build(study_runs: StudyRuns) -> pd.DataFrame:
     `ratios` are samples per second of the second over the first, a ratio per round in the order of the seeds;
     `ratio` is their median, `ratio_low` and `ratio_high` its 95 % interval over the rounds, or of one round within its
     two runs (`interval_from`). `same_hosts`: in every round both ran on the same hosts; else their difference may be
-    that of the hosts. `told_apart`: over several rounds, and the interval excludes 1.
+    that of the hosts. `apart_s`: the longest time in a round from the end of one to the start of the other. `told_apart`:
+    over several rounds, and the interval excludes 1; null where the two of a round were no neighbours in time.
     `slow_steps_share` is the largest of all runs in the row (`columns.slow_steps_share`).
     """
     runs, pairs = with_standing(study_runs.runs), study_runs.study.pairs
@@ -62,14 +70,40 @@ def _row(study_runs: StudyRuns, planned: list[tuple[Row, Row]]) -> Row:
     ratios = [float(second["samples_per_s"] / first["samples_per_s"]) for first, second in ended]
     found = over_pairs(study_runs, ratios, ended)
     hosts = [[hosts_of(study_runs.store.file(run["run"])) for run in pair] for pair in ended]
+    between_s = [_apart_s(*pair) for pair in ended]
+    apart = [
+        seconds
+        for seconds, pair in zip(between_s, ended, strict=True)
+        if seconds > NEAR_S + pair[0]["wall_s"] + pair[1]["wall_s"]
+    ]
     return {
         "rounds": len(ended),
         **spread("ratio", "", found),
         "ratios": " ".join(f"{ratio:.3f}" for ratio in ratios),
-        "told_apart": not found.low <= 1 <= found.high if len(ended) > 1 and found.known else None,
+        "told_apart": not found.low <= 1 <= found.high if len(ended) > 1 and found.known and not apart else None,
         "interval_from": found.basis.replace("runs", "rounds"),
         **doubt(run for pair in ended for run in pair),
         # not known where a record does not say the hosts
         "same_hosts": all(a == b for a, b in hosts) if all(one for pair in hosts for one in pair) else None,
-        "reason": f"only {len(ended)} of {len(planned)} rounds" if len(ended) < len(planned) else None,
+        "apart_s": largest(between_s),
+        "reason": "; ".join(_doubts(len(ended), len(planned), apart)) or None,
     }
+
+
+def _doubts(ended: int, planned: int, apart: list[float]) -> Iterator[str]:
+    if ended < planned:
+        yield f"only {ended} of {planned} rounds"
+    if apart:
+        yield (
+            f"in {len(apart)} of {ended} rounds the two are no neighbours, up to {duration(max(apart))} lie between "
+            "them: the difference may be that of the time; run both again"
+        )
+
+
+def _apart_s(first: Row, second: Row) -> float:
+    """Return the seconds from the end of one run to the start of the other; below 0 if together, nan if not known."""
+    if any(pd.isna(run["ended_at"]) or pd.isna(run["wall_s"]) for run in (first, second)):
+        return nan
+    ends = [datetime.fromisoformat(run["ended_at"]).timestamp() for run in (first, second)]
+    starts = [end - run["wall_s"] for end, run in zip(ends, (first, second), strict=True)]
+    return max(starts) - min(ends)

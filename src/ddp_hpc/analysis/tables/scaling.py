@@ -23,7 +23,7 @@ import pandas as pd
 from ddp_hpc.analysis.columns import key_of, ordered, rows_of, split, varying, with_standing
 from ddp_hpc.analysis.intervals import Arm, Noise
 from ddp_hpc.analysis.tables._frame import columns, median, typed
-from ddp_hpc.analysis.tables._groups import Row, doubt, kind_of, likeness, one_rank, over_pairs, spread
+from ddp_hpc.analysis.tables._groups import Row, doubt, kind_of, likeness, one_rank, over_pairs, spread, why_not
 from ddp_hpc.config.comparability import SAME_WORK, SPEEDUP_BASELINE, agreeing
 from ddp_hpc.runs.statuses import in_words
 from ddp_hpc.runs.study_runs import StudyRuns
@@ -120,7 +120,11 @@ def _rows(study_runs: StudyRuns, runs: pd.DataFrame, kind: Kind, axes: list[str]
 def _pairs(rows: list[Row], baselines: Mapping[int, Row]) -> list[tuple[Row, Row]]:
     """Return the complete runs that have a complete baseline of their seed, each with it."""
     found = [(row, baselines.get(row["seed"])) for row in rows]
-    return [(row, base) for row, base in found if base is not None and _complete(row) and _complete(base)]
+    return [
+        (row, base)
+        for row, base in found
+        if base is not None and _complete(row) and _complete(base) and not why_not(row, base)
+    ]
 
 
 def _compared(study_runs: StudyRuns, rows: list[Row], baselines: Mapping[int, Row], kind: Kind, noise: Arm) -> Row:
@@ -172,8 +176,11 @@ def _why_none(rows: list[Row], ended: list[Row], baselines: Mapping[int, Row], k
     if not baselines:
         batch = rows[0]["global_batch_size" if kind.name == "strong" else "batch_size"]
         return f"no baseline: exchange none at world_size 1 with batch_size {batch} is not planned"
-    paired = [baselines[row["seed"]] for row in ended if row["seed"] in baselines]
-    return f"no baseline: {_counted(paired) if paired else 'it is planned with other seeds only'}"
+    paired = [(row, baselines[row["seed"]]) for row in ended if row["seed"] in baselines]
+    elsewhere = [reason for row, base in paired if _complete(base) and (reason := why_not(row, base))]
+    if elsewhere:
+        return f"no baseline: it ran {elsewhere[0]}"
+    return f"no baseline: {_counted([base for _, base in paired]) or 'it is planned with other seeds only'}"
 
 
 def _counted(rows: list[Row]) -> str:

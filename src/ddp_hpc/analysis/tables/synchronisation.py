@@ -18,12 +18,12 @@ from ddp_hpc.config.comparability import SYNCHRONISATION_BASELINE
 from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Synchronisation of the gradients: exposed exchange per step and per epoch; medians over the complete runs."
-LEFT_OUT = ("wait_s", "move_s", "exchange_busy_s", "over_none_low", "over_none_high")
+LEFT_OUT = ("wait_s", "move_s", "exchange_busy_s", "over_none_low", "over_none_high", "over_none_from")
 
 _COLUMNS = columns(
     "runs sync_s sync_low_s sync_high_s wait_s move_s exchange_busy_s steps_per_epoch",
     "sync_per_epoch_s sync_per_epoch_low_s sync_per_epoch_high_s sync_share data_share",
-    "over_none over_none_low over_none_high interval_from slow_steps_share oversubscribed reason",
+    "over_none over_none_low over_none_high over_none_from interval_from slow_steps_share oversubscribed reason",
 )
 
 

@@ -38,6 +38,17 @@ class Prior:
         variance = (self.freedom * self.variance + own) / freedom if freedom else nan
         return Arm(arm.mean, arm.runs, variance, min(freedom, self.total))
 
+    @classmethod
+    def shared(cls, noise: Arm) -> "Prior":
+        """Return that all points scatter alike, as `noise` does."""
+        return cls(noise.variance, inf, noise.freedom, 1)
+
+    def of_both(self, first: Arm, second: Arm, freedom: float) -> float:
+        """Return the degrees of freedom of a difference of two moderated arms, `freedom` if they shared nothing."""
+        if not self.points or self.freedom == inf:
+            return self.total if self.points else freedom
+        return min(freedom, self.total, first.freedom + second.freedom - self.freedom)
+
 
 def prior(arms: Sequence[Arm]) -> Prior:
     """Return what the scatter of all points of a set says of that of each.

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ddp_hpc.analysis.compare.variance_model import Prior, holm, prior, repeats_needed
+from ddp_hpc.analysis.variance_model import Prior, holm, prior, repeats_needed
 from ddp_hpc.analysis.intervals import Arm, contrast
 
 
