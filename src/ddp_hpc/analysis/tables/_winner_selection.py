@@ -211,9 +211,9 @@ def points(runs: pd.DataFrame, groups: list[str], search: list[str], error_of: E
 
     It has the columns `groups` (what competes with what) and `search` (in which the points of a group differ), `point`
     (in short, never a bare number), `repeats`, the medians of `loss_area_loss_s`, of what decides (the column `by`) and
-    of `min_loss` over the repeats that have them, `devices` (a set), `oversubscribed` (any), `excluded` (empty if all repeats may win),
-    `runs` (a list) and `score` (a `Score`, None if excluded). `error_of` gives the standard error of what decides of a
-    single run, or None where it is not known.
+    of `min_loss` over the repeats that have them, `devices` (a set), `oversubscribed` (any), `excluded` (empty if all
+    repeats may win), `runs` (a list) and `score` (a `Score`, None if excluded). `error_of` gives the standard error of
+    what decides of a single run, or None where it is not known.
     """
     shown = ordered(set(varying(runs)) & set(search)) or search
     alone = shown[0].replace("_", " ") if len(shown) == 1 and shown[0] not in COMPONENTS else ""
@@ -238,9 +238,7 @@ def points(runs: pd.DataFrame, groups: list[str], search: list[str], error_of: E
                 "score": None if excluded else _score(repeats, by, error),
             }
         )
-    names = columns(
-        f"point repeats {by} {AREA} min_loss samples_asked devices oversubscribed excluded runs score"
-    )
+    names = columns(f"point repeats {by} {AREA} min_loss samples_asked devices oversubscribed excluded runs score")
     return pd.DataFrame(rows, columns=list(dict.fromkeys([*groups, *search, *names])))
 
 
@@ -271,9 +269,10 @@ def pick_winners(
     """Return, for each group of `points`, the one that is best in the column `by`, and those not to be told from it.
 
     One row per group, in the order of `groups`; nulls and `no winner` where no point may win. `<axis>_low` and
-    `<axis>_high` are the least and the largest value of the winner and what cannot be told from it. Of equals the
-    point wins that is first in the order of `search`; the others cannot be told from it. Points share how their
-    repeats scatter as far as that is alike (`variance_model.prior`). `area_noise`, `looks`, and `time` of single runs: see `told_apart`.
+    `<axis>_high` are the least and the largest value of the winner and what cannot be told from it. Of equals the point
+    wins that is first in the order of `search`; the others cannot be told from it. Points share how their repeats
+    scatter as far as that is alike (`variance_model.prior`). `area_noise`, `looks`, and `time` of single runs: see
+    `told_apart`.
     """
     repeats, rows = _between_repeats(candidates), []
     for key, group in split(candidates, groups):
