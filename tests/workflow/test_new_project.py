@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -63,7 +64,7 @@ def build(study_runs):
 """,
 }
 STUDY = """
-base: {dataset: sales, model: {name: line, width: 8}, batch_size: 4, learning_rate: 0.01, threads_per_rank: 1, device: cpu}
+base: {dataset: sales, model: {name: line, width: 8}, batch_size: 4, learning_rate: 0.01, device: cpu}
 grid: [{exchange: none, world_size: 1}, {exchange: ring, world_size: 2}]
 budget: {steps: 20}
 tables: [ranks]
@@ -80,7 +81,10 @@ class Installed(Sandbox):
     @property
     def environment(self) -> dict[str, str]:
         path = os.pathsep.join([str(self.bin), str(Path(sys.executable).parent), os.environ["PATH"]])
-        return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"PATH": path}
+        # mpi4py looks in its own environment for an MPI that came as a wheel
+        mpi = next((Path(sys.prefix) / "lib").glob("libmpi.so.*"), None)
+        kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        return kept | {"PATH": path} | ({"MPI4PY_LIBMPI": str(mpi)} if mpi else {})
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +107,10 @@ def scripts(tmp_path_factory) -> Path:
     site = next((folder / "venv" / "lib").glob("python*/site-packages"))
     site.joinpath("shared.pth").write_text("\n".join(path for path in sys.path if path.endswith("-packages")))
     call([*pip, "--python", folder / "venv" / "bin" / "python", "install", *offline, *built.glob("*.whl")])
-    return folder / "venv" / "bin"
+    snakemake = folder / "venv" / "bin" / "snakemake"
+    snakemake.write_text(f"#!{snakemake.with_name('python')}\nfrom snakemake.cli import main\n\nmain()\n")
+    snakemake.chmod(0o755)
+    return snakemake.parent
 
 
 @pytest.fixture(scope="module")
@@ -142,10 +149,6 @@ def test_a_wheel_runs_a_study_of_own_files_to_its_page(project):
     assert code == [{"name": "width", "allowed": "an integer > 0", "default": 4}]
 
 
-def test_plain_snakemake_has_nothing_to_do_then(project):
-    assert project.snakemake_would_train("mine") == to_train(project) == set()
-
-
 @pytest.mark.parametrize(
     ("file", "edit", "new"),
     [
@@ -164,7 +167,7 @@ def test_an_edit_trains_again_what_depends_on_it(project, file, edit, new):
         if file == "models/_layers.py":
             assert project.snakemake_would_train("mine") == to_train(project)
         if file == "tables/ranks.py":
-            assert "rule publish" in project.dry_run("mine")
+            assert set(re.findall(r"rule (\w+):", project.dry_run("mine"))) == {"all", "publish"}
     finally:
         (project.root / file).write_text(before)
     assert to_train(project) == set()
@@ -196,7 +199,7 @@ def test_init_overwrites_nothing(tmp_path):
     with pytest.raises(StudyError, match=r"workflow/Snakefile already, and nothing was written"):
         new_project.make(tmp_path / "other")
     assert [file.name for file in (tmp_path / "other").iterdir()] == ["workflow"]
-    with pytest.raises(StudyError, match="no example 'quickstrat' .*quickstart"):
+    with pytest.raises(StudyError, match=r"no example 'quickstrat' .*quickstart"):
         new_project.make(tmp_path / "third", "quickstrat")
 
 
