@@ -66,7 +66,7 @@ def test_a_broken_file_is_told_before_anything_runs(project, file, text, message
     kind = next(kind for kind, one in catalog.KINDS.items() if one.own_folder == file.split("/")[0])
     with pytest.raises(CatalogError, match=message):
         catalog.check(kind, "wrong")
-    assert len(catalog.broken()) == 1
+    assert len(catalog.broken()) == ("invalid syntax" in message)
 
 
 def test_a_choice_imports_what_lies_beside_it_and_never_hides_a_package(project, monkeypatch):

@@ -219,7 +219,7 @@ def test_a_newer_package_is_told_and_replaces_what_was_not_edited(tmp_path, monk
     assert "init" not in notes()
     for name in ("workflow/Snakefile", "profiles/slurm/profile.yaml"):
         (package / name).write_text(f"# newer\n{(package / name).read_text()}")
-    assert "workflow/Snakefile, profiles/slurm/profile.yaml: taken from ddp-hpc" in notes()
+    assert "workflow/Snakefile, profiles/slurm/profile.yaml: of ddp-hpc" in notes()
     replaced, left = new_project.upgrade(root)
     assert replaced == "workflow/Snakefile: replaced"
     assert left.startswith("profiles/slurm/profile.yaml: edited here")

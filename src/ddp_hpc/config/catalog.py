@@ -197,13 +197,13 @@ def readable(kind: str) -> list[str]:
 
 
 def broken() -> list[str]:
-    """Return what is wrong with files of the project, each with its line: they are left out where nobody names them."""
+    """Return which files of the project are no Python, each with its line: left out where nobody names it."""
     found = []
     for kind in KINDS:
-        for name in names(kind):
+        for file in _files(kind).values():
             try:
-                if not path(kind, name).is_relative_to(PACKAGE):
-                    check(kind, name)
+                if not file.is_relative_to(PACKAGE):
+                    _tree(file)
             except CatalogError as problem:
                 found.append(str(problem))
     return found

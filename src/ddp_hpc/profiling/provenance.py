@@ -77,18 +77,16 @@ def peak_memory_bytes(device: torch.device) -> int:
     return kilobytes if sys.platform == "darwin" else kilobytes * 1024
 
 
-def source(
-    files: Collection[str] = (), folder: Path = Path(__file__).parents[1], surely: str = "perfmodel.py"
-) -> dict[str, Any]:
-    """Return the git commit of a folder, this package's, and whether its code differs from that; both null outside git.
+def source(files: Collection[str] = (), folder: Path | None = None, surely: str = "perfmodel.py") -> dict[str, Any]:
+    """Return the git commit of a folder and whether its code differs from that; both null outside git.
 
-    It does if a tracked file has changed, or if git does not have one of `files`, paths in the folder: these are then
-    listed as `untracked`. Where git refuses to tell, e.g. as another user owns the folder, `refused` has its words.
-    `surely` is a file that git has if the folder is in a repository of its own.
+    The folder is this package's by default. It does if a tracked file has changed, or if git does not have one of
+    `files`, paths in the folder: these are then listed as `untracked`. Where git refuses to tell, e.g. as another user
+    owns the folder, `refused` has its words. `surely` is a file that git has if the folder is in its own repository.
     """
 
     def git(*words: str) -> Said:
-        return run(["git", "-C", str(folder), *words], timeout_s=20)
+        return run(["git", "-C", str(folder or Path(__file__).parents[1]), *words], timeout_s=20)
 
     asked = git("ls-files", "--error-unmatch", surely)
     if asked.code != 0:  # e.g. installed below somebody's repository

@@ -66,11 +66,9 @@ def noted(project: Project, study_runs: StudyRuns) -> StudyRuns:
     """Return the runs with a note per broken file of the project, and if the package brings newer files than it has."""
     notes, taken = catalog.broken(), _taken(project.root)
     if other := _other(taken):
-        from ddp_hpc import __version__
-
         notes.append(
-            f"{', '.join(other)}: taken from ddp-hpc {taken.get('version')}, and ddp-hpc {__version__} has another "
-            "version; `ddp-hpc init . --upgrade` replaces what you have not edited"
+            f"{', '.join(other)}: of ddp-hpc {taken.get('version')}, and the installed ddp-hpc has another version; "
+            "`ddp-hpc init . --upgrade` replaces what you have not edited"
         )
     return replace(study_runs, notes=(*study_runs.notes, *notes))
 
