@@ -43,7 +43,7 @@ check: .venv/installed-dev ## check style, types, layers and workflow files
 	@$(BIN)/flake8 --select CFQ001 --max-function-length 50 src # lines of a function
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(BIN)/snakefmt --check workflow
+	@$(BIN)/snakefmt --check workflow src/ddp_hpc/workflow/rules
 
 .PHONY: keys
 keys: .venv/installed ## write the tables of config/README.md and the JSON Schema of studies anew

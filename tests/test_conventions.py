@@ -77,9 +77,9 @@ def test_the_package_imports_only_what_it_declares():
 
 
 def test_every_tool_for_development_is_used():
-    """By `make check`, by pytest, as types of what runs need, or imported by the tests."""
+    """By `make check`, by pytest, by pip, as types of what runs need, or imported by the tests."""
     tools = {"flake8", "import-linter", "mypy", "pytest", "ruff", "snakefmt"}
-    plugins = {"flake8-functions", "pytest-timeout", "pytest-xdist"}
+    plugins = {"flake8-functions", "pytest-timeout", "pytest-xdist", "setuptools"}
     started = would_run("check") + would_run("test")
     assert all(f"/{name.replace('import-linter', 'lint-imports')} " in f"{started} " for name in tools - {"pytest"})
     assert "-m pytest -n 3 --dist" in started

@@ -25,6 +25,8 @@ budget: {steps: 20}
 
 # one after the other, in one project; {0} and {1} are its two runs
 HERE = [
+    "ddp-hpc init another --study neuron",
+    "ddp-hpc init another --upgrade",
     "ddp-hpc list",
     "ddp-hpc list models",
     "ddp-hpc list datasets",

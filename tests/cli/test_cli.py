@@ -308,7 +308,7 @@ def test_who_leaves_out_a_word_is_told_which_there_are(project, tmp_path, monkey
     assert said_by(capsys, "run").endswith(f"required: study; expected: {listed}\n")
     assert f"required: study; expected: {listed}\n" in said_by(capsys, "table")
     assert "required: dataset; expected: cifar10, " in said_by(capsys, "data")
-    assert "required: VERB; expected: list, plan, try, run" in said_by(capsys)
+    assert "required: VERB; expected: init, list, plan, try, run" in said_by(capsys)
 
 
 def test_a_path_means_the_file_that_it_names(project, tmp_path, monkeypatch):

@@ -264,7 +264,8 @@ def test_what_is_no_spec_is_refused(field, value):
 
 def test_shapes_of_model_and_dataset_must_fit(monkeypatch):
     shapes = {("model", "mlp"): {"INPUT_SHAPE": (3, None, 32)}, ("dataset", "digits"): {"SHAPE": (3, 8, 32)}}
-    monkeypatch.setattr(catalog, "constants", lambda kind, name: shapes.get((kind, name), {}))
+    said = catalog.constants
+    monkeypatch.setattr(catalog, "constants", lambda kind, name: {**said(kind, name), **shapes.get((kind, name), {})})
     spec.load(MINIMAL)
     for wrong in [(3, 8, 31), (3, 8), (3, 8, 32, 1), (64,)]:
         shapes["dataset", "digits"] = {"SHAPE": wrong}

@@ -87,7 +87,7 @@ def number_spelling(project: Sandbox) -> None:
 
 
 def rule_text(project: Sandbox) -> None:
-    project.edit("workflow/rules/train.smk", "--time-limit-min", "--launcher '' --time-limit-min")
+    project.edit("src/ddp_hpc/workflow/rules/train.smk", "--time-limit-min", "--launcher '' --time-limit-min")
 
 
 def meter(project: Sandbox) -> None:

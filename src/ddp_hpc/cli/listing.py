@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -22,8 +23,10 @@ KINDS = {f"{kind}s": kind for kind in catalog.KINDS}
 
 
 def rows(find: Callable[[], Project], what: str | None, as_json: bool) -> list[dict[str, Any]]:
-    """Return the rows of `ddp-hpc list`: the choices of a kind, for which no project is needed; studies; or points."""
+    """Return the rows of `ddp-hpc list`: the choices of a kind, also outside a project; studies; or points."""
     if what in KINDS:
+        with suppress(StudyError):  # outside a project these are the package's
+            find()
         return [_choice(KINDS[what], name, as_json) for name in catalog.names(KINDS[what])]
     project = find()
     if what is None:
@@ -40,7 +43,7 @@ def _study(project: Project, name: str) -> dict[str, Any]:
     """Return a study, its runs and how many are finished; or what is wrong with it."""
     try:
         study_runs = project.study_runs(name)
-    except StudyError as error:
+    except (StudyError, catalog.CatalogError) as error:
         return {"study": name, "runs": None, "finished": None, "description": f"WRONG: {error}".split("\n")[0]}
     finished = sum(project.store.finished(planned.run) for planned in study_runs.planned)
     description = study_runs.study.description

@@ -166,6 +166,29 @@ NAMES = takes(
 
 
 @Verb(
+    "make a project of your own in a folder: a first study, profiles, a Snakefile, room for models and datasets",
+    takes("folder", "the folder of the project, new or not, e.g. `scaling` or `.`"),
+    takes("--study", "begin with this example, e.g. quickstart, instead of a small study with comments"),
+    takes(
+        "--upgrade",
+        "of a project that `init` has made, replace the files of which ddp-hpc now brings another version and that you "
+        "have not edited",
+        action="store_true",
+    ),
+)
+def _init(options: argparse.Namespace) -> int:
+    from ddp_hpc.workflow import new_project
+
+    root = Path(options.folder)
+    if options.upgrade:
+        return _say("\n".join(new_project.upgrade(root) or ["nothing to do: all files are of this version"]))
+    study = options.study or new_project.FIRST
+    new_project.make(root, study)
+    enter = "" if root.resolve() == Path.cwd() else f"cd {shlex.quote(options.folder)} && "
+    return _say(f"made a project in {root.resolve()}; next: {enter}ddp-hpc run {study}")
+
+
+@Verb(
     "list studies, the points of one, or models, datasets, exchanges, tables, figures",
     takes(
         "what",
@@ -197,11 +220,11 @@ def _list(options: argparse.Namespace) -> int:
 def _plan(options: argparse.Namespace) -> int:
     from ddp_hpc.cli import listing
     from ddp_hpc.slurm import packing
-    from ddp_hpc.workflow import claims_check, missing_baselines, plan, resource_requests
+    from ddp_hpc.workflow import claims_check, missing_baselines, new_project, plan, resource_requests
 
     project = _project()
     study_runs = claims_check.checked(project, project.study_runs(options.study))
-    study_runs = plan.with_next_round(missing_baselines.noted(study_runs))
+    study_runs = plan.with_next_round(missing_baselines.noted(new_project.noted(project, study_runs)))
     machine = project.machine_of(options.profile) if options.profile else None
     asked = resource_requests.requests([study_runs], machine) if machine else {}
     items = plan.plan(study_runs)

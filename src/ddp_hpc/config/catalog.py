@@ -1,24 +1,29 @@
 """Which choices there are and which options they take, read from the source tree without importing it.
 
-A word in the configuration is the name of a file: `exchange: ring` is `exchange/ring.py`. The options of a
-choice are the keyword-only, annotated, defaulted parameters of that file's entry: a function, or a second name of
-a class (`make = Ring`). Both are read from the syntax tree, so planning on a login node starts neither torch nor MPI.
+A word in the configuration is the name of a file: `exchange: ring` is `exchange/ring.py`, in the package or in the
+project that is in use, whose folders are models, data, exchange, tables and figures. The options of a choice are the
+keyword-only, annotated, defaulted parameters of that file's entry: a function, or a second name of a class
+(`make = Ring`). Both are read from the syntax tree, so planning on a login node starts neither torch nor MPI.
 """
 
 import ast
 import difflib
 import math
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Interval
 from pydantic import TypeAdapter, ValidationError
 
 PACKAGE = Path(__file__).parents[1]
+OWN = "ddp_hpc_project"  # as which Python imports a project's folders: `models` may be a package of somebody else's
 SIGNIFICANT_DIGITS = 12  # 0.1 + 0.2 and 0.3 are one grid value
 
 PositiveInt = Annotated[int, Gt(0)]
@@ -47,19 +52,30 @@ _NAMES = {name: kind for name, (kind, _, _) in _TYPES.items()} | {"tuple": tuple
 
 @dataclass(frozen=True)
 class ChoiceKind:
-    """One sort of choice: the folder that holds it and the function whose parameters are its options."""
+    """One sort of choice: the folder that holds it, the function whose parameters are its options, what it must say.
+
+    In a project the folder is the last part of that in the package.
+    """
 
     folder: str
     entry: str
+    constants: tuple[str, ...] = ()
+
+    @property
+    def own_folder(self) -> str:
+        """The folder in a project."""
+        return Path(self.folder).name
 
 
 KINDS = {
     "model": ChoiceKind("models", "build"),
-    "dataset": ChoiceKind("data", "build"),
-    "exchange": ChoiceKind("exchange", "make"),
+    "dataset": ChoiceKind("data", "build", ("SHAPE", "TASK", "OUTPUTS")),
+    "exchange": ChoiceKind("exchange", "make", ("SYNCHRONOUS", "OVERLAPS")),
     "table": ChoiceKind("analysis/tables", "build"),
-    "figure": ChoiceKind("analysis/figures", "draw"),
+    "figure": ChoiceKind("analysis/figures", "draw", ("INPUTS",)),
 }
+
+_project: Path | None = None
 
 
 class CatalogError(ValueError):
@@ -132,13 +148,42 @@ def canonical(value: Any) -> Any:
     return value
 
 
+def use_project(root: Path | None) -> None:
+    """Let the choices of this project be found beside those of the package; None: only these."""
+    global _project
+    if root != _project:
+        _project = root
+        for remembered in (_tree, options, constants):
+            remembered.cache_clear()
+
+
+def project() -> Path | None:
+    """Return the project in use."""
+    return _project
+
+
 def names(kind: str) -> list[str]:
     """Return the choices of `kind`, sorted: what Python could import, but for helpers, which begin with an underscore.
 
     What editors and file systems leave there is none: `.#ring.py`, `._ring.py`, `ring (copy).py`, a folder.
     """
-    files = (PACKAGE / KINDS[kind].folder).glob("[!_]*.py")
-    return sorted(file.stem for file in files if file.stem.isidentifier() and file.is_file())
+    return sorted(_files(kind))
+
+
+def _files(kind: str) -> dict[str, Path]:
+    """Return the file of each choice, by name."""
+    found: dict[str, Path] = {}
+    own = [_project / KINDS[kind].own_folder] if _project else []
+    for folder in (PACKAGE / KINDS[kind].folder, *own):
+        for file in folder.glob("[!_]*.py"):
+            if not (file.stem.isidentifier() and file.is_file()):
+                continue
+            if file.stem in found:
+                raise CatalogError(
+                    f"two files are {kind} {file.stem!r}: {found[file.stem]}, of ddp-hpc, and {file}; rename yours"
+                )
+            found[file.stem] = file
+    return found
 
 
 def readable(kind: str) -> list[str]:
@@ -151,11 +196,51 @@ def readable(kind: str) -> list[str]:
     return found
 
 
+def broken() -> list[str]:
+    """Return which files of the project are no Python, each with its line: left out where nobody names it."""
+    found = []
+    for kind in KINDS:
+        for file in _files(kind).values():
+            try:
+                if not file.is_relative_to(PACKAGE):
+                    _tree(file)
+            except CatalogError as problem:
+                found.append(str(problem))
+    return found
+
+
 def path(kind: str, name: str) -> Path:
     """Return the file of a choice; raise `CatalogError` with the allowed names if there is none."""
-    if name not in names(kind):
-        raise CatalogError(f"no {kind} {name!r}{did_you_mean(name, names(kind))}; expected: {', '.join(names(kind))}")
-    return PACKAGE / KINDS[kind].folder / f"{name}.py"
+    files = _files(kind)
+    if name not in files:
+        allowed = sorted(files)
+        raise CatalogError(f"no {kind} {name!r}{did_you_mean(name, allowed)}; expected: {', '.join(allowed)}")
+    return files[name]
+
+
+def load(kind: str, name: str) -> ModuleType:
+    """Import the file of a choice, for who trains or draws: planning reads its syntax tree."""
+    file = path(kind, name)
+    if file.is_relative_to(PACKAGE):
+        return import_module(".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts))
+    assert _project is not None
+    _make_importable(_project)
+    return import_module(f"{OWN}.{file.parent.name}.{name}")
+
+
+def folders_of_imports(root: Path) -> tuple[Path, ...]:
+    """Return where Python finds the modules of a project, after all that is installed."""
+    return root, root / "src"
+
+
+def _make_importable(root: Path) -> None:
+    """Let Python import a project's folders as parts of `OWN`, and its other modules by their own names."""
+    if getattr(sys.modules.get(OWN), "__path__", None) != [str(root)]:
+        for name in [name for name in sys.modules if name.split(".")[0] == OWN]:  # of another project
+            del sys.modules[name]
+        sys.modules[OWN] = ModuleType(OWN)
+        sys.modules[OWN].__path__ = [str(root)]
+        sys.path += [str(folder) for folder in folders_of_imports(root) if str(folder) not in sys.path]
 
 
 def did_you_mean(word: str, allowed: list[str]) -> str:
@@ -164,14 +249,17 @@ def did_you_mean(word: str, allowed: list[str]) -> str:
     return f" (did you mean {near[0]!r}?)" if near else ""
 
 
-@cache
-def _tree(file: Path) -> ast.Module:
+def parsed(file: Path) -> ast.Module:
+    """Return the syntax tree of a file; raise `CatalogError` with its line if it is not Python."""
     try:
         return ast.parse(file.read_bytes(), filename=str(file))
     except SyntaxError as problem:
         raise CatalogError(f"{file}:{problem.lineno}: {problem.msg}") from None
     except (OSError, ValueError, RecursionError, MemoryError) as problem:  # of null bytes, of a nesting of thousands
         raise CatalogError(f"{file}: cannot be read as Python: {problem or type(problem).__name__}") from None
+
+
+_tree = cache(parsed)
 
 
 @cache
@@ -188,6 +276,15 @@ def options(kind: str, name: str) -> Mapping[str, Option]:
         raise CatalogError(f"{path(kind, name)} has no function {entry}(), so it is no {kind}")
     defaults = zip(found.args.kwonlyargs, found.args.kw_defaults, strict=True)
     return {argument.arg: _option(kind, name, argument, default) for argument, default in defaults}
+
+
+def check(kind: str, name: str) -> None:
+    """Raise a CatalogError if there is no such choice, or its file is not what one needs."""
+    options(kind, name)
+    said = constants(kind, name)
+    if lacking := [constant for constant in KINDS[kind].constants if constant not in said]:
+        expected = f"`{lacking[0]} = ...` at its top level, a literal"
+        raise CatalogError(f"{path(kind, name)} lacks {' and '.join(lacking)}; expected: {expected}")
 
 
 def _option(kind: str, name: str, argument: ast.arg, default: ast.expr | None) -> Option:

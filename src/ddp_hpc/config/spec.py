@@ -62,6 +62,7 @@ def component_of(kind: str) -> BeforeValidator:
         if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
             one_of = f"{', '.join(catalog.names(kind))}, or {{name: ..., <option>: ...}}"
             raise ValueError(f"given {given(value)}, expected: one of {one_of}")
+        catalog.check(kind, value["name"])
         options = {key: option for key, option in value.items() if key != "name"}
         return Component(name=value["name"], options=catalog.check_options(kind, value["name"], options))
 

@@ -29,10 +29,10 @@ def listed(value: Any) -> list[Any]:
 
 
 def known(kind: str) -> AfterValidator:
-    """Return what checks that there is such a choice, and that its file can be read."""
+    """Return what checks that there is such a choice, and that its file is one."""
 
     def known(name: str) -> str:
-        catalog.constants(kind, name)  # its file can be read
+        catalog.check(kind, name)
         return name
 
     return AfterValidator(known)

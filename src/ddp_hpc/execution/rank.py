@@ -117,6 +117,8 @@ class Rank:
             from ddp_hpc.config import catalog
             from ddp_hpc.config import spec as specs
             from ddp_hpc.training import placement
+        if project := self.launch.get("project"):
+            catalog.use_project(Path(project))
         self.spec = specs.load(self.launch["spec"])
         level = catalog.constants("exchange", self.spec.exchange.name).get("THREADS", "funneled")
         with self._timed("mpi_init_s"), mpi_environment.session_of(self.attempt.started):

@@ -5,6 +5,7 @@ import sys
 import traceback
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -190,10 +191,12 @@ def provenance_of(
         gradient_path = "host memory"
     elif launch.get("cuda_aware_mpi"):
         gradient_path = "device memory, by MPI, tried before the start"
+    own = [name for name in files if name.startswith(identity.OWN)]
     told = {gpu.asked: gpu.facts for part in parts if part.metered.samples for gpu in part.metered.samples.devices}
     return {
         "software": provenance.software(mpi_library),
-        "source": provenance.source(files),
+        "source": provenance.source([name for name in files if name not in own]),
+        **({"project": provenance.source(own, Path(launch["project"]), "workflow/Snakefile")} if own else {}),
         "command": launch.get("command"),
         "environment": provenance.environment(),
         "slurm_job": provenance.slurm_job(),

@@ -88,6 +88,7 @@ def supervise(
         "checkpoint": str(run.checkpoint.path.absolute()),
         "checkpoint_every_s": checkpoint_every_s,
         "data_dir": str(data_dir),
+        "project": str(folder.absolute().parents[2]),  # not by way of `attempt`: results/ may be a link to elsewhere
         "command": [*launcher, sys.executable, "-m", "ddp_hpc.execution.rank_watchdog", str(attempt.path)],
         "request": run.request or None,
     }

@@ -77,24 +77,24 @@ def peak_memory_bytes(device: torch.device) -> int:
     return kilobytes if sys.platform == "darwin" else kilobytes * 1024
 
 
-def source(files: Collection[str] = ()) -> dict[str, Any]:
-    """Return the git commit of this package and whether its code differs from that; both null outside git.
+def source(files: Collection[str] = (), folder: Path | None = None, surely: str = "perfmodel.py") -> dict[str, Any]:
+    """Return the git commit of a folder and whether its code differs from that; both null outside git.
 
-    It does if a tracked file has changed, or if git does not have one of `files`, paths in the package: these are then
-    listed as `untracked`. Where git refuses to tell, e.g. as another user owns the folder, `refused` has its words.
+    The folder is this package's by default. It does if a tracked file has changed, or if git does not have one of
+    `files`, paths in the folder: these are then listed as `untracked`. Where git refuses to tell, e.g. as another user
+    owns the folder, `refused` has its words. `surely` is a file that git has if the folder is in its own repository.
     """
-    package = Path(__file__).parents[1]
 
     def git(*words: str) -> Said:
-        return run(["git", "-C", str(package), *words], timeout_s=20)
+        return run(["git", "-C", str(folder or Path(__file__).parents[1]), *words], timeout_s=20)
 
-    asked = git("ls-files", "--error-unmatch", "perfmodel.py")
+    asked = git("ls-files", "--error-unmatch", surely)
     if asked.code != 0:  # e.g. installed below somebody's repository
         refused = "safe.directory" in asked.err or "dubious ownership" in asked.err
         return {"commit": None, "dirty": None} | ({"refused": asked.err.strip()} if refused else {})
     head, changes = git("rev-parse", "HEAD"), git("status", "--porcelain", "--untracked-files=no")
     tracked = git("ls-files", "-z", "--", *files).out.split("\0") if files else ()
-    untracked = sorted(set(files).difference(tracked))
+    untracked = sorted(name for name in files if name.removeprefix("./") not in tracked)
     return {
         "commit": head.out.strip() if head.code == 0 else None,
         "dirty": bool(changes.out.strip() or untracked) if changes.code == 0 else None,

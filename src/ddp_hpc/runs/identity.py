@@ -1,8 +1,8 @@
 """Who a run is: the hash of its spec and of the code that decides its result.
 
 The code hash is taken over syntax trees, so comments, docstrings and formatting do not count. It covers the training
-loop, the model, dataset and exchange that a spec names, and what these import of ours. Measuring and record keeping
-count through the hand-raised MEASUREMENT_VERSION instead.
+loop, the model, dataset and exchange that a spec names, and what these import of ours or of the project. Measuring and
+record keeping count through the hand-raised MEASUREMENT_VERSION instead.
 """
 
 import ast
@@ -18,6 +18,7 @@ from ddp_hpc.config.spec import RunSpec
 MEASUREMENT_VERSION = 2
 
 VERSION = "MEASUREMENT_VERSION"  # stands among the files of a run
+OWN = "./"  # begins the name of a file of the project
 DIGITS = 10  # hexadecimal: 40 bits, a collision among 10,000 runs has a chance of 5e-5
 
 # capitals of an exchange's file that say what it does and costs, for tables and records: they decide no result
@@ -52,17 +53,22 @@ def code_hash(spec: RunSpec) -> str:
 
 
 def fingerprints(spec: RunSpec) -> dict[str, str]:
-    """Return the hash of every file that `spec` depends on, by its path in the package."""
-    return dict(_fingerprints(spec.model.name, spec.dataset.name, spec.exchange.name))
+    """Return the hash of every file that `spec` depends on, by its name: see `file_of`."""
+    return dict(_fingerprints(catalog.project(), spec.model.name, spec.dataset.name, spec.exchange.name))
 
 
 def files(spec: RunSpec) -> list[str]:
-    """Return the files that `spec` depends on, by their paths in the package."""
+    """Return the names of the files that `spec` depends on."""
     return [name for name in fingerprints(spec) if name != VERSION]
 
 
+def file_of(name: str) -> Path:
+    """Return a file that runs depend on, by its path in the package or, with `./` before it, in the project."""
+    return (catalog.project() or Path()) / name if name.startswith(OWN) else catalog.PACKAGE / name
+
+
 @cache
-def _fingerprints(model: str, dataset: str, exchange: str) -> Mapping[str, str]:
+def _fingerprints(project: Path | None, model: str, dataset: str, exchange: str) -> Mapping[str, str]:
     named = {"model": model, "dataset": dataset, "exchange": exchange}
     roots = [catalog.PACKAGE / "training" / "trainer.py", *(catalog.path(kind, name) for kind, name in named.items())]
     return {VERSION: str(MEASUREMENT_VERSION)} | closure(roots, _NOT_COUNTED)
@@ -75,7 +81,7 @@ def forget() -> None:
 
 
 def closure(roots: list[Path], left_out: tuple[str, ...] = ()) -> dict[str, str]:
-    """Return the hash of `roots` and of all modules of ours that they import, directly or not, by path in the package.
+    """Return the hash of `roots` and of all modules of ours that they import, directly or not, by name (`file_of`).
 
     Paths that begin as one of `left_out` are not followed. Files that belong to a module by their name, such as
     `digits.csv` to `digits.py`, count with it.
@@ -99,7 +105,11 @@ def _belongs(other: Path, file: Path) -> bool:
 
 
 def _path(file: Path) -> str:
-    return file.relative_to(catalog.PACKAGE).as_posix()
+    """Return the name of a file, as `file_of` takes it."""
+    root, project = catalog.PACKAGE, catalog.project()
+    if project is None or file.is_relative_to(root):
+        return file.relative_to(root).as_posix()
+    return f"{OWN}{file.relative_to(project).as_posix()}"
 
 
 @cache
@@ -111,7 +121,7 @@ def content_hash(file: Path) -> str:
 @cache
 def file_hash(file: Path) -> str:
     """Return the hash of a file's meaning: its syntax tree without comments, docstrings, `WORDS` and formatting."""
-    tree = ast.parse(file.read_bytes(), filename=str(file))
+    tree = catalog.parsed(file)
     tree.body = [
         child
         for child in tree.body
@@ -145,18 +155,29 @@ def _dump(node: object) -> str:
 @cache
 def _imports(file: Path) -> tuple[Path, ...]:
     """Return the files of ours that `file` imports, inside functions too, and the `__init__.py` above: they are run."""
-    package = file.relative_to(catalog.PACKAGE.parent).parts[:-1]
+    project = None if file.is_relative_to(catalog.PACKAGE) else catalog.project()
+    home, inside = (project, (catalog.OWN,)) if project else (catalog.PACKAGE.parent, ())
+    package = (*inside, *file.relative_to(home).parts[:-1])
     names = {".".join(package[:depth]) for depth in range(1, len(package) + 1)}
-    for node in ast.walk(ast.parse(file.read_bytes(), filename=str(file))):
+    for node in ast.walk(catalog.parsed(file)):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             above = package[: len(package) - node.level + 1] if node.level else ()
             base = ".".join([*above, *([node.module] if node.module else [])])
             names |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
-    found = []
-    for first, *rest in (name.split(".") for name in sorted(names)):
-        if first == catalog.PACKAGE.name and rest:
-            base_path = catalog.PACKAGE.joinpath(*rest)
-            found += [path for path in (base_path.with_suffix(".py"), base_path / "__init__.py") if path.is_file()]
-    return tuple(found)
+    bases = [base for name in sorted(names) for base in _bases(name, project)]
+    candidates = [path for base in bases for path in (base.with_suffix(".py"), base / "__init__.py")]
+    return tuple(path for path in candidates if path.is_file())
+
+
+def _bases(module: str, project: Path | None) -> list[Path]:
+    """Return where a module may lie, less its suffix: in the package or, if a project's file imports it, in that."""
+    first, *rest = module.split(".")
+    if first == catalog.PACKAGE.name:
+        return [catalog.PACKAGE.joinpath(*rest)] if rest else []
+    if project is None:
+        return []
+    if first == catalog.OWN:
+        return [project.joinpath(*rest)] if rest else []
+    return [folder.joinpath(first, *rest) for folder in catalog.folders_of_imports(project)] if first else []

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddp_hpc.config import settings
+from ddp_hpc.config import catalog, settings
 from ddp_hpc.config.catalog import PACKAGE, did_you_mean
 from ddp_hpc.config.grid import Expansion, expand
 from ddp_hpc.config.machine import Machine, MachineError
@@ -19,7 +19,7 @@ from ddp_hpc.system.files import share_like
 
 @dataclass(frozen=True)
 class Project:
-    """A checkout: its studies, its configuration, its results."""
+    """What `ddp-hpc init` makes, or a clone: its studies, its configuration, its own code, its results."""
 
     root: Path
 
@@ -29,11 +29,13 @@ class Project:
         start = (start or Path.cwd()).resolve()
         for folder in (start, *start.parents):
             if (folder / "config" / "studies").is_dir() and (folder / "workflow" / "Snakefile").is_file():
+                catalog.use_project(folder)
                 _warn_of_another_package(folder / "src" / PACKAGE.name)
                 share_like(folder / "results")
                 return cls(folder)
         raise StudyError(
-            f"{start} is in no ddp-hpc project: none of its parents has config/studies and workflow/Snakefile"
+            f"{start} is in no ddp-hpc project: none of its parents has config/studies and workflow/Snakefile; "
+            "`ddp-hpc init FOLDER` makes one"
         )
 
     @property

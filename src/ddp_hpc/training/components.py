@@ -5,7 +5,6 @@ import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
@@ -85,7 +84,7 @@ def assemble(spec: RunSpec, comm: MPI.Intracomm, data_dir: Path, device: torch.d
 
     _seed(own_seed + (1 << 19) if different_starts else spec.seed)
     with _shared_by(spec, "model", "dataset", "dtype", "device"):
-        model_file = import_module(f"ddp_hpc.models.{spec.model.name}")
+        model_file = catalog.load("model", spec.model.name)
         replica = Replica(model_file.build(dataset.shape, data_file.OUTPUTS, **spec.model.options), device, dtype)
     broadcast([*([] if different_starts else [replica.weights]), *replica.frozen(), *replica.buffers()], comm)
     task = loaded.task or TASKS[data_file.TASK]
@@ -93,7 +92,7 @@ def assemble(spec: RunSpec, comm: MPI.Intracomm, data_dir: Path, device: torch.d
     with _shared_by(spec, "model", "dataset", "dtype", "device"):
         _check_outputs(spec, data_file, dataset, replica, usual_loss=loss is TASKS[data_file.TASK].loss)
     with _shared_by(spec, "exchange"):
-        exchange_file = import_module(f"ddp_hpc.exchange.{spec.exchange.name}")
+        exchange_file = catalog.load("exchange", spec.exchange.name)
     _seed(own_seed)
 
     make_optimizer = Maker(spec.optimizer, learning_rate_rule(spec), spec.momentum, spec.weight_decay)
@@ -133,7 +132,7 @@ def _shared_by(spec: RunSpec, *fields: str) -> Iterator[None]:
 
 def _load(spec: RunSpec, data_dir: Path) -> tuple[ModuleType, Dataset]:
     """Return a dataset and its file, or raise a ValueError if it is not what training and planning take for granted."""
-    data_file = import_module(f"ddp_hpc.data.{spec.dataset.name}")
+    data_file = catalog.load("dataset", spec.dataset.name)
     _seed(spec.seed)  # a dataset may draw its samples
     loaded = data_file.build(data_dir / spec.dataset.name, **spec.dataset.options)
     check_samples(spec.dataset.name, data_file.TASK, data_file.OUTPUTS, loaded)

@@ -1,11 +1,11 @@
 """Checks before any run that the tables which claims read have the columns they name."""
 
-import importlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ddp_hpc.config import catalog
 from ddp_hpc.config.claims import Cells, Trend, places
 from ddp_hpc.config.errors import StudyError, unknown
 from ddp_hpc.config.matching import is_option
@@ -36,7 +36,7 @@ def checked(project: Project, study_runs: StudyRuns) -> StudyRuns:
     document = read_mapping(project.study_file(study_runs.study.name), StudyError)
     unrun = replace(study_runs, store=Store(NOWHERE), planned=_few(study_runs))
     names = {cells.table for _, cells in places(claims)}
-    frames = {name: importlib.import_module(f"ddp_hpc.analysis.tables.{name}").build(unrun) for name in sorted(names)}
+    frames = {name: catalog.load("table", name).build(unrun) for name in sorted(names)}
     specs = pd.DataFrame([planned.spec.columns() for planned in study_runs.planned])
     problems: list[str] = []
     notes = list(study_runs.notes)

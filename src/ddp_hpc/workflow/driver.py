@@ -20,7 +20,7 @@ from ddp_hpc.runs.study_runs import Planned, StudyRuns
 from ddp_hpc.slurm import job_environment
 from ddp_hpc.system.files import remove_temporaries
 from ddp_hpc.system.terminal import counted, duration
-from ddp_hpc.workflow import claims_check, missing_baselines, plan, resource_requests
+from ddp_hpc.workflow import claims_check, missing_baselines, new_project, plan, resource_requests
 from ddp_hpc.workflow.driver_lock import DriverLock
 from ddp_hpc.workflow.progress import Making
 from ddp_hpc.workflow.retries import RetryRounds
@@ -54,7 +54,7 @@ def run(
         DriverAliveError: another driver is alive in this project.
     """
     study_runs = claims_check.checked(project, project.study_runs(name))
-    study_runs = plan.with_next_round(missing_baselines.noted(study_runs))
+    study_runs = plan.with_next_round(missing_baselines.noted(new_project.noted(project, study_runs)))
     project.read_config()  # before any job: what is wrong with it would end the workflow
     if launcher is not None:
         checked(ProfileConfig, {"launcher": launcher}, "--launcher")

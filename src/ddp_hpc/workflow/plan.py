@@ -119,7 +119,7 @@ def prepare(study_runs: StudyRuns) -> None:
             folder.plan = content
         for name in identity.files(planned.spec):
             if (hashed := content["files"][name]) not in kept:
-                study_runs.store.keep_code(hashed, catalog.PACKAGE / name)
+                study_runs.store.keep_code(hashed, identity.file_of(name))
                 kept.add(hashed)
 
 

@@ -7,6 +7,7 @@ import sys
 from argparse import ArgumentParser
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from ddp_hpc.config.errors import StudyError
@@ -20,6 +21,8 @@ from ddp_hpc.workflow.driver_lock import DriverLock
 from ddp_hpc.workflow.targets import StudyTargets, Targets
 
 DRIVER = "DDP_HPC_DRIVER"  # set by whoever holds the lock, for the workflows that it starts
+
+RULES = str(Path(__file__).parent / "rules" / "Snakefile")  # what a project's workflow/Snakefile includes
 
 SLOTS = 1000  # of profiles/allocation
 

@@ -1,6 +1,5 @@
 """Draws a figure from its tables and saves it as SVG, PDF and PNG."""
 
-import importlib
 import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,7 +38,7 @@ def make(name: str, study: Study, tables_folder: Path, folder: Path) -> Path:
             )
         tables[table] = pd.read_parquet(file)
         coverage = records.read_metadata(file)["coverage"]
-    module = importlib.import_module(f"ddp_hpc.analysis.figures.{name}")
+    module = catalog.load("figure", name)
     with style():
         figure: Figure = module.draw(tables, study, coverage)
         return save(figure, folder, name, f"{study.name}: {constants.get('CAPTION', name)}")

@@ -1,6 +1,5 @@
 """Formats of a table: Parquet (which figures read) and CSV with all columns; Markdown and LaTeX for reading."""
 
-import importlib
 import json
 import re
 import textwrap
@@ -54,8 +53,7 @@ def make(name: str, study_runs: StudyRuns, folder: Path) -> Path:
         CatalogError: no such table.
         RecordError: naming every record that cannot be read.
     """
-    catalog.path("table", name)
-    module = importlib.import_module(f"ddp_hpc.analysis.tables.{name}")
+    module = catalog.load("table", name)
     frame = _as_it_is(module.build(study_runs))
     study, caption, coverage = study_runs.study, str(getattr(module, "CAPTION", name)), study_runs.coverage()
     left_out = list(module.left_out(study) if hasattr(module, "left_out") else getattr(module, "LEFT_OUT", ()))
@@ -113,7 +111,7 @@ def safe_in_spreadsheets(table: pa.Table) -> pa.Table:
 
 def lines(name: str, file: Path) -> list[str]:
     """Return what a terminal shows of a table that was written to `file`: nothing if it offers no `lines(frame)`."""
-    module = importlib.import_module(f"ddp_hpc.analysis.tables.{name}")
+    module = catalog.load("table", name)
     return list(module.lines(pd.read_parquet(file))) if hasattr(module, "lines") else []
 
 

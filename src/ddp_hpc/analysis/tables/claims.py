@@ -7,7 +7,6 @@ interval is where the study says that it would contradict the source (by default
 alone decides, and the reason says so.
 """
 
-import importlib
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
@@ -20,6 +19,7 @@ from ddp_hpc.analysis.columns import CROWDED, DISTURBED, crowded, rows_of, slow_
 from ddp_hpc.analysis.formatting import cell
 from ddp_hpc.analysis.tables._claim_quantity import Found, Frames, NotTestable, Row, number_of, of_specs, runs_read
 from ddp_hpc.analysis.tables._frame import columns, typed
+from ddp_hpc.config import catalog
 from ddp_hpc.config.claims import AtLeast, Cells, Claim
 from ddp_hpc.runs.statuses import FINISHED, in_words
 from ddp_hpc.runs.study_runs import StudyRuns
@@ -38,7 +38,7 @@ def build(study_runs: StudyRuns) -> pd.DataFrame:
 
     @cache
     def frames(name: str) -> pd.DataFrame:
-        frame: pd.DataFrame = importlib.import_module(f"ddp_hpc.analysis.tables.{name}").build(study_runs)
+        frame: pd.DataFrame = catalog.load("table", name).build(study_runs)
         return frame
 
     return typed((_row(claim, frames, study_runs) for claim in study_runs.study.claims), _COLUMNS)

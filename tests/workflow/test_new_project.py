@@ -1,0 +1,229 @@
+"""From a wheel alone, outside the clone: a project, a model, a dataset and a table of one's own, a run, a page."""
+
+import functools
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import venv
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from sandbox import PROJECT, Sandbox
+
+from ddp_hpc.config import catalog
+from ddp_hpc.config.study import StudyError
+from ddp_hpc.runs import identity
+from ddp_hpc.runs.project import Project
+from ddp_hpc.workflow import new_project
+
+OWN = {
+    "models/line.py": """
+from torch import nn
+
+from ddp_hpc.config.catalog import PositiveInt
+
+from ._layers import hidden
+
+
+def build(input_shape, outputs, *, width: PositiveInt = 4) -> nn.Module:
+    return nn.Sequential(hidden(*input_shape, width), nn.ReLU(), nn.Linear(width, outputs))
+""",
+    "models/_layers.py": "from torch import nn\n\n\ndef hidden(inputs, width):\n    return nn.Linear(inputs, width)\n",
+    "data/sales.py": """
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ddp_hpc.data._tasks import Dataset, Samples
+
+SHAPE = (2,)
+TASK = "regression"
+OUTPUTS = 1
+
+
+def build(folder: Path) -> Dataset:
+    file = Path(__file__).with_suffix(".csv")
+    table = torch.from_numpy(np.loadtxt(file, delimiter=",", skiprows=1, dtype=np.float32))
+    inputs, targets = table[:, :2], table[:, 2:]
+    return Dataset(train=Samples(inputs[16:], targets[16:]), test=Samples(inputs[:16], targets[:16]))
+""",
+    "data/sales.csv": "price,season,sold\n" + "".join(f"{n % 7},{n % 4},{2 * (n % 7) - n % 4}\n" for n in range(80)),
+    "tables/ranks.py": """
+CAPTION = "Runs by number of ranks"
+
+
+def build(study_runs):
+    return study_runs.runs.groupby("world_size", as_index=False)["steps"].sum()
+""",
+}
+STUDY = """
+base: {dataset: sales, model: {name: line, width: 8}, batch_size: 4, learning_rate: 0.01, device: cpu}
+grid: [{exchange: none, world_size: 1}, {exchange: ring, world_size: 2}]
+budget: {steps: 20}
+tables: [ranks]
+figures: []
+"""
+
+
+@dataclass(frozen=True)
+class Installed(Sandbox):
+    """A project whose commands are those of another environment."""
+
+    bin: Path = Path()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        path = os.pathsep.join([str(self.bin), str(Path(sys.executable).parent), os.environ["PATH"]])
+        # mpi4py looks in its own environment for an MPI that came as a wheel
+        mpi = next((Path(sys.prefix) / "lib").glob("libmpi.so.*"), None)
+        kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        return kept | {"PATH": path} | ({"MPI4PY_LIBMPI": str(mpi)} if mpi else {})
+
+
+@pytest.fixture(scope="module")
+def scripts(tmp_path_factory) -> Path:
+    """The commands of an environment that has a wheel of this source, and shares all else with ours."""
+    folder = tmp_path_factory.mktemp("wheel")
+    source, built = folder / "source", folder / "built"
+    source.mkdir()
+    for name in ("src", "config", "profiles", "workflow"):
+        shutil.copytree(
+            PROJECT / name, source / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info")
+        )
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(PROJECT / name, source)
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    offline = ["--no-deps", "--no-index"]
+    call = functools.partial(subprocess.run, check=True, cwd=folder)
+    call([*pip, "wheel", *offline, "--no-build-isolation", "--wheel-dir", built, source])
+    venv.create(folder / "venv", symlinks=True)
+    site = next((folder / "venv" / "lib").glob("python*/site-packages"))
+    site.joinpath("shared.pth").write_text("\n".join(path for path in sys.path if path.endswith("-packages")))
+    call([*pip, "--python", folder / "venv" / "bin" / "python", "install", *offline, *built.glob("*.whl")])
+    snakemake = folder / "venv" / "bin" / "snakemake"
+    snakemake.write_text(f"#!{snakemake.with_name('python')}\nfrom snakemake.cli import main\n\nmain()\n")
+    snakemake.chmod(0o755)
+    return snakemake.parent
+
+
+@pytest.fixture(scope="module")
+def project(scripts, tmp_path_factory) -> Iterator[Installed]:
+    """A project on a path with spaces, made and run with what is installed."""
+    folder = tmp_path_factory.mktemp("of one's own") / "a project"
+    outside = Installed(folder.parent, (), scripts)
+    installed = {file for file in scripts.parent.rglob("*") if file.suffix != ".pyc"}
+    made = outside.call("ddp-hpc", "init", folder.name)
+    assert made.returncode == 0, made.stderr
+    here = Installed(folder, (), scripts)
+    here.study("mine", STUDY)
+    for name, text in OWN.items():
+        (folder / name).write_text(text)
+    done = here.call("ddp-hpc", "run", "mine")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {file for file in scripts.parent.rglob("*") if file.suffix != ".pyc"} == installed
+    yield here
+    catalog.use_project(None)
+    identity.forget()
+
+
+def to_train(project: Sandbox) -> set[str]:
+    identity.forget()
+    catalog.use_project(None)
+    return {planned.run for planned in Project.here(project.root).study_runs("mine").lacking}
+
+
+def test_a_wheel_runs_a_study_of_own_files_to_its_page(project):
+    folder = project.root / "results" / "studies" / "mine"
+    assert "Runs by number of ranks" in (folder / "report" / "index.html").read_text()
+    assert pd.read_parquet(folder / "tables" / "ranks.parquet")["steps"].tolist() == [20, 20]
+    listed = json.loads(project.call("ddp-hpc", "list", "models", "--json").stdout)
+    assert {"line", "mlp"} <= {row["model"] for row in listed}
+    [code] = {row["model"]: row["options"] for row in listed if row["model"] == "line"}.values()
+    assert code == [{"name": "width", "allowed": "an integer > 0", "default": 4}]
+
+
+@pytest.mark.parametrize(
+    ("file", "edit", "new"),
+    [
+        ("models/line.py", "# a comment\n", 0),
+        ("tables/ranks.py", "X = 1\n", 0),
+        ("models/line.py", "X = 1\n", 2),
+        ("models/_layers.py", "X = 1\n", 2),
+        ("data/sales.csv", "1,2,3\n", 2),
+    ],
+)
+def test_an_edit_trains_again_what_depends_on_it(project, file, edit, new):
+    before = (project.root / file).read_text()
+    try:
+        project.append(file, edit)
+        assert len(to_train(project)) == new
+        if file == "models/_layers.py":
+            assert project.snakemake_would_train("mine") == to_train(project)
+        if file == "tables/ranks.py":
+            assert set(re.findall(r"rule (\w+):", project.dry_run("mine"))) == {"all", "publish"}
+    finally:
+        (project.root / file).write_text(before)
+    assert to_train(project) == set()
+
+
+def test_what_init_makes_is_what_the_clone_is(tmp_path):
+    new_project.make(tmp_path, "quickstart")
+    for name in ("workflow/Snakefile", "profiles/default/profile.yaml", "config/studies/quickstart.yaml"):
+        assert (tmp_path / name).read_text() == (PROJECT / name).read_text()
+    assert Project(tmp_path).studies == ["quickstart"]
+    catalog.use_project(None)
+
+
+@pytest.mark.parametrize("study", [new_project.FIRST, *new_project.examples()])
+def test_every_example_can_be_planned_in_a_project_of_its_own(tmp_path, study):
+    new_project.make(tmp_path, study)
+    assert Project(tmp_path).read_config().studies == [study]
+    assert Project(tmp_path).study_runs(study).planned
+
+
+def test_init_overwrites_nothing(tmp_path):
+    (tmp_path / "README.md").write_text("mine")
+    new_project.make(tmp_path)
+    assert (tmp_path / "README.md").read_text() == "mine"
+    with pytest.raises(StudyError, match="already"):
+        new_project.make(tmp_path)
+    (tmp_path / "other" / "workflow").mkdir(parents=True)
+    (tmp_path / "other" / "workflow" / "Snakefile").write_text("rule all:\n")
+    with pytest.raises(StudyError, match=r"workflow/Snakefile already, and nothing was written"):
+        new_project.make(tmp_path / "other")
+    assert [file.name for file in (tmp_path / "other").iterdir()] == ["workflow"]
+    with pytest.raises(StudyError, match=r"no example 'quickstrat' .*quickstart"):
+        new_project.make(tmp_path / "third", "quickstrat")
+
+
+def test_a_newer_package_is_told_and_replaces_what_was_not_edited(tmp_path, monkeypatch):
+    package = tmp_path / "package"
+    shutil.copytree(new_project.SOURCE, package)
+    monkeypatch.setattr(new_project, "SOURCE", package)
+    root = tmp_path / "mine"
+    new_project.make(root)
+    project = Project(root)
+
+    def notes() -> str:
+        return " ".join(new_project.noted(project, project.study_runs("first")).notes)
+
+    edited = root / "profiles/slurm/profile.yaml"
+    edited.write_text("edited")
+    assert "init" not in notes()
+    for name in ("workflow/Snakefile", "profiles/slurm/profile.yaml"):
+        (package / name).write_text(f"# newer\n{(package / name).read_text()}")
+    assert "workflow/Snakefile, profiles/slurm/profile.yaml: of ddp-hpc" in notes()
+    replaced, left = new_project.upgrade(root)
+    assert replaced == "workflow/Snakefile: replaced"
+    assert left.startswith("profiles/slurm/profile.yaml: edited here")
+    assert (root / "workflow/Snakefile").read_text().startswith("# newer")
+    assert edited.read_text() == "edited"
+    assert "init" not in notes()
+    assert new_project.upgrade(root) == []
