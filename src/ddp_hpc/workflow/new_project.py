@@ -1,6 +1,6 @@
 """`ddp-hpc init`: a project of one's own, from files that the package brings; and what to note of it before runs.
 
-`src/ddp_hpc/project/` holds those files. Its links lead to the folders of the clone; a wheel has copies in their place.
+`src/ddp_hpc/workflow/project/` holds those files. Its links lead to the folders of the clone; a wheel has copies in their place.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from ddp_hpc.runs.project import Project
 from ddp_hpc.runs.study_runs import StudyRuns
 from ddp_hpc.system.files import write_json
 
-SOURCE = PACKAGE / "project"
+SOURCE = PACKAGE / "workflow" / "project"
 FIRST = "first"  # the commented study of a project that names no other
 TAKEN = ".ddp-hpc.json"  # which files a project has taken, each with the hash of what the package had then
 
