@@ -34,7 +34,7 @@ _TYPES: dict[str, str] = (
             "id statement source unit expected verdict interval_from reference first second ratios kind from_exchange",
             "bar sentence host gpu core_set slow_phase slow_ranks point excluded winner cannot_be_told_from judged_by",
             "times_as_fast_from weak_efficiency_from over_none_from",
-            "excluded_because winner_runs doubt scheme computes moves_gradients moves_model gpu_data_path",
+            "excluded_because winner_runs doubt scheme computes moves_gradients moves_model gpu_data_path bandwidth_of",
         ),
         TEXT,
     )
