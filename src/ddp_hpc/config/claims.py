@@ -176,7 +176,7 @@ class Expect(OneOf):
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
-        if self.between and not self.between[0] < self.between[1]:
+        if self.between and self.between[0] > self.between[1]:
             raise ValueError(f"between: given {given(self.between)}, expected: the least, then the largest")
         return self
 
@@ -213,7 +213,7 @@ Size = Annotated[Annotated[int, Field(gt=0), Whole, PLAIN] | Annotated[Bounds, M
 
 
 class Sizes(OneOf):
-    """A size of the runs that a claim reads: one of these. Of each side of a ratio; baselines of one rank aside."""
+    """A size of the runs that a claim reads: one of these."""
 
     nodes: Size | None = Field(None, description="nodes: `N`, at least so many, or `{at_least: N, at_most: N}`")
     ranks: Size | None = Field(None, description="ranks, likewise")

@@ -104,7 +104,7 @@ def _lacking(claim: Claim, found: Found | None, frames: Frames, study_runs: Stud
         yield from _incomplete(read, FINISHED)  # nobody wins against points that have not run
     for condition in claim.applies_when:
         if isinstance(condition, Sizes):
-            yield from _of_other_size(condition, [runs_read([one], study_runs, ranked) for one in cells])
+            yield from _of_other_size(condition, read[standing(read) == "ok"])
         elif condition == "complete" and found and rows:
             yield from _incomplete(read, FINISHED if ranked or claim.ours.count else {"ok"})
             said = [] if claim.ours.count else [row["reason"] for row in rows if pd.notna(row.get("reason"))]
@@ -154,28 +154,16 @@ def _references(cells: Sequence[Cells], frames: Frames, study_runs: StudyRuns) -
     return runs_read(wider, study_runs, ())
 
 
-def _of_other_size(sizes: Sizes, sides: Sequence[pd.DataFrame]) -> Iterator[str]:
-    """Say which size the runs do not have: of each side of a ratio, where it is not a baseline of one rank."""
+def _of_other_size(sizes: Sizes, ended: pd.DataFrame) -> Iterator[str]:
+    """Say which size the runs that a claim reads do not have."""
     name, bounds = sizes.asked
-    words = name.replace("_", " ")
-    for runs in sides:
-        ended = runs[standing(runs) == "ok"]
-        several = ended[ended["world_size"] > 1]
-        if len(ended) and several.empty and len(sides) > 1:
-            continue
-        found = _sizes(several if len(several) else ended, name)
-        largest = int(max(found, default=0))
-        if bounds.at_least is not None and largest < bounds.at_least:
-            yield f"needs {bounds.at_least} {words}, the largest complete run that it reads has {largest}"
-        if bounds.at_most is not None and largest > bounds.at_most:
-            yield f"needs at most {bounds.at_most} {words}, a run that it reads has {largest}"
-
-
-def _sizes(runs: pd.DataFrame, name: str) -> list[float]:
-    """Return nodes, ranks, or ranks on the fullest node of runs; none of those where it is not known."""
-    columns_ = {"nodes": runs["hosts"], "ranks": runs["world_size"]}
-    found = columns_.get(name, -(-runs["world_size"] // runs["hosts"]))
-    return [float(value) for value in found.dropna()]
+    known = {"nodes": ended["hosts"], "ranks": ended["world_size"]}
+    found = known.get(name, -(-ended["world_size"] // ended["hosts"]))  # on the fullest node, at least
+    largest, words = int(max(found.dropna(), default=0)), name.replace("_", " ")
+    if bounds.at_least is not None and largest < bounds.at_least:
+        yield f"needs {bounds.at_least} {words}, the largest complete run that it reads has {largest}"
+    if bounds.at_most is not None and largest > bounds.at_most:
+        yield f"needs at most {bounds.at_most} {words}, a run that it reads has {largest}"
 
 
 def _incomplete(read: pd.DataFrame, ended: Collection[str]) -> Iterator[str]:
