@@ -130,6 +130,7 @@ def test_the_summary_counts_kinds_apart_in_the_order_of_the_verdicts():
     claims = [("measured", one) for one in (UNDECIDED, CONTRADICTED, REPRODUCED, UNDECIDED)]
 
     assert summary([("own", CONFIRMED), *claims, ("arithmetic", CONFIRMED)]) == (
-        "claims: 1 reproduced, 1 contradicted, 2 undecided; arithmetic: 1 confirmed; expectations of our own: 1 confirmed"
+        "claims: 1 reproduced, 1 contradicted, 2 undecided; arithmetic: 1 confirmed; "
+        "expectations of our own: 1 confirmed"
     )
     assert summary([]) == "claims: none"

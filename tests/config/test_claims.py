@@ -58,7 +58,11 @@ WRONG = {
     "size of nothing": ("nodes: 2", "node: 2", [":16:", "given {'node': 2}", "nodes: N"]),
     "no bounds": ("nodes: 2", "nodes: {}", [":16:", "needs at_least, at_most or both"]),
     "bound": ("nodes: 2", "nodes: {least: 2}", [":16:", "'least'", "did you mean 'at_least'"]),
-    "kind": ("    published:", "    kind: arithmetic\n    published:", [":6:", "given 'arithmetic'", "reads no formula"]),
+    "kind": (
+        "    published:",
+        "    kind: arithmetic\n    published:",
+        [":6:", "given 'arithmetic'", "reads no formula"],
+    ),
     "times on any machine": (
         "[complete, within_cores, nodes: 2]",
         "[complete, quiet]",

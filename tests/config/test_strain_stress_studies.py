@@ -39,7 +39,11 @@ def test_the_full_study_has_the_published_settings():
     ranks = {"alpha": [2, 4, 8, 16], "gpu2": [2, 4, 8, 16], "hpdlf": [2, 3, 6, 12]}
     for partition, several in ranks.items():
         here = [spec for spec in scaling if spec.partition == partition and spec.batch_size == 75]
-        alone = Counter(spec.exchange.name for spec in here if spec.world_size == 1 and spec.data_placement == "host" and spec.capture == "off")
+        alone = Counter(
+            spec.exchange.name
+            for spec in here
+            if spec.world_size == 1 and spec.data_placement == "host" and spec.capture == "off"
+        )
         assert set(alone) == exchanges | {"none"}, "a baseline, and what each exchange costs at one rank"
         for placement in ("packed", "spread"):
             for exchange in exchanges:

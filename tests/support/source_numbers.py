@@ -20,26 +20,27 @@ from ddp_hpc.config.claims import ARITHMETIC, Claim
 ROOT = Path(__file__).parents[2]
 PUBLISHED = ROOT / "results" / "published"
 PAGE = ROOT / "docs" / "numbers.md"
-ORDER = "place quantity number claim ours interval from runs verdict".split()
+ORDER = ["place", "quantity", "number", "claim", "ours", "interval", "from", "runs", "verdict"]
 HEAD = """\
 # Every number of the sources
 
 Each number that the four sources state, the claim of a study that tests it, and what our published runs have found
-(`results/published/`). Verdicts are counted by what is compared: a measurement of the source is *reproduced* or
-*contradicted*; the arithmetic of a formula is *confirmed* or *refuted*, and shows no measurement. *Not run*: the study is for a
-cluster, and none has run it yet; no number in this table was measured on a GPU. A number without a claim says why.
-This page is made from `results/published/numbers.csv`, the studies and their published tables of claims; a test holds it to them.
+(`results/published/`). A measurement of the source is *reproduced* or *contradicted*; the arithmetic of a formula is
+*confirmed* or *refuted*, and shows no measurement. *Not run*: the study is for a cluster, and none has run it yet; no
+number in this table was measured on a GPU. A number without a claim says why. This page is made from
+`results/published/numbers.csv`, the studies and their published tables of claims; a test holds it to them.
 
 ## Out of scope
 
-- Model parallelism, which two of the sources describe and none of them measures: all four systems are data-parallel, and so is
-  this one.
+- Model parallelism, which two of the sources describe and none of them measures: all four systems are data-parallel, and
+  so is this one.
 - The efficiency of 88 % on Inception V3 and ResNet-101: quoted from elsewhere, of networks that are not here.
-- Five times the speed of TensorFlow: by some readings, the source says, without plot or setting; TensorFlow is no peer here.
+- Five times the speed of TensorFlow: by some readings, the source says, without plot or setting; TensorFlow is no peer
+  here.
 - Times of an NVIDIA K80 and of a cluster of 2017 as such: their ratios are claimed, as no other machine has them.
-- MPI_Gather in the server: ours averages gradients piece by piece while later pieces come, so the odd times that the source
-  explains by the tree of MPI_Gather cannot come from there. MPI_Bcast is the source's.
-- The loss with its L2 term: the threshold of 1.8 is of the cross-entropy here. It is easier to reach, and areas are smaller.
+- MPI_Gather in the server: ours averages gradients piece by piece while later pieces come, so the odd times that the
+  source explains by the tree of MPI_Gather cannot come from there. MPI_Bcast is the source's.
+- The loss with its L2 term: the threshold of 1.8 is of the cross-entropy here. It is easier to reach, areas are smaller.
 - The topology of PCIe and NVLink: it is not read; traffic over both is sampled.
 """
 

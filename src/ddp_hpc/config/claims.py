@@ -26,8 +26,8 @@ OF_WINNERS = ("winners", "areas")  # tables in which points are judged
 FOR_TIMES = ("within_cores", "quiet")  # what a claim on times needs: else a busy machine decides it
 # columns that other work on the machine changes, beside those in seconds or per second
 TIMED = frozenset(
-    "speedup efficiency karp_flatt times_as_fast weak_efficiency over_none gain sync_share data_share server_share "
-    "link_share gpu_utilisation_mean exchange_share mfu difference_percent".split()
+    ("speedup", "efficiency", "karp_flatt", "times_as_fast", "weak_efficiency", "over_none", "gain", "ratio")
+    + ("sync_share", "data_share", "server_share", "link_share", "exchange_share", "gpu_utilisation_mean", "mfu")
 )
 
 
@@ -85,7 +85,9 @@ class Trend(Cells):
     @model_validator(mode="after")
     def _of_many(self) -> Self:
         if self.winner or (self.to and self.to.winner):
-            raise ValueError("winner: given true, expected: false; a trend goes over many rows, so ask for a ratio of two")
+            raise ValueError(
+                "winner: given true, expected: false; a trend goes over many rows, so ask for a ratio of two"
+            )
         return self
 
 
@@ -252,9 +254,9 @@ class Claim(BaseModel):
     source: OneLine = Field(min_length=1, description="where it is stated")
     kind: Literal["measured", "arithmetic", "own"] | None = Field(
         None,
-        description="measured: the source states it, runs are to show it; arithmetic: a formula evaluated again; own: an "
-        "expectation of ours that the source does not state. They are counted apart. null: arithmetic with `predicted`, "
-        "else measured",
+        description="measured: the source states it, runs are to show it; arithmetic: a formula evaluated again; own: "
+        "an expectation of ours that the source does not state. They are counted apart. null: arithmetic with "
+        "`predicted`, else measured",
     )
     published: Float | None = Field(None, description="the source's number; null if it gives only words")
     unit: OneLine = Field("", description="unit of the published and the measured number")
@@ -268,9 +270,9 @@ class Claim(BaseModel):
     )
     applies_when: list[Condition] = Field(
         default_factory=list,
-        description="conditions for a verdict, on the runs that it reads: complete, all of them; within_cores, none with "
-        "more threads than cores; quiet, none disturbed (a claim that reads times needs these two); gpu, on GPUs; "
-        "`nodes: N`, `ranks: N`, `ranks_per_node: N`, the largest at least of that size, or `{at_most: N}`, all of them",
+        description="conditions for a verdict, on the runs that it reads: complete, all of them; within_cores, none "
+        "with more threads than cores; quiet, none disturbed (a claim that reads times needs these two); gpu, on GPUs; "
+        "`nodes: N`, `ranks: N`, `ranks_per_node: N`, the largest at least of that size, or `{at_most: N}`, all",
     )
 
     @model_validator(mode="after")

@@ -375,7 +375,9 @@ def test_a_size_is_of_the_runs_that_a_claim_reads_not_of_the_largest_of_the_stud
     """Two ranks sit on one node, four on four: a claim on two of them is not one on two nodes."""
 
     def train(spec):
-        return replace(steady(spec), columns=dict(steady(spec).columns) | {"hosts": {1: 1, 2: 1, 4: 4}[spec.world_size]})
+        return replace(
+            steady(spec), columns=dict(steady(spec).columns) | {"hosts": {1: 1, 2: 1, 4: 4}[spec.world_size]}
+        )
 
     def why(of, **needs):
         row = judged({"value": at(of)}, {"at_least": 0}, train, applies_when=[needs])

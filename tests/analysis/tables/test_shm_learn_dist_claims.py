@@ -31,7 +31,13 @@ def judged_search(tmp_path_factory):
         point = areas.loc[(spec.world_size, spec.batch_size, spec.learning_rate)]
         if not point["finished"]:
             nan = float("nan")
-            return Result("diverged", "loss is nan", (0.1,), (nan,), {"device_used": "cuda", "oversubscribed": False, "hosts": spec.world_size})
+            return Result(
+                "diverged",
+                "loss is nan",
+                (0.1,),
+                (nan,),
+                {"device_used": "cuda", "oversubscribed": False, "hosts": spec.world_size},
+            )
         columns = {
             "train_s": 100 * np.exp(STEADY * rng.normal()),
             "min_loss": 1.8 if point["min_loss_le_1p8"] else 2.0,

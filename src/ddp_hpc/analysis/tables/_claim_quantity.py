@@ -65,7 +65,7 @@ class Found:
     """
 
     interval: Interval
-    rows: list[Row]
+    rows: Sequence[Row]
     remarks: list[str]
     nulls: list[str]
 
@@ -128,7 +128,7 @@ def _count(count: Count, study_runs: StudyRuns) -> Found:
         counts = ", ".join(f"{number} {state}" for state, number in others.items())
         raise NotTestable(f"not complete: {others.total()} of {len(asked)} runs have not ended: {counts}")
     so = selected(Cells(table="runs", column="world_size", where=count.having), asked, study_runs)
-    found = {seed: 0 for seed in asked["seed"]} | so["seed"].value_counts().to_dict()
+    found = dict.fromkeys(asked["seed"], 0) | so["seed"].value_counts().to_dict()
     repeats = over_runs([float(number) for number in found.values()])
     if not repeats.known:
         repeats = Interval(repeats.middle, repeats.middle, repeats.middle, "counted in 1 repeat")
@@ -228,9 +228,7 @@ def _weakest_step(trend: Trend, repeats: Sequence[Mapping[float, Number]], place
     return Interval(weakest.middle, low, high, weakest.basis)  # nan if that of any change is not known
 
 
-def _take(
-    cells: Cells, frames: Frames, study_runs: StudyRuns, remarks: list[str], nulls: list[str]
-) -> Side:
+def _take(cells: Cells, frames: Frames, study_runs: StudyRuns, remarks: list[str], nulls: list[str]) -> Side:
     """Return the numbers in `cells` of a table, one at least; what a reader has to know is added to the lists."""
     frame, over = frames(cells.table), [cells.over] if isinstance(cells, Trend) else []
     for name in (cells.column, *over):

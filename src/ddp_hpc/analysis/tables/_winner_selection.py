@@ -143,15 +143,16 @@ def _arms(ranked: Sequence[Score], known: Prior) -> list[Arm]:
 def with_exclusions(study_runs: StudyRuns, samples: int = 1) -> pd.DataFrame:
     """Return the planned runs with `min_loss` over the study's window, `slow_steps_share` and `excluded`.
 
-    The window is of so many `samples` at least, as far as a run has them. Where time decides, also with `time_to_s`, when the first evaluation was at least as good as asked, and
-    `time_before_s`, when the one before it was not.
+    The window is of so many `samples` at least, as far as a run has them. Where time decides, also with `time_to_s`,
+    when the first evaluation was at least as good as asked, and `time_before_s`, when the one before it was not.
     """
     runs = study_runs.runs.copy()
     runs["slow_steps_share"] = slow_steps_share(runs)
     rules = study_runs.study.rules
     if rules.loss_window > 1 or samples > 1:
         runs["min_loss"] = [
-            _least_over(study_runs, row, samples) if row["status"] in FINISHED else float("nan") for row in rows_of(runs)
+            _least_over(study_runs, row, samples) if row["status"] in FINISHED else float("nan")
+            for row in rows_of(runs)
         ]
     if isinstance(rules.winner_by, Target):
         times = [_times_to(rules.winner_by.time_to, study_runs, row) for row in rows_of(runs)]

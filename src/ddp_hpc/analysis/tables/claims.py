@@ -2,9 +2,9 @@
 
 The verdict is `reproduced` where our number and its whole 95 % interval are as expected, `contradicted` where the whole
 interval is where the study says that it would contradict the source (by default all that is not expected), and
-`undecided` else, so where there is no interval. It is `not testable here`, with the reason, where there is no number, or
-where the study says under `applies_when` that it would mean nothing here. Repeats are paired by seed. What the source did
-not measure, the arithmetic of a formula and expectations of our own, is `confirmed` or `refuted`, and counted apart.
+`undecided` else, so where there is no interval. It is `not testable here`, with the reason, where there is no number,
+or where the study says under `applies_when` that it would mean nothing here. Repeats are paired by seed. What the source
+did not measure, the arithmetic of a formula and expectations of our own, is `confirmed` or `refuted`, and counted apart.
 """
 
 import importlib
@@ -82,7 +82,9 @@ def _row(claim: Claim, frames: Frames, study_runs: StudyRuns) -> dict[str, Any]:
     if lacking:
         return said | {"verdict": NOT_TESTABLE, "reason": "; ".join(lacking)}
     said["verdict"], why = verdict(claim, ours)
-    alone = "judged on 1 run: how the next one would differ is not known" if ours.known and said.get("runs") == 1 else ""
+    alone = (
+        "judged on 1 run: how the next one would differ is not known" if ours.known and said.get("runs") == 1 else ""
+    )
     return said | {"reason": "; ".join(filter(None, (why, alone, *found.remarks))) or None}
 
 

@@ -1,7 +1,7 @@
 """What the threshold lets through by luck: winners by the study's rule, and by losses averaged over enough samples.
 
-The least loss of single batches says little where a batch is small: a run that has learnt nothing has, among thousands of
-batches of eight, one that is easy. Averaged over 256 samples, no lucky batch brings a run under the threshold.
+The least loss of single batches says little where a batch is small: a run that has learnt nothing has, among thousands
+of batches of eight, one that is easy. Averaged over 256 samples, no lucky batch brings a run under the threshold.
 """
 
 import pandas as pd

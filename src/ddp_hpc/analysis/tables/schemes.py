@@ -42,7 +42,8 @@ _TIMES = ("step", "step_low", "step_high")
 _COLUMNS = columns(
     *_WORDS,
     "runs parameter_bytes flop_per_parameter_byte sent_bytes sent_by_others_bytes exchange_exposed_ms bus_gb_per_s",
-    "bus_gb_per_s_low bus_gb_per_s_high bandwidth_of link_share link_share_low link_share_high step_ms step_low_ms step_high_ms",
+    "bus_gb_per_s_low bus_gb_per_s_high bandwidth_of link_share link_share_low link_share_high",
+    "step_ms step_low_ms step_high_ms",
     *_OF_EXCHANGES[1:],
 )
 
@@ -54,10 +55,10 @@ def build(study_runs: StudyRuns) -> pd.DataFrame:
     step, forward and backward, over the bytes of the parameters. `sent_bytes`: what the busiest rank, e.g. a server,
     sends in a step, `sent_by_others_bytes` one that does not serve, by `perfmodel`; null where it has no formula.
     `bus_gb_per_s`: the bus bandwidth of the moving part of the exchange, as nccl-tests define it, 1 GB = 1e9 B; null
-    where steps go on beside it. Where waiting is not known, as of NCCL on GPUs, it is that of the whole exposed exchange:
-    at least so much, so its interval ends at the link's peak (`bandwidth_of` says which). `link_share`: it over the
-    study's `rules: link_gb_per_s`, where ranks sit on several nodes: their links are then what the slowest part goes
-    through.
+    where steps go on beside it. Where waiting is not known, as of NCCL on GPUs, it is that of the whole exposed
+    exchange: at least so much, so its interval ends at the link's peak (`bandwidth_of` says which). `link_share`: it
+    over the study's `rules: link_gb_per_s`, where ranks sit on several nodes: their links are then what the slowest
+    part goes through.
     """
     frame = exchanges.build(study_runs)
     axes = [name for name in SPEC_COLUMNS if name in frame]

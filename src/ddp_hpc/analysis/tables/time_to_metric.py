@@ -31,7 +31,7 @@ _COLUMNS = columns(
 
 
 def build(study_runs: StudyRuns) -> pd.DataFrame:
-    """Return one row per planned point: medians over its complete repeats, some with their interval, times from time zero.
+    """Return one row per planned point: medians over its complete repeats, some with intervals; times from time zero.
 
     `metric_per_s` is test_metric / train_s, null where a low metric is better. `best_t_s` is when the best evaluation
     was, the first of equals; `common_metric` the worst of the best of all runs with the same searched values, and

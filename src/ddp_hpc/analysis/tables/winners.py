@@ -70,7 +70,8 @@ def _intervals(
     ends: dict[str, list[float | None]] = {f"{by}_low": [], f"{by}_high": []}
     for row in rows_of(found):
         score = scores.get(str(row["winner_runs"]))
-        interval = over_runs(score.values, noise=time.at(kind_of(row)) if len(score.values) == 1 else None) if score else None
+        noise = time.at(kind_of(row)) if score and len(score.values) == 1 else None
+        interval = over_runs(score.values, noise=noise) if score else None
         ends[f"{by}_low"].append(interval.low if interval else None)
         ends[f"{by}_high"].append(interval.high if interval else None)
     return ends
