@@ -32,15 +32,15 @@ number in this table was measured on a GPU. A number without a claim says why. T
 
 ## Out of scope
 
-- Model parallelism, which two of the sources describe and none of them measures: all four systems are data-parallel, and
-  so is this one.
+- Model parallelism, which two of the sources describe and none of them measures: all four systems are data-parallel,
+  and so is this one.
 - The efficiency of 88 % on Inception V3 and ResNet-101: quoted from elsewhere, of networks that are not here.
 - Five times the speed of TensorFlow: by some readings, the source says, without plot or setting; TensorFlow is no peer
   here.
 - Times of an NVIDIA K80 and of a cluster of 2017 as such: their ratios are claimed, as no other machine has them.
 - MPI_Gather in the server: ours averages gradients piece by piece while later pieces come, so the odd times that the
   source explains by the tree of MPI_Gather cannot come from there. MPI_Bcast is the source's.
-- The loss with its L2 term: the threshold of 1.8 is of the cross-entropy here. It is easier to reach, areas are smaller.
+- The loss with its L2 term: the threshold of 1.8 is of the cross-entropy here, easier to reach, with smaller areas.
 - The topology of PCIe and NVLink: it is not read; traffic over both is sampled.
 """
 

@@ -25,10 +25,9 @@ CONDITIONS = ("complete", "within_cores", "quiet", "gpu")
 OF_WINNERS = ("winners", "areas")  # tables in which points are judged
 FOR_TIMES = ("within_cores", "quiet")  # what a claim on times needs: else a busy machine decides it
 # columns that other work on the machine changes, beside those in seconds or per second
-TIMED = frozenset(
-    ("speedup", "efficiency", "karp_flatt", "times_as_fast", "weak_efficiency", "over_none", "gain", "ratio")
-    + ("sync_share", "data_share", "server_share", "link_share", "exchange_share", "gpu_utilisation_mean", "mfu")
-)
+TIMED = {"speedup", "efficiency", "karp_flatt", "times_as_fast", "weak_efficiency", "over_none", "gain", "ratio"} | {
+    *("sync_share", "data_share", "server_share", "link_share", "exchange_share", "gpu_utilisation_mean", "mfu")
+}
 
 
 def _table(name: Any) -> Any:
