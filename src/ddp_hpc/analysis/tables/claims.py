@@ -3,9 +3,9 @@
 The verdict is `reproduced` where our number and its whole 95 % interval are as expected, `contradicted` where the whole
 interval is where the study says that it would contradict the source (by default all that is not expected), and
 `undecided` else, also where there is no interval. It is `not testable here`, with the reason, where there is no number
-or where the study says under `applies_when` that it would mean nothing here. Repeats are paired by seed. What the source
-did not measure, the arithmetic of a formula and expectations of our own, is `confirmed` or `refuted`, and counted
-apart.
+or where the study says under `applies_when` that it would mean nothing here. Repeats are paired by seed. What the
+source did not measure, the arithmetic of a formula and expectations of our own, is `confirmed` or `refuted`, and
+counted apart.
 """
 
 import importlib
