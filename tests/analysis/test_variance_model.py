@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ddp_hpc.analysis.variance_model import Prior, holm, prior, repeats_needed
 from ddp_hpc.analysis.intervals import Arm, contrast
+from ddp_hpc.analysis.variance_model import Prior, holm, prior, repeats_needed
 
 
 def test_without_a_prior_it_is_welchs_test():

@@ -193,7 +193,9 @@ def test_the_code_of_every_run_can_be_got_back_after_an_edit(project):
 
 
 def test_the_measurement_version_reruns_all(project):
-    project.edit("src/ddp_hpc/runs/identity.py", f"MEASUREMENT_VERSION = {MEASUREMENT_VERSION}", "MEASUREMENT_VERSION = 99")
+    project.edit(
+        "src/ddp_hpc/runs/identity.py", f"MEASUREMENT_VERSION = {MEASUREMENT_VERSION}", "MEASUREMENT_VERSION = 99"
+    )
 
     changed = trained(project)
 

@@ -225,8 +225,8 @@ class Study(BaseModel):
                 raise ValueError(unknown("field", field, SPEC_FIELDS))
             if field in NOT_SEARCHED:
                 raise ValueError(
-                    f"{field} is no axis of a search: a longer run, more ranks, a luckier seed, an easier dataset are no "
-                    f"better setting; "
+                    f"{field} is no axis of a search: a longer run, more ranks, a luckier seed, an easier dataset are "
+                    "no better setting; "
                     f"expected: {', '.join(name for name in SPEC_FIELDS if name not in NOT_SEARCHED)}"
                 )
         return search

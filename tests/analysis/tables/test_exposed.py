@@ -71,7 +71,7 @@ def test_what_is_missing_is_null_and_the_reason_is_given(tmp_path):
     assert found["by_marks_s"] == pytest.approx(0.004)
     assert pd.isna([found["by_difference_s"], found["by_trace_s"], found["disagreement_s"]]).all()
     assert found["reason"] == (
-        "by difference: exchange none at world_size 1 with the same batch has not run; by trace: no run was traced"
+        "by difference: exchange none at world_size 1 with the same batch is not planned; by trace: no run was traced"
     )
 
     study_runs = made(tmp_path / "b")

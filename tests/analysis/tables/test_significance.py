@@ -74,11 +74,11 @@ def test_the_true_best_is_told_apart_from_the_winner_in_no_more_than_5_percent_o
 
 
 def test_points_that_scatter_alike_share_their_variance():
-    """Of 6 points with 3 repeats each: not 4 degrees of freedom for a difference but all 12."""
+    """Of 6 points with 3 repeats each: more degrees of freedom than the 2 of each by itself."""
     scores = [Score(tuple(np.exp(mean + 0.1 * np.array([-1, 0, 1])))) for mean in (0, 1, 2, 3, 4, 5)]
     known = prior([Arm.of(score.costs) for score in scores])
 
-    assert told_apart(scores, known, NO_NOISE, 0.0) == (0, "3 repeats, 12 degrees of freedom")
+    assert told_apart(scores, known, NO_NOISE, 0.0) == (0, "3 repeats, 4.16 degrees of freedom")
 
 
 def test_repeats_that_do_not_differ_tell_nothing_of_the_next_one():
@@ -107,7 +107,7 @@ def test_what_cannot_be_told_apart_is_the_beginning_of_the_ranking(tmp_path, see
 
     alike = row["cannot_be_told_from"].split("; ") if row["cannot_be_told_from"] else []
     assert [row["winner"], *alike] == ranking[: len(alike) + 1]
-    assert row["judged_by"] == "3 repeats, 12 degrees of freedom"
+    assert row["judged_by"].startswith("3 repeats, ")
 
 
 @pytest.mark.parametrize("noise", [0.002, 0.3])

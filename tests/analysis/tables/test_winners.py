@@ -175,9 +175,9 @@ def test_repeats_are_combined_by_their_median(tmp_path):
     (row,) = winners.build(made_up(tmp_path, train, grid=ONE_GROUP, repeats=3)).to_dict("records")
 
     assert (row["winner"], row["loss_area_loss_s"], row["repeats"]) == ("batch size 32", 4.1, 3)
-    # the mean of 16 is even lower, and scatters so much that nothing is sure of the others either
-    assert row["cannot_be_told_from"] == "batch size 16; batch size 64"
-    assert row["judged_by"] == "3 repeats, 6 degrees of freedom"
+    # the mean of 16 is even lower, and scatters much; of the others that says nothing
+    assert row["cannot_be_told_from"] == "batch size 16"
+    assert row["judged_by"] == "3 repeats, 2 degrees of freedom"
 
 
 def test_a_point_is_out_if_any_repeat_is(tmp_path):
@@ -382,7 +382,7 @@ def test_the_best_test_metric_wins_where_the_study_says_so(tmp_path, name, winne
     assert row["test_metric"] == pytest.approx(best[winner])
     assert row["standard_error"] == pytest.approx(0.01 / np.sqrt(3))
     assert row["margin_percent"] == pytest.approx(100 * abs(best[second] / best[winner] - 1))
-    assert row["judged_by"] == "3 repeats, 6 degrees of freedom"
+    assert row["judged_by"] == "3 repeats, 2 degrees of freedom"
     assert row["cannot_be_told_from"] == ""
     assert list(areas.build(study_runs)["test_metric"]) == pytest.approx(list(best.values()))
 
@@ -475,19 +475,11 @@ def test_heat_map_bars_and_page_show_what_decides(tmp_path, rule, said):
     assert named >= ({"0.91", "0.92"} if rule == "test_metric" else {"2.05", "4.05"})
 
 
-@pytest.mark.parametrize(
-    ("columns", "because"),
-    [
-        (lambda spec: {"device_used": "cuda" if spec.batch_size == 16 else "cpu"}, "the points ran on cpu and cuda"),
-        (lambda spec: {"samples_asked": None, "budget": f"{spec.batch_size} seconds"}, "the points train for 16"),
-    ],
-)
-def test_points_that_did_not_have_the_same_do_not_compete(tmp_path, columns, because):
-    study_runs = made_up(
-        tmp_path, lambda spec: constant(4.0 + spec.batch_size, 25600 // spec.global_batch_size, **columns(spec)),
-        grid=ONE_GROUP,
-    )
-    (row,) = winners.build(study_runs).to_dict("records")
+def test_points_on_other_kinds_of_devices_do_not_compete_in_time(tmp_path):
+    def train(spec):
+        return constant(4.0, spec.steps_asked, device_used="cuda" if spec.batch_size == 16 else "cpu")
+
+    (row,) = winners.build(made_up(tmp_path, train, grid=ONE_GROUP)).to_dict("records")
 
     assert row["winner"] == NO_WINNER
-    assert row["judged_by"].startswith(f"not comparable: {because}")
+    assert row["judged_by"] == "not comparable: the points ran on cpu and cuda; name one with device"

@@ -13,8 +13,8 @@ import pandas as pd
 
 from ddp_hpc.analysis.columns import CROWDED, key_of, rows_of, show, varying
 from ddp_hpc.analysis.compare.result_sets import ResultSet
-from ddp_hpc.analysis.variance_model import ALPHA, Prior, holm, prior, repeats_needed
 from ddp_hpc.analysis.intervals import Arm, Contrast, contrast, of_median, of_ratio
+from ddp_hpc.analysis.variance_model import ALPHA, Prior, holm, prior, repeats_needed
 from ddp_hpc.config.comparability import agreeing
 from ddp_hpc.config.spec import SPEC_COLUMNS
 from ddp_hpc.runs.statuses import FAILED

@@ -200,7 +200,11 @@ def spread(name: str, unit: str, interval: Interval, values: Sequence[float] = (
 
     `step_from` is from what the ends are, for tables with several intervals.
     """
-    found = {f"{name}{unit}": interval.middle, f"{name}_low{unit}": interval.low, f"{name}_high{unit}": interval.high}
+    found: Row = {
+        f"{name}{unit}": interval.middle,
+        f"{name}_low{unit}": interval.low,
+        f"{name}_high{unit}": interval.high,
+    }
     found |= {f"{name}_from": interval.basis if interval.known else None}
     return found | ({f"{name}_least{unit}": min(values), f"{name}_largest{unit}": max(values)} if values else {})
 

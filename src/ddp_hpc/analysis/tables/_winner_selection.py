@@ -40,6 +40,7 @@ NEVER = "never reached the test metric"
 LACKING = {AREA: "without a loss area", "test_metric": "without a test metric", "time_to_s": NEVER}
 HIGHER_IS_BETTER = {"accuracy": True, "error": False}
 LEAST = np.finfo(np.float64).tiny  # has a logarithm
+ROUNDING = 1e-12  # of a mean cost: a standard error below it is none
 ErrorOf = Callable[[str], float | None]
 
 
@@ -103,7 +104,7 @@ def _excesses(ranked: Sequence[Score], arms: Sequence[Arm], known: Prior, looks:
             apart = contrast([arms[0], arm])
             freedom = known.of_both(arms[0], arm, apart.freedom)
             # repeats that are all equal do not tell how the next one would be
-            noise = apart.error * least_apart(others, freedom, looks, alike) if apart.error > 0 else inf
+            noise = apart.error * least_apart(others, freedom, looks, alike) if apart.error > ROUNDING else inf
         found.append(_Excess(score.least - first.mean, score.mean - first.least, noise))
     return found
 
@@ -130,10 +131,10 @@ def told_apart(
         freedom = counted_freedom(of_time.freedom)
         return alike, f"one run each: the noise of time only, {freedom}, at least {100 * area_noise:g} %"
     counts = " or ".join(str(count) for count in sorted({arm.runs for arm in arms}))
-    if not any(arm.variance > 0 for arm in arms):
+    if not any(arm.variance > ROUNDING**2 for arm in arms):
         return others, f"{counts} repeats that do not differ: not known how they scatter"
-    freedom = min(arm.freedom for arm in arms)
-    return alike, f"{counts} repeats, {'' if known.freedom == inf else 'at least '}{counted_freedom(freedom)}"
+    least_free, *more = sorted({arm.freedom for arm in arms})
+    return alike, f"{counts} repeats, {'at least ' if more else ''}{counted_freedom(least_free)}"
 
 
 def _arms(ranked: Sequence[Score], known: Prior) -> list[Arm]:
@@ -215,9 +216,9 @@ def points(runs: pd.DataFrame, groups: list[str], search: list[str], error_of: E
 
     It has the columns `groups` (what competes with what) and `search` (in which the points of a group differ), `point`
     (in short, never a bare number), `repeats`, the medians of `loss_area_loss_s`, of what decides (the column `by`) and
-    of `min_loss` over the repeats that have them, `budgets` and `devices` (sets), `oversubscribed` (any), `excluded` (empty if all repeats may win),
-    `runs` (a list) and `score` (a `Score`, None if excluded). `error_of` gives the standard error of what decides of a
-    single run, or None where it is not known.
+    of `min_loss` over the repeats that have them, `devices` (a set), `oversubscribed` (any), `excluded` (empty if all
+    repeats may win), `runs` (a list) and `score` (a `Score`, None if excluded). `error_of` gives the standard error of
+    what decides of a single run, or None where it is not known.
     """
     shown = ordered(set(varying(runs)) & set(search)) or search
     alone = shown[0].replace("_", " ") if len(shown) == 1 and shown[0] not in COMPONENTS else ""
@@ -235,23 +236,15 @@ def points(runs: pd.DataFrame, groups: list[str], search: list[str], error_of: E
             | {name: median(row[name] for row in repeats) for name in (AREA, by, "min_loss")}
             | {
                 "samples_asked": part["samples_asked"].max(),
-                "budgets": _all(repeats, "budget"),
-                "devices": _all(repeats, "device_used"),
+                "devices": {str(row["device_used"]) for row in repeats if pd.notna(row.get("device_used"))},
                 "oversubscribed": any(row["oversubscribed"] for row in repeats),
                 "excluded": excluded,
                 "runs": [row["run"] for row in repeats],
                 "score": None if excluded else _score(repeats, by, error),
             }
         )
-    names = columns(
-        f"point repeats {by} {AREA} min_loss samples_asked budgets devices oversubscribed excluded runs score"
-    )
+    names = columns(f"point repeats {by} {AREA} min_loss samples_asked devices oversubscribed excluded runs score")
     return pd.DataFrame(rows, columns=list(dict.fromkeys([*groups, *search, *names])))
-
-
-def _all(repeats: Sequence[Mapping[str, Any]], name: str) -> set[str]:
-    """Return the values of a column in these runs, as texts; none where it is not recorded."""
-    return {str(row[name]) for row in repeats if pd.notna(row.get(name))}
 
 
 def _score(repeats: Sequence[Mapping[str, Any]], by: str, error: float | None) -> Score:
@@ -281,9 +274,10 @@ def pick_winners(
     """Return, for each group of `points`, the one that is best in the column `by`, and those not to be told from it.
 
     One row per group, in the order of `groups`; nulls and `no winner` where no point may win. `<axis>_low` and
-    `<axis>_high` are the least and the largest value of the winner and what cannot be told from it. Of equals the
-    point wins that is first in the order of `search`; the others cannot be told from it. Points share how their
-    repeats scatter as far as that is alike (`variance_model.prior`). `area_noise`, `looks`, and `time` of single runs: see `told_apart`.
+    `<axis>_high` are the least and the largest value of the winner and what cannot be told from it. Of equals the point
+    wins that is first in the order of `search`; the others cannot be told from it. Points share how their repeats
+    scatter as far as that is alike (`variance_model.prior`). `area_noise`, `looks`, and `time` of single runs: see
+    `told_apart`.
     """
     repeats, rows = _between_repeats(candidates), []
     for key, group in split(candidates, groups):
@@ -345,9 +339,6 @@ def _not_comparable(ranked: list[dict[str, Any]], area_noise: float, by: str) ->
     samples = sorted({row["samples_asked"] for row in ranked if pd.notna(row["samples_asked"])})
     if samples and samples[-1] > (1 + area_noise) * samples[0]:
         return f"not comparable: the points see {samples[0]} to {samples[-1]} samples; give samples_seen or more epochs"
-    budgets = sorted({budget for row in ranked for budget in row["budgets"]})
-    if len(budgets) > 1 and any(pd.isna(row["samples_asked"]) for row in ranked):
-        return f"not comparable: the points train for {' and '.join(budgets)}"
     return None
 
 

@@ -4,7 +4,7 @@ import pandas as pd
 
 from ddp_hpc.analysis.columns import key_of, rows_of, step_columns, with_standing
 from ddp_hpc.analysis.intervals import Interval, of_mean, of_ratio
-from ddp_hpc.analysis.tables._frame import columns
+from ddp_hpc.analysis.tables._frame import columns, typed
 from ddp_hpc.analysis.tables._groups import Group, Row, by_group, spread
 from ddp_hpc.analysis.tables._steps import UNKNOWN_EPOCH, train_samples
 from ddp_hpc.runs.study_runs import StudyRuns
@@ -29,10 +29,7 @@ def build(study_runs: StudyRuns) -> pd.DataFrame:
     frame = by_group(study_runs, runs, axes, _COLUMNS, _measured)
     rest = [name for name in axes if name != "batch_size"]
     smallest = {key_of(row, rest): row for row in rows_of(frame.sort_values("batch_size", ascending=False))}
-    for place, row in zip(frame.index, rows_of(frame), strict=True):
-        for name, value in _gain(smallest[key_of(row, rest)], row).items():
-            frame.loc[place, name] = value
-    return frame
+    return typed((row | _gain(smallest[key_of(row, rest)], row) for row in rows_of(frame)), map(str, frame))
 
 
 def _measured(group: Group) -> Row:

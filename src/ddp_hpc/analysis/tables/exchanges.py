@@ -113,8 +113,7 @@ def _measured(group: Group, name: str, references: _Others, alone: _Others) -> R
         "interval_from": step.basis,
         **spread("weak_efficiency", "", alone.over(group)),
         "others_slow_steps_share": largest(other["slow_steps_share"] for _, other in (*against, *one_by_one)),
-        "reason": _why(group, ratios, references.runs, name)
-        or _few("weak efficiency of only", len(one_by_one), group),
+        "reason": _why(group, ratios, references.runs, name) or _few("weak efficiency of only", len(one_by_one), group),
     }
 
 

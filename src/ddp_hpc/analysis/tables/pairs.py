@@ -34,11 +34,11 @@ _COLUMNS = columns(
 def build(study_runs: StudyRuns) -> pd.DataFrame:
     """Return one row per point of the study without the axis of its pairs; no row if it has no `pairs`.
 
-    `ratios` are samples per second of the second over the first, a ratio per round in the order of the seeds;
-    `ratio` is their median, `ratio_low` and `ratio_high` its 95 % interval over the rounds, or of one round within its
-    two runs (`interval_from`). `same_hosts`: in every round both ran on the same hosts; else their difference may be
-    that of the hosts. `apart_s`: the longest time in a round from the end of one to the start of the other. `told_apart`:
-    over several rounds, and the interval excludes 1; null where the two of a round were no neighbours in time.
+    `ratios` are samples per second of the second over the first, a ratio per round in the order of the seeds; `ratio`
+    is their median, `ratio_low` and `ratio_high` its 95 % interval over the rounds, or of one round within its two runs
+    (`interval_from`). `same_hosts`: in every round both ran on the same hosts; else their difference may be that of the
+    hosts. `apart_s`: the longest time in a round from the end of one to the start of the other. `told_apart`: over
+    several rounds, and the interval excludes 1; null where the two of a round were no neighbours in time.
     `slow_steps_share` is the largest of all runs in the row (`columns.slow_steps_share`).
     """
     runs, pairs = with_standing(study_runs.runs), study_runs.study.pairs
@@ -106,4 +106,4 @@ def _apart_s(first: Row, second: Row) -> float:
         return nan
     ends = [datetime.fromisoformat(run["ended_at"]).timestamp() for run in (first, second)]
     starts = [end - run["wall_s"] for end, run in zip(ends, (first, second), strict=True)]
-    return max(starts) - min(ends)
+    return float(max(starts) - min(ends))
