@@ -5,11 +5,12 @@ import math
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from ddp_hpc.analysis.claim_verdict import CONTRADICTED, REPRODUCED, UNDECIDED, summary, verdict
+from ddp_hpc.analysis.claim_verdict import CONFIRMED, CONTRADICTED, REFUTED, REPRODUCED, UNDECIDED, summary, verdict
 from ddp_hpc.analysis.intervals import Interval
 from ddp_hpc.config.claims import Claim
 
 NUMBERS = st.floats(-100, 100).map(lambda number: round(number, 3))
+MEASURED = {"value": {"table": "runs", "column": "min_loss"}}
 PREDICTED = {"exchange": "ring", "bytes": 1, "world_size": 2, "quantity": "bytes_sent"}
 
 
@@ -20,7 +21,7 @@ def claims(draw):
     assume(low < high)
     published = draw(NUMBERS.filter(bool))
     expect = draw(st.sampled_from([{"at_least": low}, {"at_most": high}, {"between": [low, high]}, {"within": 0.1}]))
-    said = {"id": "a", "statement": "s", "source": "x", "ours": {"predicted": PREDICTED}, "expect": expect}
+    said = {"id": "a", "statement": "s", "source": "x", "ours": MEASURED, "expect": expect}
     plain = Claim.model_validate(said | {"published": published})
     least, largest = plain.expected
     against = {}
@@ -72,19 +73,39 @@ def test_reproduced_and_contradicted_hold_for_every_number_of_the_interval(claim
     found, why = verdict(claim, ours)
 
     numbers_held = points(claim, ours)
-    assert (found == REPRODUCED) == all(agrees(claim, number) for number in numbers_held)
-    assert (found == CONTRADICTED) == all(speaks_against(claim, number) for number in numbers_held)
+    assert (found == REPRODUCED) == (ours.known and all(agrees(claim, number) for number in numbers_held))
+    assert (found == CONTRADICTED) == (ours.known and all(speaks_against(claim, number) for number in numbers_held))
     assert found != UNDECIDED or why
-    assert ours.known or "our number alone decides" in why
 
 
 @settings(deadline=None)
 @given(claims(), numbers())
-def test_a_number_alone_is_undecided_only_between_what_is_expected_and_what_contradicts(claim, ours):
-    found, _ = verdict(claim, Interval(ours.middle, math.nan, math.nan, "1 run"))
+def test_a_number_alone_decides_nothing_and_says_where_it_lies(claim, ours):
+    """With an interval it could be undecided; without one it would be the surer for telling less."""
+    found, why = verdict(claim, Interval(ours.middle, math.nan, math.nan, "1 run"))
 
-    expected = {(True, False): REPRODUCED, (False, True): CONTRADICTED, (False, False): UNDECIDED}
-    assert found == expected[agrees(claim, ours.middle), speaks_against(claim, ours.middle)]
+    said = {
+        (True, False): "by itself the number is as expected",
+        (False, True): "by itself the number is not",
+        (False, False): "neither expected nor a contradiction",
+    }
+    assert found == UNDECIDED
+    assert why.startswith("no interval (1 run)")
+    assert why.endswith(said[agrees(claim, ours.middle), speaks_against(claim, ours.middle)])
+
+
+@settings(deadline=None)
+@given(claims(), numbers(), st.sampled_from(["own", "arithmetic"]))
+def test_what_the_source_did_not_measure_is_never_reproduced(claim, ours, kind):
+    """A formula has no other value, so its number decides by itself."""
+    ours = ours if kind == "own" else Interval(ours.middle, math.nan, math.nan, "computed")
+    computed = {"predicted": PREDICTED} if kind == "arithmetic" else MEASURED
+    said = claim.model_dump(exclude_defaults=True) | {"ours": computed, "kind": kind}
+    found, _ = verdict(Claim.model_validate(said), ours)
+
+    same = Interval(ours.middle, ours.middle, ours.middle, "2 runs") if kind == "arithmetic" else ours
+    names = {REPRODUCED: CONFIRMED, CONTRADICTED: REFUTED, UNDECIDED: UNDECIDED}
+    assert found == names[verdict(claim, same)[0]]
 
 
 @settings(deadline=None)
@@ -99,14 +120,17 @@ def test_a_wider_interval_decides_no_more(claim, ours, below, above):
 def test_a_table_that_gives_an_interval_beside_its_number_is_not_believed_the_less():
     """An interval that does not hold the number is stretched to it."""
     claim = Claim.model_validate(
-        {"id": "a", "statement": "s", "source": "x", "ours": {"predicted": PREDICTED}, "expect": {"at_least": 1}}
+        {"id": "a", "statement": "s", "source": "x", "ours": MEASURED, "expect": {"at_least": 1}}
     )
 
     assert verdict(claim, Interval(0.5, 1.5, 2.0, "its table"))[0] == UNDECIDED
 
 
-def test_the_summary_counts_in_the_order_of_the_verdicts():
-    assert summary([UNDECIDED, CONTRADICTED, REPRODUCED, UNDECIDED]) == (
-        "claims: 1 reproduced, 1 contradicted, 2 undecided"
+def test_the_summary_counts_kinds_apart_in_the_order_of_the_verdicts():
+    claims = [("measured", one) for one in (UNDECIDED, CONTRADICTED, REPRODUCED, UNDECIDED)]
+
+    assert summary([("own", CONFIRMED), *claims, ("arithmetic", CONFIRMED)]) == (
+        "claims: 1 reproduced, 1 contradicted, 2 undecided; arithmetic: 1 confirmed; "
+        "expectations of our own: 1 confirmed"
     )
     assert summary([]) == "claims: none"

@@ -34,17 +34,22 @@ def test_budgets_and_evaluations_are_whole_epochs(name):
 def test_the_full_study_has_the_published_settings():
     """Three partitions; nodes filled one after the other, or a rank on each; batches of 75 to 5000 on one GPU."""
     found = specs(FULL)
-    exchanges = {"nccl", "mpi_allreduce", "ring"}
+    exchanges = {"torch_ddp", "nccl", "mpi_allreduce"}
     scaling = [spec for spec in found if spec.budget.samples_seen == 2_250_000]
     ranks = {"alpha": [2, 4, 8, 16], "gpu2": [2, 4, 8, 16], "hpdlf": [2, 3, 6, 12]}
     for partition, several in ranks.items():
         here = [spec for spec in scaling if spec.partition == partition and spec.batch_size == 75]
-        alone = Counter(spec.exchange.name for spec in here if spec.world_size == 1 and spec.data_placement == "device")
+        alone = Counter(
+            spec.exchange.name
+            for spec in here
+            if spec.world_size == 1 and spec.data_placement == "host" and spec.capture == "off"
+        )
         assert set(alone) == exchanges | {"none"}, "a baseline, and what each exchange costs at one rank"
         for placement in ("packed", "spread"):
             for exchange in exchanges:
                 line = [spec for spec in here if (spec.placement, spec.exchange.name) == (placement, exchange)]
                 assert sorted(spec.world_size for spec in line) == several
+                assert {(spec.capture, spec.data_placement) for spec in line} == {("off", "host")}, "as in the source"
     batches = Counter(
         (spec.data_placement, spec.capture, spec.batch_size) for spec in scaling if spec.exchange.name == "none"
     )

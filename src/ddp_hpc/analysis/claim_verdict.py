@@ -4,35 +4,55 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ddp_hpc.config.claims import Claim
+from ddp_hpc.config.claims import ARITHMETIC, MEASURED, OWN, Claim
 
 if TYPE_CHECKING:  # a quick start
     from ddp_hpc.analysis.intervals import Interval
 
 REPRODUCED, CONTRADICTED, UNDECIDED, NOT_TESTABLE = "reproduced", "contradicted", "undecided", "not testable here"
+CONFIRMED, REFUTED = "confirmed", "refuted"  # of what is no measurement of the source
 NEITHER = "neither expected nor a contradiction"
-SIGNS = {REPRODUCED: "\u2713", CONTRADICTED: "\u2717", UNDECIDED: "?", NOT_TESTABLE: "\u2013"}  # in the order of lists
+SIGNS = {  # in the order of lists
+    REPRODUCED: "\u2713",
+    CONTRADICTED: "\u2717",
+    CONFIRMED: "\u2713",
+    REFUTED: "\u2717",
+    UNDECIDED: "?",
+    NOT_TESTABLE: "\u2013",
+}
+KINDS = {MEASURED: "claims", ARITHMETIC: "arithmetic", OWN: "expectations of our own"}  # as they are counted
 
 
-def summary(verdicts: Iterable[str]) -> str:
-    """Return e.g. `claims: 5 reproduced, 1 contradicted`."""
+def summary(verdicts: Iterable[tuple[str, str]]) -> str:
+    """Return e.g. `claims: 5 reproduced, 1 contradicted; arithmetic: 2 confirmed`, of kinds and verdicts."""
     counts = Counter(verdicts)
-    return f"claims: {', '.join(f'{counts[verdict]} {verdict}' for verdict in SIGNS if counts[verdict]) or 'none'}"
+    listed = {
+        words: ", ".join(f"{counts[kind, name]} {name}" for name in SIGNS if counts[kind, name])
+        for kind, words in KINDS.items()
+    }
+    return "; ".join(f"{words}: {found}" for words, found in listed.items() if found) or "claims: none"
 
 
 def verdict(claim: Claim, ours: "Interval") -> tuple[str, str]:
     """Return the verdict and why: reproduced or contradicted only where the whole interval is.
 
-    Without an interval our number alone decides, and the reason says so.
+    What was measured without an interval decides nothing: a number that says how sure it is would be the weaker one.
+    A formula has no other value. What the source does not measure is confirmed or refuted.
     """
+    alone = claim.of_kind != ARITHMETIC and not ours.known
+    agrees, against = (REPRODUCED, CONTRADICTED) if claim.of_kind == MEASURED else (CONFIRMED, REFUTED)
     least, largest = claim.expected
     below, above = claim.against
     low, high = (min(ours.low, ours.middle), max(ours.high, ours.middle)) if ours.known else (ours.middle, ours.middle)
-    alone = "" if ours.known else f"no interval ({ours.basis}): our number alone decides"
     if least <= low and high <= largest:
-        return REPRODUCED, alone
+        return (UNDECIDED, f"{_no_interval(ours)}; by itself the number is as expected") if alone else (agrees, "")
     if (below is not None and high < below) or (above is not None and low > above):
-        return CONTRADICTED, alone
+        return (UNDECIDED, f"{_no_interval(ours)}; by itself the number is not") if alone else (against, "")
+    if alone:
+        return UNDECIDED, f"{_no_interval(ours)}; {NEITHER}"
     meets = low <= largest and least <= high
-    why = "the interval holds what is expected, and more" if meets and ours.known else NEITHER
-    return UNDECIDED, "; ".join(filter(None, (alone, why)))
+    return UNDECIDED, "the interval holds what is expected, and more" if meets and ours.known else NEITHER
+
+
+def _no_interval(ours: "Interval") -> str:
+    return f"no interval ({ours.basis}), so it is not known how sure the number is"

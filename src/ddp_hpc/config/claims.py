@@ -13,7 +13,7 @@ from pydantic import BaseModel, BeforeValidator, Field, field_validator, model_v
 from ddp_hpc import perfmodel
 from ddp_hpc.config import catalog
 from ddp_hpc.config.errors import given, unknown
-from ddp_hpc.config.types import STRICT, Float, OneOf, Positive, Real, Spelling
+from ddp_hpc.config.types import MAPPING, PLAIN, PLAIN_OR_MAPPING, STRICT, Float, OneOf, Positive, Real, Spelling, Whole
 from ddp_hpc.config.yaml_file import Key
 
 # as it stands in a cell: the white space of YAML's blocks is no part of it
@@ -22,6 +22,12 @@ Range = tuple[float, float]
 ID = Spelling(r"^[a-z][a-z0-9_]{0,63}$", "lower-case letters, digits and _, a letter first, at most 64")
 DIRECTIONS = ("increasing", "decreasing")
 CONDITIONS = ("complete", "within_cores", "quiet", "gpu")
+OF_WINNERS = ("winners", "areas")  # tables in which points are judged
+FOR_TIMES = ("within_cores", "quiet")  # what a claim on times needs: else a busy machine decides it
+# columns that other work on the machine changes, beside those in seconds or per second
+TIMED = {"speedup", "efficiency", "karp_flatt", "times_as_fast", "weak_efficiency", "over_none", "gain", "ratio"} | {
+    *("sync_share", "data_share", "server_share", "link_share", "exchange_share", "gpu_utilisation_mean", "mfu")
+}
 
 
 def _table(name: Any) -> Any:
@@ -46,6 +52,11 @@ class Cells(BaseModel):
         description="selects rows: columns with a value or a list of values, as in `grid`, e.g. "
         "`{world_size: 4, exchange: ring}`",
     )
+    winner: bool = Field(
+        False,
+        description="true: of the rows that `where` selects only those of winners, as the table `winners` has them; "
+        "what cannot be told from a winner widens the interval",
+    )
 
 
 class Ratio(BaseModel):
@@ -64,6 +75,28 @@ class Trend(Cells):
         alias="as",
         description="exponent: b of column = a x over^b, by least squares of the logarithms; slope: of a linear "
         "fit; increasing, decreasing: the minimum relative change that way from one value of `over` to the next",
+    )
+    to: Cells | None = Field(
+        None,
+        description="divides each number first, repeats paired by their seed: a baseline, e.g. of another partition",
+    )
+
+    @model_validator(mode="after")
+    def _of_many(self) -> Self:
+        if self.winner or (self.to and self.to.winner):
+            raise ValueError(
+                "winner: given true, expected: false; a trend goes over many rows, so ask for a ratio of two"
+            )
+        return self
+
+
+class Count(BaseModel):
+    """How many runs are so: a number for each repeat, by the table `runs`."""
+
+    model_config = STRICT
+    where: dict[str, Any] = Field(default_factory=dict, description="the runs that are asked, as in cells")
+    having: dict[str, Any] = Field(
+        min_length=1, description="which of them count, in the same way, e.g. `{status: diverged}`"
     )
 
 
@@ -114,6 +147,7 @@ class Ours(OneOf):
     value: Cells | None = Field(None, description="a number in a table")
     ratio: Ratio | None = Field(None, description="the ratio of two numbers in tables")
     trend: Trend | None = Field(None, description="the trend of a column over another")
+    count: Count | None = Field(None, description="how many runs of a repeat are so, e.g. have diverged")
     predicted: Predicted | None = Field(
         None, description="a prediction of the cost model of exchanges, without any run"
     )
@@ -124,6 +158,10 @@ class Ours(OneOf):
         found: dict[Key, Cells | None] = {("value",): self.value, ("trend",): self.trend}
         if self.ratio:
             found |= {("ratio", "of"): self.ratio.of, ("ratio", "to"): self.ratio.to}
+        if self.trend:
+            found |= {("trend", "to"): self.trend.to}
+        if self.count:
+            found |= {("count",): Cells(table="runs", column="world_size", where=self.count.where)}
         return {place: cells for place, cells in found.items() if cells is not None}
 
 
@@ -139,7 +177,7 @@ class Expect(OneOf):
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
-        if self.between and not self.between[0] < self.between[1]:
+        if self.between and self.between[0] > self.between[1]:
             raise ValueError(f"between: given {given(self.between)}, expected: the least, then the largest")
         return self
 
@@ -158,17 +196,41 @@ class Contradicted(BaseModel):
         return self
 
 
-class AtLeast(OneOf):
-    """A size that the study must have reached: one of these."""
+class Bounds(BaseModel):
+    """The least and the largest size: one of these, or both."""
 
-    nodes: Positive | None = Field(None, description="the most nodes of any complete run of the study, at least")
-    ranks: Positive | None = Field(None, description="the most ranks of any complete run of the study, at least")
+    model_config = STRICT
+    at_least: Positive | None = Field(None, description="the largest run has at least so many")
+    at_most: Positive | None = Field(None, description="no run has more")
+
+    @model_validator(mode="after")
+    def _some(self) -> Self:
+        if self.at_least is None and self.at_most is None:
+            raise ValueError("needs at_least, at_most or both")
+        return self
+
+
+Size = Annotated[Annotated[int, Field(gt=0), Whole, PLAIN] | Annotated[Bounds, MAPPING], PLAIN_OR_MAPPING]
+
+
+class Sizes(OneOf):
+    """A size of the runs that a claim reads: one of these."""
+
+    nodes: Size | None = Field(None, description="nodes: `N`, at least so many, or `{at_least: N, at_most: N}`")
+    ranks: Size | None = Field(None, description="ranks, likewise")
+    ranks_per_node: Size | None = Field(None, description="ranks on a node, likewise; a rank has a GPU of its own")
+
+    @property
+    def asked(self) -> tuple[str, Bounds]:
+        """What is bounded, and how."""
+        name, size = next((name, size) for name, size in self if size is not None)
+        return name, Bounds(at_least=size, at_most=None) if isinstance(size, int) else size
 
 
 def _condition(value: Any) -> Any:
     """Refuse what is no condition, in words: a union says only what none of its parts wants."""
-    sizes = tuple(AtLeast.model_fields)
-    if isinstance(value, AtLeast) or (isinstance(value, dict) and len(value) == 1 and next(iter(value)) in sizes):
+    sizes = tuple(Sizes.model_fields)
+    if isinstance(value, Sizes) or (isinstance(value, dict) and len(value) == 1 and next(iter(value)) in sizes):
         return value
     known = (*CONDITIONS, *(f"{name}: N" for name in sizes))
     if not isinstance(value, str):
@@ -178,7 +240,8 @@ def _condition(value: Any) -> Any:
     return value
 
 
-Condition = Annotated[Literal["complete", "within_cores", "quiet", "gpu"] | AtLeast, BeforeValidator(_condition)]
+Condition = Annotated[Literal["complete", "within_cores", "quiet", "gpu"] | Sizes, BeforeValidator(_condition)]
+MEASURED, ARITHMETIC, OWN = KINDS = ("measured", "arithmetic", "own")
 
 
 class Claim(BaseModel):
@@ -188,6 +251,12 @@ class Claim(BaseModel):
     id: Annotated[str, ID] = Field(description="a unique name: lower-case letters, digits and _")
     statement: OneLine = Field(min_length=1, description="what the source states, in one sentence")
     source: OneLine = Field(min_length=1, description="where it is stated")
+    kind: Literal["measured", "arithmetic", "own"] | None = Field(
+        None,
+        description="measured: the source states it, runs are to show it; arithmetic: a formula evaluated again; own: "
+        "an expectation of ours that the source does not state. They are counted apart. null: arithmetic with "
+        "`predicted`, else measured",
+    )
     published: Float | None = Field(None, description="the source's number; null if it gives only words")
     unit: OneLine = Field("", description="unit of the published and the measured number")
     ours: Ours = Field(description="how the measured number is computed")
@@ -200,8 +269,9 @@ class Claim(BaseModel):
     )
     applies_when: list[Condition] = Field(
         default_factory=list,
-        description="conditions for a verdict: complete, all runs that it reads; within_cores, none of them with more "
-        "threads than cores; quiet, none of them disturbed; gpu, on GPUs; `nodes: N`, `ranks: N`, a run of that size",
+        description="conditions for a verdict, on the runs that it reads: complete, all of them; within_cores, none "
+        "with more threads than cores; quiet, none disturbed (a claim that reads times needs these two); gpu, on GPUs; "
+        "`nodes: N`, `ranks: N`, `ranks_per_node: N`, the largest at least of that size, or `{at_most: N}`, all",
     )
 
     @model_validator(mode="after")
@@ -209,6 +279,9 @@ class Claim(BaseModel):
         trend = self.ours.trend
         if self.expect is None and not (trend and trend.kind in DIRECTIONS):
             raise ValueError(f"expect is missing; expected: one of {', '.join(Expect.model_fields)}")
+        if self.kind and (self.kind == ARITHMETIC) != bool(self.ours.predicted):
+            why = "arithmetic is what is predicted, without runs" if self.ours.predicted else "that reads no formula"
+            raise ValueError(f"kind: given {self.kind!r}, but {why}; expected: null, or what `ours` is")
         if self.expect and self.expect.within and not self.published:
             why = f"within a part of published, which is {given(self.published)}; write the number, or between: [a, b]"
             raise ValueError(f"expect: {why}")
@@ -217,6 +290,11 @@ class Claim(BaseModel):
         if (below is not None and below > low) or (above is not None and above < high):
             raise ValueError(f"contradicted: {self._contradicts} holds some of what is expected, {agrees}")
         return self
+
+    @property
+    def of_kind(self) -> str:
+        """What is compared: a measurement, the arithmetic of a formula, or an expectation of our own."""
+        return self.kind or (ARITHMETIC if self.ours.predicted else MEASURED)
 
     @property
     def _agrees(self) -> tuple[Range, str]:
@@ -262,9 +340,21 @@ def checked(claims: list[Claim]) -> list[Claim]:
     return claims
 
 
+def times_read(claim: Claim, winner_by: object) -> list[str]:
+    """Return the columns in times that a claim reads; who wins depends on times unless the test metric decides it."""
+    found = []
+    for cells in claim.ours.cells.values():
+        decided = (cells.winner or cells.table in OF_WINNERS) and winner_by != "test_metric"
+        if decided or cells.column in TIMED or cells.column.endswith(("_s", "_ms", "_us")):
+            found.append(cells.column)
+    return list(dict.fromkeys(found))
+
+
 def tables_read(claims: list[Claim]) -> list[str]:
     """Return the tables that claims read, each once."""
-    return list(dict.fromkeys(cells.table for claim in claims for cells in claim.ours.cells.values()))
+    cells = [one for claim in claims for one in claim.ours.cells.values()]
+    winners = ["winners"] if any(one.winner for one in cells) else []
+    return list(dict.fromkeys([*(one.table for one in cells), *winners]))
 
 
 def places(claims: list[Claim]) -> Iterator[tuple[Key, Cells]]:

@@ -32,11 +32,23 @@ def wrong_keys(study: Study, document: Document) -> list[str]:
         problems.append(f"{document.where(('base', name))}: {name} stands under `rules` too; expected: once")
     for place, cells in claims.places(study.claims):
         problems += _impossible(cells.where, (*place, "where"), document)
+    problems += _of_any_machine(study, document)
     for number, grid in enumerate(study.grid):
         key: Key = ("grid", number) if ("grid", number) in document.lines else ("grid",)
         problems += _unknown(grid, key, document, PARTS)
         problems += _wrong_parts(grid, key, document)
     return problems
+
+
+def _of_any_machine(study: Study, document: Document) -> Iterator[str]:
+    """A claim on times would be judged on a busy machine too."""
+    for number, claim in enumerate(study.claims):
+        times = claims.times_read(claim, study.rules.winner_by)
+        lacking = [name for name in claims.FOR_TIMES if name not in claim.applies_when]
+        if times and lacking:
+            where = document.where(("claims", number, "applies_when"), ("claims", number))
+            why = f"the claim {claim.id} reads times ({', '.join(times)}); expected: also {', '.join(lacking)}"
+            yield f"{where}: applies_when: {why}, or a machine that is busy would decide it"
 
 
 def each_value(study: Study, grid: Mapping[str, Any]) -> Iterator[Point]:

@@ -12,13 +12,14 @@ from typing import Any
 from pydantic import BaseModel
 
 from ddp_hpc.config.budget import Budget
-from ddp_hpc.config.claims import Cells, Claim, Contradicted, Expect, Ours, Predicted, Ratio, Trend
+from ddp_hpc.config.claims import Bounds, Cells, Claim, Contradicted, Count, Expect, Ours, Predicted, Ratio, Trend
 from ddp_hpc.config.machine import Machine, Partition, Retries
 from ddp_hpc.config.settings import ConfigFile, ProfileConfig
 from ddp_hpc.config.spec import COMPONENTS, RunSpec
 from ddp_hpc.config.study import GLOBAL_BATCH, Pairs, Repeats, Rules, Study, Target, Trace
 
-_PARTS = (Budget, Trace, Pairs, Rules, Target, Claim, Ours, Cells, Ratio, Trend, Predicted, Expect, Contradicted)
+_CLAIMS = (Claim, Ours, Cells, Ratio, Trend, Count, Predicted, Expect, Contradicted, Bounds)
+_PARTS = (Budget, Trace, Pairs, Rules, Target, *_CLAIMS)
 MODELS: Mapping[str, type[BaseModel]] = {"spec": RunSpec} | {
     model.__name__.lower(): model
     for model in (Study, Repeats, *_PARTS, Machine, Partition, Retries, ConfigFile, ProfileConfig)

@@ -178,7 +178,8 @@ def _say_verdicts(table: Path) -> None:
     from pyarrow import parquet
 
     if table.is_file():
-        print(claim_verdict.summary(parquet.read_table(table, columns=["verdict"])["verdict"].to_pylist()))
+        judged = parquet.read_table(table, columns=["kind", "verdict"])
+        print(claim_verdict.summary(zip(*(judged[name].to_pylist() for name in judged.column_names), strict=True)))
 
 
 def _summary(states: dict[str, State], nothing: bool) -> str:

@@ -20,6 +20,7 @@ CLAIM = {
     "unit": "s",
     "ours": {"value": {"table": "runs", "column": "train_s", "where": {"exchange": "ring", "world_size": 2}}},
     "expect": {"at_least": 0},
+    "applies_when": ["within_cores", "quiet"],
 }
 GRID = [{"exchange": "ring", "world_size": [1, 2], "batch_size": 16, "learning_rate": 0.1}]
 
@@ -65,13 +66,14 @@ def study(tmp_path_factory):
     others = [
         CLAIM | {"id": "other", "expect": {"at_least": 1e6}},
         CLAIM | {"id": "never", "ours": {"value": never}, "published": None},
+        CLAIM | {"id": "mine", "kind": "own"},
     ]
     return made(tmp_path_factory.mktemp("claims"), CLAIM, *others)
 
 
 def test_both_numbers_stand_side_by_side_with_source_interval_and_verdict(study):
     _, page = study
-    (head, first, second, third) = Cells(page).rows
+    (head, first, second, third, mine) = Cells(page).rows
 
     assert head == ["verdict", "statement", "published", "ours", "expected", "why"]
     assert first[0] == "\u2713 reproduced"
@@ -79,6 +81,7 @@ def test_both_numbers_stand_side_by_side_with_source_interval_and_verdict(study)
     assert first[2] == "1.75 s"
     assert re.fullmatch(r"[\d.]+ s[\d.]+ to [\d.]+ \(3 runs\)", first[3])
     assert second[0] == "\u2717 contradicted"
+    assert mine[0] == "\u2713 confirmedexpectations of our own"
     assert third[0] == "\u2013 not testable here"
     assert third[2:] == ["in words only", "", "at least 0", "no row of the table runs has exchange ring, world_size 40"]
 
@@ -86,7 +89,7 @@ def test_both_numbers_stand_side_by_side_with_source_interval_and_verdict(study)
 def test_the_section_counts_the_verdicts_and_comes_before_the_figures(study):
     _, page = study
 
-    assert "Claims: 1 reproduced, 1 contradicted, 1 not testable here." in page
+    assert "Claims: 1 reproduced, 1 contradicted, 1 not testable here; expectations of our own: 1 confirmed." in page
     places = [page.index(f'<h2 id="{name}-title">') for name in ("coverage", "claims", "figures")]
     assert places == sorted(places)
     assert '<a href="#claims">' in page
@@ -108,5 +111,7 @@ def test_the_terminal_shows_the_same(study, capsys):
     assert lines[0] == f"\u2713 reproduced: half: {EVIL} [X <2017>]"
     assert lines[1].startswith("    ours ")
     assert lines[1].endswith(", 3 runs); published 1.75 s; expected at least 0")
-    assert capsys.readouterr().out.strip() == lines[-1] == "claims: 1 reproduced, 1 contradicted, 1 not testable here"
+    assert any("confirmed (expectations of our own): mine" in line for line in lines)
+    summary = "claims: 1 reproduced, 1 contradicted, 1 not testable here; expectations of our own: 1 confirmed"
+    assert capsys.readouterr().out.strip() == lines[-1] == summary
     assert tables.lines("runs", folder / "tables" / "runs.parquet") == []

@@ -81,7 +81,10 @@ def test_one_run_without_an_interval_says_so(judged):
     row = judged({"value": at(2)}, {"at_least": 4.0}, repeats=1)
 
     assert pd.isna(row["ours_low"])
-    assert (row["verdict"], row["reason"]) == ("reproduced", "no interval (1 run): our number alone decides")
+    assert row["verdict"] == "undecided"
+    assert row["reason"] == (
+        "no interval (1 run), so it is not known how sure the number is; by itself the number is as expected"
+    )
 
 
 @pytest.mark.parametrize(("kind", "number"), [("exponent", -1.0), ("decreasing", 0.5), ("increasing", -0.5)])
@@ -126,6 +129,7 @@ def test_runs_that_did_not_end_well_are_no_numbers(judged):
 
 def test_a_study_that_has_not_run_has_no_verdict(tmp_path):
     claim = {"id": "a", "statement": "s", "source": "x", "ours": ratio(1, 2), "expect": {"at_least": 0}}
+    claim |= {"applies_when": ["within_cores", "quiet"]}
     row = claims.build(planned(tmp_path, grid=GRID, claims=[claim])).iloc[0]
 
     assert (row["verdict"], row["reason"]) == ("not testable here", "no run has a result: 1 not yet run")
@@ -158,7 +162,8 @@ def test_what_the_claim_needs_is_said(judged):
     assert row["verdict"] == "not testable here"
     assert row["reason"] == (
         "oversubscribed: more threads than cores (16 ranks, 8 cores); no GPU: the runs used the CPU; "
-        "needs 2 nodes, the largest complete run has 1; needs 64 ranks, the largest complete run has 16"
+        "needs 2 nodes, the largest complete run that it reads has 1; "
+        "needs 64 ranks, the largest complete run that it reads has 16"
     )
 
 
@@ -177,7 +182,7 @@ def test_the_source_s_example_of_300_million_parameters_takes_400_ms(judged):
     link = {"exchange": "ring", "bytes": 1.2e9, "world_size": 40, "bandwidth_gb_per_s": 6}
     row = judged({"predicted": link}, {"within": 0.05}, published=0.4)
 
-    assert (row["ours"], row["verdict"]) == (pytest.approx(0.39), "reproduced")
+    assert (row["ours"], row["verdict"]) == (pytest.approx(0.39), "confirmed")
 
 
 def test_a_trend_may_go_along_axes_that_go_together(judged):
@@ -299,7 +304,7 @@ def test_a_complete_claim_has_no_null_cells(judged):
     whole, any_ = (judged(ours, {"at_least": 0}, train, applies_when=needs) for needs in (["complete"], []))
 
     assert whole["reason"] == "not complete: energy_j is null in 2 of 3 rows"
-    assert any_["verdict"] == "reproduced"
+    assert any_["verdict"] == "undecided"
     assert "energy_j is null in 2 of 3 rows" in any_["reason"]
 
 
@@ -364,3 +369,111 @@ def test_nobody_wins_against_points_that_have_not_run(judged):
 
     assert row["ours"] == 16
     assert (row["verdict"], row["reason"]) == ("not testable here", "not complete: of 9 runs 3 not yet run")
+
+
+def test_a_size_is_of_the_runs_that_a_claim_reads_not_of_the_largest_of_the_study(judged):
+    """Two ranks sit on one node, four on four: a claim on two of them is not one on two nodes."""
+
+    def train(spec):
+        return replace(
+            steady(spec), columns=dict(steady(spec).columns) | {"hosts": {1: 1, 2: 1, 4: 4}[spec.world_size]}
+        )
+
+    def why(of, **needs):
+        row = judged({"value": at(of)}, {"at_least": 0}, train, applies_when=[needs])
+        return row["reason"] if row["verdict"] == "not testable here" else None
+
+    assert why(2, nodes=2) == "needs 2 nodes, the largest complete run that it reads has 1"
+    assert why(4, nodes={"at_most": 1}) == "needs at most 1 nodes, a run that it reads has 4"
+    assert why(2, ranks_per_node={"at_most": 1}) == "needs at most 1 ranks per node, a run that it reads has 2"
+    assert [why(4, nodes=4), why(2, nodes={"at_most": 1}), why(4, ranks_per_node={"at_most": 1})] == [None] * 3
+    assert why(4, nodes={"at_least": 2, "at_most": 4}) is None
+
+
+def test_a_claim_on_winners_is_no_surer_than_who_wins(tmp_path):
+    """The point of least area has the better metric on two ranks; where another may win, so may the other metric."""
+
+    def judged_by(noise):
+        def train(spec):
+            area = {0.1: 10.0, 0.5: 10.2}[spec.learning_rate] * (1 + noise * (spec.seed - 1) * (1 - spec.learning_rate))
+            metric = {(1, 0.1): 0.8, (1, 0.5): 0.5, (2, 0.1): 0.9, (2, 0.5): 0.6}[spec.world_size, spec.learning_rate]
+            own = {"test_metric": metric + 1e-3 * spec.seed, "test_metric_name": "accuracy", "samples_seen": 25600}
+            return constant(area, **own)
+
+        grid = [{"exchange": "ring", "world_size": [1, 2], "batch_size": 16, "learning_rate": [0.1, 0.5]}]
+        side = {"table": "runs", "column": "test_metric", "winner": True}
+        ours = {"ratio": {"of": side | {"where": {"world_size": 2}}, "to": side | {"where": {"world_size": 1}}}}
+        claim = {"id": "a", "statement": "s", "source": "x", "ours": ours, "expect": {"at_least": 1.05}}
+        claim |= {"applies_when": ["within_cores", "quiet"]}
+        return claims.build(made_up(tmp_path / str(noise), train, grid=grid, repeats=3, claims=[claim])).iloc[0]
+
+    sure, open_ = judged_by(1e-6), judged_by(0.1)
+
+    assert (sure["verdict"], sure["ours"]) == ("reproduced", pytest.approx(0.9 / 0.8, rel=1e-2))
+    assert open_["verdict"] == "undecided"
+    assert open_["ours_low"] == pytest.approx(0.6 / 0.8, rel=0.05)
+    assert "the winner cannot be told from 2 of its rivals" in open_["reason"] or "from 1" in open_["reason"]
+
+
+def test_a_claim_at_a_point_of_a_search_says_which(judged):
+    grid = [GRID[0] | {"world_size": 2, "batch_size": [16, 32]}]
+    one = judged({"value": CELLS | {"where": {"world_size": 2, "batch_size": 32}}}, {"at_least": 0}, grid=grid)
+    all_ = judged(ratio(1, 2), {"at_least": 0})
+
+    assert one["reason"] == "of the search it is read at batch_size 32 alone, whoever wins"
+    assert pd.isna(all_["reason"])
+
+
+@pytest.mark.parametrize(("expected", "verdict"), [(2, "reproduced"), (3, "contradicted")])
+def test_runs_that_end_in_a_way_are_counted(judged, expected, verdict):
+    def train(spec):
+        if spec.learning_rate > 0.3:
+            return Result("diverged", "loss is nan", (0.1,), (float("nan"),))
+        return constant(1.0, samples_seen=25600)
+
+    grid = [{"exchange": "ring", "world_size": 2, "batch_size": 16, "learning_rate": [0.1, 0.5, 0.9]}]
+    ours = {"count": {"where": {"world_size": 2}, "having": {"status": "diverged"}}}
+    row = judged(ours, {"within": 0.01}, train, grid=grid, published=expected, applies_when=["complete"])
+
+    assert (row["verdict"], row["ours"], row["ours_low"], row["ours_high"]) == (verdict, 2, 2, 2)
+    assert row["reason"] == "6 of 9 runs"
+
+
+def test_runs_are_counted_only_if_all_have_ended(judged):
+    def train(spec):
+        return Result("missing") if spec.world_size == 4 else steady(spec)
+
+    row = judged({"count": {"having": {"status": "ok"}}}, {"at_least": 0}, train, 1)
+
+    assert (row["verdict"], row["reason"]) == (
+        "not testable here",
+        "not complete: 1 of 3 runs have not ended: 1 not yet run",
+    )
+
+
+def test_a_trend_may_be_over_a_baseline_of_another_kind(judged):
+    """Each number is divided by that of its own seed, so what a seed does to all times is gone."""
+    base = {"table": "runs", "column": "train_s", "where": {"world_size": 1, "learning_rate": 0.1}}
+    trend = CELLS | {"over": "world_size", "as": "slope", "where": {"world_size": [2, 4]}, "to": base}
+    row = judged({"trend": trend}, {"within": 0.01}, published=(2 / 8 - 4 / 8) / 2)
+
+    assert (row["verdict"], row["ours_low"], row["ours_high"]) == ("reproduced", *[pytest.approx(-0.125)] * 2)
+
+
+def test_a_table_that_combines_repeats_without_an_interval_decides_nothing(judged):
+    """Its counts and settings are what they are."""
+    where = {"world_size": 2}
+    bare = judged({"value": {"table": "winners", "column": "min_loss", "where": where}}, {"at_most": 1})
+    count = judged({"value": {"table": "winners", "column": "eligible_points", "where": where}}, {"at_least": 1})
+
+    assert bare["verdict"] == "undecided"
+    assert bare["reason"].startswith("no interval (its table has none)")
+    assert (count["verdict"], count["ours"], count["ours_low"]) == ("reproduced", 1, 1)
+
+
+def test_who_is_judged_on_one_run_says_so(judged):
+    step = {"table": "phases", "column": "step_s", "where": {"world_size": 4}}
+    row = judged({"value": step}, {"at_least": 0}, realistic, 1)
+
+    assert (row["verdict"], row["runs"]) == ("reproduced", 1)
+    assert row["reason"].startswith("judged on 1 run")

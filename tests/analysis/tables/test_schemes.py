@@ -84,6 +84,29 @@ def test_bandwidth_is_that_of_the_moving_part_and_a_share_of_the_link_only_betwe
     assert on(4)["link_share"] == pytest.approx(bus / 0.1)
 
 
+def test_where_waiting_is_not_known_the_bandwidth_is_at_least_that_of_the_whole_exchange(tmp_path):
+    """As of NCCL on GPUs, whose kernels wait for one another: the interval ends at the peak of the link."""
+
+    def on(hosts, rules):
+        def trained(spec):
+            result = train(spec)
+            own = dict(result.columns) | {"hosts": hosts, "wait_s": None, "move_s": None}
+            return Result(t_s=result.t_s, loss=result.loss, columns=own)
+
+        rules = {"reference_exchange": "parameter_server"} | rules
+        return one(schemes.build(made(tmp_path / f"{hosts}{len(rules)}", trained, rules=rules)), "ring")
+
+    link, no_link = on(4, {"link_gb_per_s": 0.1}), on(4, {})
+    bus = SIZE / 2e-3 * 2 * 3 / 4 / 1e9  # 2 ms, waiting included
+
+    assert link["bus_gb_per_s"] == no_link["bus_gb_per_s"] == pytest.approx(bus)
+    assert link["bandwidth_of"].startswith("the whole exposed exchange, so at least")
+    assert (link["bus_gb_per_s_low"], link["bus_gb_per_s_high"]) == pytest.approx((bus, 0.1))
+    assert (link["link_share"], link["link_share_high"]) == pytest.approx((bus / 0.1, 1))
+    assert np.isnan(no_link["bus_gb_per_s_high"])
+    assert np.isnan(on(1, {"link_gb_per_s": 0.1})["link_share"])
+
+
 def test_what_cannot_be_told_is_null(tmp_path):
     grid = [{"exchange": ["async_server", "torch_ddp", {"name": "mpi_allreduce", "compression": "float16"}]}]
     grid[0]["world_size"] = 2

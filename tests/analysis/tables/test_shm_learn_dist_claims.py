@@ -31,13 +31,20 @@ def judged_search(tmp_path_factory):
         point = areas.loc[(spec.world_size, spec.batch_size, spec.learning_rate)]
         if not point["finished"]:
             nan = float("nan")
-            return Result("diverged", "loss is nan", (0.1,), (nan,), {"device_used": "cuda", "oversubscribed": False})
+            return Result(
+                "diverged",
+                "loss is nan",
+                (0.1,),
+                (nan,),
+                {"device_used": "cuda", "oversubscribed": False, "hosts": spec.world_size},
+            )
         columns = {
             "train_s": 100 * np.exp(STEADY * rng.normal()),
             "min_loss": 1.8 if point["min_loss_le_1p8"] else 2.0,
             "samples_seen": 307_200,
             "device_used": "cuda",
             "oversubscribed": False,
+            "hosts": spec.world_size,
         }
         return constant(float(point["loss_area_loss_seconds"]), **columns)
 
@@ -53,7 +60,9 @@ def test_the_published_areas_agree_with_the_claims_of_the_search_as_far_as_they_
     verdicts = judged_search["verdict"]
     assert verdicts[doubtful].tolist() == ["undecided"] * 2
     assert set(verdicts.drop(doubtful)) == {"reproduced"}
-    assert len(judged_search) == 12
+    assert len(judged_search) == 21
+    counted = judged_search.filter(regex="^(one_worker_diverges|runs_that_end|points_that_may_win)", axis="index")
+    np.testing.assert_array_equal(counted["ours"], [9, 27, 30, 35, 37, 22, 18, 16, 13])
     ends = judged_search.loc[doubtful, ["ours_low", "ours_high"]].to_numpy()
     np.testing.assert_allclose(ends, [[0.3, 0.5], [0.4, 0.5]])
     numbers = judged_search.dropna(subset=["published"])
@@ -95,7 +104,7 @@ def test_the_published_times_and_accuracies_agree_with_all_claims_of_the_server(
     judged = judged_server(tmp_path)
 
     assert judged["verdict"].value_counts().to_dict() == {"reproduced": len(judged)}
-    assert len(judged) == 15
+    assert len(judged) == 26
     numbers = judged.dropna(subset=["published"])
     np.testing.assert_allclose(numbers["ours"], numbers["published"], rtol=1e-2)
 

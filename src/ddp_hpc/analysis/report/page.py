@@ -11,12 +11,13 @@ from markupsafe import Markup
 from ruamel.yaml import YAML
 
 from ddp_hpc import __version__
-from ddp_hpc.analysis.claim_verdict import SIGNS, summary
+from ddp_hpc.analysis.claim_verdict import KINDS, SIGNS, summary
 from ddp_hpc.analysis.columns import rows_of
 from ddp_hpc.analysis.formatting import cell, in_words, readable
 from ddp_hpc.analysis.report.provenance import of_runs
 from ddp_hpc.analysis.report.warnings import flags, lacking
 from ddp_hpc.config import catalog
+from ddp_hpc.config.claims import MEASURED
 from ddp_hpc.config.study import OF_STUDIES, Study
 from ddp_hpc.runs import records
 from ddp_hpc.runs.schema import RUN
@@ -82,7 +83,7 @@ def make(study_runs: StudyRuns, study_folder: Path) -> Path:
         runs=_interactive(tables["runs"]) if "runs" in tables else "",
         dictionary=_dictionary([str(name) for name in tables["runs"]]) if "runs" in tables else [],
         claims=_claims(tables["claims"]) if "claims" in tables else [],
-        verdicts=summary(tables["claims"]["verdict"]) if "claims" in tables else "",
+        verdicts=_verdicts(tables["claims"]) if "claims" in tables else "",
         provenance=provenance,
         source=_source(study),
     )
@@ -91,6 +92,10 @@ def make(study_runs: StudyRuns, study_folder: Path) -> Path:
     with replaced(file) as temporary:
         temporary.write_text(page, encoding="utf-8")
     return file
+
+
+def _verdicts(table: pd.DataFrame) -> str:
+    return summary(zip(table["kind"], table["verdict"], strict=True))
 
 
 def _claims(table: pd.DataFrame) -> list[dict[str, str]]:
@@ -102,8 +107,8 @@ def _claims(table: pd.DataFrame) -> list[dict[str, str]]:
         interval = f"{texts['ours_low']} to {texts['ours_high']} ({row['interval_from']})" if texts["ours_low"] else ""
         published = f"{texts['published']}{unit}" if texts["published"] else "in words only"
         ours = f"{texts['ours']}{unit}" if texts["ours"] else ""
-        sign = SIGNS[row["verdict"]]
-        shown.append(texts | {"published": published, "ours": ours, "interval": interval, "sign": sign})
+        more = {"sign": SIGNS[row["verdict"]], "of": "" if row["kind"] == MEASURED else KINDS[row["kind"]]}
+        shown.append(texts | {"published": published, "ours": ours, "interval": interval} | more)
     return shown
 
 

@@ -1,4 +1,4 @@
-"""Our number for a claim, with its interval: a value, a ratio, a trend or a prediction, from rows of tables.
+"""Our number for a claim, with its interval: a value, a ratio, a trend, a count or a prediction, from rows of tables.
 
 What is missing is no number: rows of runs that did not end well or not where they should, and nulls are left out, and
 the claim says so.
@@ -7,9 +7,9 @@ the claim says so.
 import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, product
 from math import nan
 from typing import Any
 
@@ -17,23 +17,26 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from ddp_hpc.analysis.columns import DISTURBED, MISPLACED, rows_of, show, split, standing, varying
+from ddp_hpc.analysis.columns import DISTURBED, MISPLACED, key_of, rows_of, show, split, standing, varying
 from ddp_hpc.analysis.intervals import CONFIDENCE, WITHIN, Array, Interval, of_ratio, over_runs
+from ddp_hpc.analysis.tables._frame import INT
 from ddp_hpc.analysis.tables._steps import NOT_RECORDED, why_null
+from ddp_hpc.analysis.tables._winner_selection import NO_WINNER, ranked_points
 from ddp_hpc.config.budget import Budget
-from ddp_hpc.config.claims import DIRECTIONS, Cells, Ours, Ratio, Trend
+from ddp_hpc.config.claims import DIRECTIONS, Cells, Count, Ours, Ratio, Trend
 from ddp_hpc.config.errors import unknown
 from ddp_hpc.config.matching import is_option, matches, option_value
 from ddp_hpc.config.spec import COMPONENTS, SPEC_COLUMNS
 from ddp_hpc.config.study import listed
 from ddp_hpc.runs.schema import RUN
-from ddp_hpc.runs.statuses import in_words
+from ddp_hpc.runs.statuses import FINISHED, in_words
 from ddp_hpc.runs.study_runs import StudyRuns
 
 Frames = Callable[[str], pd.DataFrame]  # gives a table by its name
 Row = Mapping[str, Any]
 FEWEST_FITTED = 3  # points of a straight line that leave something to judge it by
 MOST_SHOWN = 4  # values of a column in a reason
+COUNTED = "a whole number of its table: what these runs are"
 
 
 class NotTestable(Exception):  # noqa: N818  (no error: a verdict)
@@ -62,9 +65,22 @@ class Found:
     """
 
     interval: Interval
-    rows: list[Row]
+    rows: Sequence[Row]
     remarks: list[str]
     nulls: list[str]
+
+
+@dataclass(frozen=True)
+class Side:
+    """The numbers of some cells, one per repeat; of a winner also those of each point that may be the winner."""
+
+    numbers: list[Number]
+    rivals: list[list[Number]] = field(default_factory=list)
+
+    @property
+    def each(self) -> list[list[Number]]:
+        """The numbers of all points that may be meant, first those of the winner."""
+        return [self.numbers, *self.rivals]
 
 
 def number_of(ours: Ours, frames: Frames, study_runs: StudyRuns) -> Found:
@@ -75,22 +91,64 @@ def number_of(ours: Ours, frames: Frames, study_runs: StudyRuns) -> Found:
     """
     if ours.predicted:
         return Found(Interval(ours.predicted.number, nan, nan, "computed, not measured"), [], [], [])
+    if ours.count:
+        return _count(ours.count, study_runs)
     remarks: list[str] = []
     nulls: list[str] = []
-    taken = [_take(cells, frames(cells.table), study_runs, remarks, nulls) for cells in ours.cells.values()]
+    sides = [_take(cells, frames, study_runs, remarks, nulls) for cells in ours.cells.values()]
     if ours.ratio:
-        interval = _ratio(ours.ratio, taken[0], taken[1], remarks)
+        ratio = ours.ratio
+        interval = _ratio(ratio, sides[0].numbers, sides[1].numbers, remarks)
+        others = [_ratio(ratio, *pair, []) for pair in product(sides[0].each, sides[1].each)]
+        interval = _widened(interval, others) if len(others) > 1 else interval
     elif ours.trend:
-        interval = _trend(ours.trend, taken[0], remarks)
+        numbers = sides[0].numbers
+        interval = _trend(ours.trend, _over(numbers, sides[1].numbers, remarks) if ours.trend.to else numbers, remarks)
     else:
-        interval = _combined(taken[0])
-    rows = [number.row for numbers in taken for number in numbers]
+        interval = _combined(sides[0].numbers)
+        if sides[0].rivals:
+            interval = _widened(interval, [_combined(numbers) for numbers in sides[0].each])
+    rows = [number.row for side in sides for number in side.numbers]
     return Found(interval, rows, list(dict.fromkeys(remarks)), nulls)
+
+
+def _widened(interval: Interval, others: Sequence[Interval]) -> Interval:
+    """Return an interval that holds those of all points that may be the winner; unknown if one of them is."""
+    low, high = (float(np.min([one.low for one in others])), float(np.max([one.high for one in others])))
+    return replace(interval, low=low, high=high)
+
+
+def _count(count: Count, study_runs: StudyRuns) -> Found:
+    """Return how many runs of a repeat are so; all must have ended, however they did."""
+    runs = study_runs.runs.assign(status=standing(study_runs.runs))
+    asked = selected(Cells(table="runs", column="world_size", where=count.where), runs, study_runs)
+    if asked.empty:
+        raise NotTestable("no run of the study is as `where` asks")
+    if others := Counter(in_words(str(state)) for state in asked["status"] if state not in FINISHED):
+        counts = ", ".join(f"{number} {state}" for state, number in others.items())
+        raise NotTestable(f"not complete: {others.total()} of {len(asked)} runs have not ended: {counts}")
+    so = selected(Cells(table="runs", column="world_size", where=count.having), asked, study_runs)
+    found = dict.fromkeys(asked["seed"], 0) | so["seed"].value_counts().to_dict()
+    repeats = over_runs([float(number) for number in found.values()])
+    if not repeats.known:
+        repeats = Interval(repeats.middle, repeats.middle, repeats.middle, "counted in 1 repeat")
+    return Found(repeats, rows_of(asked), [f"{len(so)} of {len(asked)} runs"], [])
 
 
 def _combined(numbers: Sequence[Number]) -> Interval:
     """Return the median over the repeats, or the only number, each with its interval."""
     return over_runs([number.value for number in numbers], numbers[0].interval if len(numbers) == 1 else None)
+
+
+def _over(numbers: Sequence[Number], bases: Sequence[Number], remarks: list[str]) -> list[Number]:
+    """Return the numbers over those of a baseline, by seed."""
+    by_seed = {base.seed: base for base in bases}
+    paired = [(number, by_seed[number.seed]) for number in numbers if number.seed in by_seed]
+    if not paired or any(base.value <= 0 or number.value <= 0 for number, base in paired):
+        raise NotTestable("no repeat has a number above 0 on both sides of the ratio")
+    if len(paired) < len(numbers):
+        remarks.append(f"{len(paired)} of {len(numbers)} numbers have a baseline of their repeat")
+    return [replace(number, interval=of_ratio(number.interval, base.interval)) for number, base in paired]
 
 
 def _ratio(ratio: Ratio, above: Sequence[Number], below: Sequence[Number], remarks: list[str]) -> Interval:
@@ -170,11 +228,9 @@ def _weakest_step(trend: Trend, repeats: Sequence[Mapping[float, Number]], place
     return Interval(weakest.middle, low, high, weakest.basis)  # nan if that of any change is not known
 
 
-def _take(
-    cells: Cells, frame: pd.DataFrame, study_runs: StudyRuns, remarks: list[str], nulls: list[str]
-) -> list[Number]:
+def _take(cells: Cells, frames: Frames, study_runs: StudyRuns, remarks: list[str], nulls: list[str]) -> Side:
     """Return the numbers in `cells` of a table, one at least; what a reader has to know is added to the lists."""
-    over = [cells.over] if isinstance(cells, Trend) else []
+    frame, over = frames(cells.table), [cells.over] if isinstance(cells, Trend) else []
     for name in (cells.column, *over):
         if name not in frame:
             raise NotTestable(f"table {cells.table}: {unknown('column', name, map(str, frame.columns))}")
@@ -182,18 +238,69 @@ def _take(
     if fit.empty:
         where = ", ".join(f"{name} {'null' if value is None else value}" for name, value in cells.where.items())
         raise NotTestable(f"no row of the table {cells.table}{f' has {where}' if where else ''}")
+    rivals: list[pd.DataFrame] = []
+    if cells.winner:
+        fit, rivals = _of_winner(fit, study_runs, frames)
+    elif chosen := _chosen(cells, frame, study_runs):
+        remarks.append(f"of the search it is read at {chosen} alone, whoever wins")
     _repeats_only(fit, cells, over)
     ended = rows_of(_ended(fit, cells, remarks))
-    known = [
-        Number(row, row.get("seed"), _interval(row, cells.column)) for row in ended if _is_number(row[cells.column])
-    ]
+    whole = "run" not in frame and "seed" not in frame and frame[cells.column].dtype == INT
+    known = _numbers(ended, cells.column, whole)
     if not known:
         raise NotTestable(f"{cells.column} is null: {_why_null(ended[0], cells, study_runs)}")
     if lost := len(ended) - len(known):
         nulls.append(f"{cells.column} is null in {lost} of {len(ended)} rows")
         remarks.append(nulls[-1])
     remarks += _warnings([number.row for number in known])
-    return known
+    others = [_numbers(rows_of(_ended(one, cells, [])), cells.column, whole) for one in rivals]
+    if others := [numbers for numbers in others if numbers]:
+        remarks.append(f"the winner cannot be told from {len(others)} of its rivals: the interval holds theirs")
+    return Side(known, others)
+
+
+def _numbers(rows: Iterable[Row], column: str, whole: bool) -> list[Number]:
+    return [Number(row, row.get("seed"), _interval(row, column, whole)) for row in rows if _is_number(row[column])]
+
+
+def _chosen(cells: Cells, frame: pd.DataFrame, study_runs: StudyRuns) -> str:
+    """Return at which point of the search cells are read, where the study looks for winners; else nothing."""
+    study, varying_ = study_runs.study, varying(study_runs.runs)
+    if "winners" not in study.table_names or "winner" in frame:
+        return ""
+    fixed = {name: cells.where[name] for name in study.search if name in cells.where and name in varying_}
+    return ", ".join(f"{name} {value}" for name, value in fixed.items())
+
+
+def _of_winner(fit: pd.DataFrame, study_runs: StudyRuns, frames: Frames) -> tuple[pd.DataFrame, list[pd.DataFrame]]:
+    """Return those rows that are of the winner, and of each point that cannot be told from it, of the same groups."""
+    candidates, groups, _, _ = ranked_points(study_runs)
+    points = {(key_of(row, groups), row["point"]): row["runs"] for row in rows_of(candidates)}
+    won, rivals, none = [], [], set()
+    for row in rows_of(frames("winners")):
+        key = key_of(row, groups)
+        if row["winner"] == NO_WINNER or pd.isna(row["winner"]):
+            none.add(row["judged_by"] or row["excluded_because"])
+            continue
+        mine = _of_runs(fit, str(row["winner_runs"]).split(), study_runs)
+        if len(mine):
+            won.append(mine)
+            names = filter(None, str(row["cannot_be_told_from"]).split("; "))
+            rivals += [_of_runs(fit, points[key, name], study_runs) for name in names if (key, name) in points]
+    if not won:
+        why = "; ".join(filter(pd.notna, none))
+        raise NotTestable(f"no row is of a winner{f': {why}' if why else ''}")
+    return pd.concat(won), [one for one in rivals if len(one)]
+
+
+def _of_runs(frame: pd.DataFrame, runs: Collection[str], study_runs: StudyRuns) -> pd.DataFrame:
+    """Return the rows of a table that are of these runs, by their names or by what the table says of their specs."""
+    if "run" in frame:
+        return frame[frame["run"].isin(runs)]
+    names = [name for name in SPEC_COLUMNS if name in frame]
+    specs = study_runs.runs[study_runs.runs["run"].isin(runs)]
+    wanted = {key_of(row, names) for row in rows_of(specs)}
+    return frame[[key_of(row, names) in wanted for row in rows_of(frame)]]
 
 
 def selected(cells: Cells, frame: pd.DataFrame, study_runs: StudyRuns) -> pd.DataFrame:
@@ -293,8 +400,11 @@ def _is_number(value: Any) -> bool:
     return not isinstance(value, bool | np.bool_ | str) and pd.notna(value) and bool(np.isfinite(value))
 
 
-def _interval(row: Row, column: str) -> Interval:
-    """Return a number with its interval: in `ratio_low` beside `ratio`, `step_low_s` beside `step_s`."""
+def _interval(row: Row, column: str, whole: bool) -> Interval:
+    """Return a number with its interval: in `ratio_low` beside `ratio`, `step_low_s` beside `step_s`.
+
+    Whole numbers of a table that combines the repeats, counts and settings, are what they are.
+    """
     middle = float(row[column])
     stem, _, unit = column.rpartition("_")
     for low, high in ((f"{column}_low", f"{column}_high"), (f"{stem}_low_{unit}", f"{stem}_high_{unit}")):
@@ -302,6 +412,8 @@ def _interval(row: Row, column: str) -> Interval:
             said = [row.get(name) for name in (f"{column}_from", "interval_from", "judged_by")]
             basis = next((one for one in said if pd.notna(one)), WITHIN if "run" in row else "its table")
             return Interval(middle, min(float(row[low]), middle), max(float(row[high]), middle), str(basis))
+    if whole:
+        return Interval(middle, middle, middle, COUNTED)
     return Interval(middle, nan, nan, "its table has none" if row.get("seed") is None else "1 run")
 
 

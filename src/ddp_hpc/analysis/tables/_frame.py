@@ -25,6 +25,7 @@ _TYPES: dict[str, str] = (
         columns(
             "runs pairs rounds repeats points step evaluations rank traced_steps global_batch_size from_world_size",
             "parameter_bytes settle_step settle_5_percent_step cannot_be_told_from_count eligible_points",
+            "eligible_points_over_samples",
             "excluded_points excluded_runs",
         ),
         INT,
@@ -34,11 +35,12 @@ _TYPES: dict[str, str] = (
             "id statement source unit expected verdict interval_from reference first second ratios kind from_exchange",
             "bar sentence host gpu core_set slow_phase slow_ranks point excluded winner cannot_be_told_from judged_by",
             "times_as_fast_from weak_efficiency_from over_none_from",
-            "excluded_because winner_runs doubt scheme computes moves_gradients moves_model gpu_data_path",
+            "excluded_because winner_runs doubt scheme computes moves_gradients moves_model gpu_data_path bandwidth_of",
+            "winner_over_samples only_by_luck",
         ),
         TEXT,
     )
-    | dict.fromkeys(columns("told_apart same_hosts straggler drifting last"), FLAG)
+    | dict.fromkeys(columns("told_apart same_hosts straggler drifting last winner_changes"), FLAG)
     | {field.name: _PANDAS[field.type] for field in RUN}
 )
 

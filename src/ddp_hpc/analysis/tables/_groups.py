@@ -48,8 +48,15 @@ class Group:
 
     def share(self, *parts: str) -> float | None:
         """Return the median share that phases have in the sum of all; None if no run has them."""
+        return median(self._shares(*parts))
+
+    def share_over_runs(self, *parts: str) -> Interval:
+        """Return that share with its interval over the runs; of one run none is known."""
+        return over_runs(self._shares(*parts))
+
+    def _shares(self, *parts: str) -> list[float]:
         sums = [(known(row[name] for name in parts), sum(known(row[name] for name in _PHASES))) for row in self.ended]
-        return median(sum(found) / whole for found, whole in sums if whole > 0 and len(found) == len(parts))
+        return [sum(found) / whole for found, whole in sums if whole > 0 and len(found) == len(parts)]
 
     def over_runs(
         self,

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf, log1p, sqrt
+from math import ceil, inf, log1p, sqrt
 from typing import Any
 
 import numpy as np
@@ -141,21 +141,20 @@ def _arms(ranked: Sequence[Score], known: Prior) -> list[Arm]:
     return [known.moderated(Arm.of(score.costs)) for score in ranked]
 
 
-def with_exclusions(study_runs: StudyRuns) -> pd.DataFrame:
+def with_exclusions(study_runs: StudyRuns, samples: int = 1) -> pd.DataFrame:
     """Return the planned runs with `min_loss` over the study's window, `slow_steps_share` and `excluded`.
 
-    Where time decides, also with `time_to_s`, when the first evaluation was at least as good as asked, and
-    `time_before_s`, when the one before it was not.
+    The window is of so many `samples` at least, as far as a run has them. Where time decides, also with `time_to_s`,
+    when the first evaluation was at least as good as asked, and `time_before_s`, when the one before it was not.
     """
     runs = study_runs.runs.copy()
     runs["slow_steps_share"] = slow_steps_share(runs)
-    window = study_runs.study.rules.loss_window
-    if window > 1:
-        runs["min_loss"] = [
-            least_mean(whole_curve(study_runs, run).loss, window) if status in FINISHED else float("nan")
-            for run, status in zip(runs["run"], runs["status"], strict=True)
-        ]
     rules = study_runs.study.rules
+    if rules.loss_window > 1 or samples > 1:
+        runs["min_loss"] = [
+            _least_over(study_runs, row, samples) if row["status"] in FINISHED else float("nan")
+            for row in rows_of(runs)
+        ]
     if isinstance(rules.winner_by, Target):
         times = [_times_to(rules.winner_by.time_to, study_runs, row) for row in rows_of(runs)]
         runs[["time_before_s", "time_to_s"]] = np.array(times, dtype=np.float64).reshape(-1, 2)
@@ -172,6 +171,12 @@ def _times_to(metric: float, study_runs: StudyRuns, row: Mapping[str, Any]) -> t
     t_s = [0.0, *curve["t_s"]]
     first = int(reached.to_numpy().argmax())
     return (t_s[first], t_s[first + 1]) if reached.any() else (t_s[-1], float("nan"))
+
+
+def _least_over(study_runs: StudyRuns, row: Mapping[str, Any], samples: int) -> float:
+    loss = whole_curve(study_runs, row["run"]).loss
+    steps = min(len(loss), ceil(samples / (row["world_size"] * row["batch_size"])))
+    return least_mean(loss, max(study_runs.study.rules.loss_window, steps))
 
 
 def least_mean(loss: Array, window: int) -> float:
@@ -387,12 +392,12 @@ def _counts(group: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def ranked_points(study_runs: StudyRuns) -> tuple[pd.DataFrame, list[str], list[str], Noise]:
+def ranked_points(study_runs: StudyRuns, samples: int = 1) -> tuple[pd.DataFrame, list[str], list[str], Noise]:
     """Return the points of a study's search, the columns that group them and in which they differ, and time's noise.
 
-    Where a metric decides, time's noise does not count.
+    Where a metric decides, time's noise does not count. `samples`: see `with_exclusions`.
     """
-    runs, by = with_exclusions(study_runs), decisive(study_runs.study.rules)
+    runs, by = with_exclusions(study_runs, samples), decisive(study_runs.study.rules)
     groups, search = group_columns(runs, study_runs.study), search_columns(study_runs.study)
     time = NO_NOISE if by == "test_metric" else noise_of_time(runs)
     by_name = {row["run"]: row for row in rows_of(runs)}

@@ -2,9 +2,10 @@
 
 The verdict is `reproduced` where our number and its whole 95 % interval are as expected, `contradicted` where the whole
 interval is where the study says that it would contradict the source (by default all that is not expected), and
-`undecided` else. It is `not testable here`, with the reason, where there is no number, or where the study says under
-`applies_when` that it would mean nothing here. Repeats are paired by seed; of one run without an interval the number
-alone decides, and the reason says so.
+`undecided` else, also where there is no interval. It is `not testable here`, with the reason, where there is no number
+or where the study says under `applies_when` that it would mean nothing here. Repeats are paired by seed. What the
+source did not measure, the arithmetic of a formula and expectations of our own, is `confirmed` or `refuted`, and
+counted apart.
 """
 
 from collections import Counter
@@ -14,13 +15,13 @@ from typing import Any
 
 import pandas as pd
 
-from ddp_hpc.analysis.claim_verdict import NOT_TESTABLE, SIGNS, summary, verdict
+from ddp_hpc.analysis.claim_verdict import KINDS, NOT_TESTABLE, SIGNS, summary, verdict
 from ddp_hpc.analysis.columns import CROWDED, DISTURBED, crowded, rows_of, slow_steps_share, standing
 from ddp_hpc.analysis.formatting import cell
 from ddp_hpc.analysis.tables._claim_quantity import Found, Frames, NotTestable, Row, number_of, of_specs, runs_read
 from ddp_hpc.analysis.tables._frame import columns, typed
 from ddp_hpc.config import catalog
-from ddp_hpc.config.claims import AtLeast, Cells, Claim
+from ddp_hpc.config.claims import MEASURED, Cells, Claim, Sizes
 from ddp_hpc.runs.statuses import FINISHED, in_words
 from ddp_hpc.runs.study_runs import StudyRuns
 from ddp_hpc.system.terminal import counted
@@ -30,11 +31,16 @@ OF_CLAIMS = True
 VARIED = ("world_size", "exchange", "batch_size")  # between a run and its baseline or reference
 SHARES = ("slow_steps_share", "others_slow_steps_share")  # of the runs of a row, and of those they are compared with
 
-_COLUMNS = columns("id statement source published unit ours ours_low ours_high interval_from expected verdict reason")
+_COLUMNS = columns(
+    "id kind statement source published unit ours ours_low ours_high interval_from runs expected verdict reason"
+)
 
 
 def build(study_runs: StudyRuns) -> pd.DataFrame:
-    """Return one row per claim of the study, in its order; `ours` is there whether a verdict may be given or not."""
+    """Return one row per claim of the study, in its order; `ours` is there whether a verdict may be given or not.
+
+    `runs` is how many runs that the claim reads have ended well; of a winner, all that compete.
+    """
 
     @cache
     def frames(name: str) -> pd.DataFrame:
@@ -49,38 +55,50 @@ def lines(frame: pd.DataFrame) -> Iterator[str]:
     for row in rows_of(frame):
         unit = f" {row['unit']}" if pd.notna(row["unit"]) else ""
         numbers = {name: cell(row[name]) for name in ("published", "ours", "ours_low", "ours_high")}
+        kind = "" if row["kind"] == MEASURED else f" ({KINDS[row['kind']]})"
         ours = f"ours {numbers['ours']}{unit}" if numbers["ours"] else "ours: none"
         interval = f" ({numbers['ours_low']} to {numbers['ours_high']}, {row['interval_from']})"
         published = f"; published {numbers['published']}{unit}" if numbers["published"] else ""
-        yield f"{SIGNS[row['verdict']]} {row['verdict']}: {row['id']}: {row['statement']} [{row['source']}]"
+        yield f"{SIGNS[row['verdict']]} {row['verdict']}{kind}: {row['id']}: {row['statement']} [{row['source']}]"
         yield f"    {ours}{interval if numbers['ours_low'] else ''}{published}; expected {row['expected']}"
         if pd.notna(row["reason"]):
             yield f"    {row['reason']}"
-    yield summary(frame["verdict"])
+    yield summary(zip(frame["kind"], frame["verdict"], strict=True))
 
 
 def _row(claim: Claim, frames: Frames, study_runs: StudyRuns) -> dict[str, Any]:
     said = claim.model_dump(include={"id", "statement", "source", "published"})
-    said |= {"unit": claim.unit or None, "expected": claim.in_words}
+    said |= {"kind": claim.of_kind, "unit": claim.unit or None, "expected": claim.in_words}
     try:
         found = number_of(claim.ours, frames, study_runs)
     except NotTestable as none:
         reasons = [str(none), *_lacking(claim, None, frames, study_runs)]
-        return said | {"verdict": NOT_TESTABLE, "reason": "; ".join(reasons)}
-    ours = found.interval
+        return said | {"verdict": NOT_TESTABLE, "reason": "; ".join(dict.fromkeys(reasons))}
+    ours, cells = found.interval, list(claim.ours.cells.values())
     said |= {"ours": ours.middle, "ours_low": ours.low, "ours_high": ours.high, "interval_from": ours.basis}
+    if cells:
+        read = runs_read(cells, study_runs, _ranked(cells, frames))
+        said["runs"] = int((standing(read) == "ok").sum())
     lacking = list(dict.fromkeys(_lacking(claim, found, frames, study_runs)))
     if lacking:
         return said | {"verdict": NOT_TESTABLE, "reason": "; ".join(lacking)}
     said["verdict"], why = verdict(claim, ours)
-    return said | {"reason": "; ".join(filter(None, (why, *found.remarks))) or None}
+    alone = (
+        "judged on 1 run: how the next one would differ is not known" if ours.known and said.get("runs") == 1 else ""
+    )
+    return said | {"reason": "; ".join(filter(None, (why, alone, *found.remarks))) or None}
+
+
+def _ranked(cells: Sequence[Cells], frames: Frames) -> list[str]:
+    """Return the tables in which the cells are of a winner: all points of its search had a part in it."""
+    return [one.table for one in cells if one.winner or "winner" in frames(one.table)]
 
 
 def _lacking(claim: Claim, found: Found | None, frames: Frames, study_runs: StudyRuns) -> Iterator[str]:
     """Yield what `applies_when` asks for and is not there; `found` is None where there is no number of ours."""
     rows = found.rows if found else []
     cells = list(claim.ours.cells.values())
-    ranked = [one.table for one in cells if "winner" in frames(one.table)]
+    ranked = _ranked(cells, frames)
     read = runs_read(cells, study_runs, ranked)
     ended = study_runs.runs[standing(study_runs.runs) == "ok"]
     for one in cells if rows else ():
@@ -88,11 +106,12 @@ def _lacking(claim: Claim, found: Found | None, frames: Frames, study_runs: Stud
     if ranked and rows and "complete" not in claim.applies_when:
         yield from _incomplete(read, FINISHED)  # nobody wins against points that have not run
     for condition in claim.applies_when:
-        if isinstance(condition, AtLeast):
-            yield from _too_small(condition, ended)
+        if isinstance(condition, Sizes):
+            yield from _of_other_size(condition, read[standing(read) == "ok"])
         elif condition == "complete" and found and rows:
-            yield from _incomplete(read, FINISHED if ranked else {"ok"})
-            yield from (f"not complete: {row['reason']}" for row in rows if pd.notna(row.get("reason")))
+            yield from _incomplete(read, FINISHED if ranked or claim.ours.count else {"ok"})
+            said = [] if claim.ours.count else [row["reason"] for row in rows if pd.notna(row.get("reason"))]
+            yield from (f"not complete: {reason}" for reason in said)
             yield from (f"not complete: {null}" for null in found.nulls)
         elif condition == "within_cores":
             yield from _crowded([*rows, *rows_of(read)])
@@ -138,11 +157,16 @@ def _references(cells: Sequence[Cells], frames: Frames, study_runs: StudyRuns) -
     return runs_read(wider, study_runs, ())
 
 
-def _too_small(least: AtLeast, ended: pd.DataFrame) -> Iterator[str]:
-    for name, column, wanted in (("nodes", "hosts", least.nodes), ("ranks", "world_size", least.ranks)):
-        largest = ended[column].max() if len(ended) else pd.NA
-        if wanted is not None and (pd.isna(largest) or largest < wanted):
-            yield f"needs {wanted} {name}, the largest complete run has {0 if pd.isna(largest) else largest}"
+def _of_other_size(sizes: Sizes, ended: pd.DataFrame) -> Iterator[str]:
+    """Say which size the runs that a claim reads do not have."""
+    name, bounds = sizes.asked
+    known = {"nodes": ended["hosts"], "ranks": ended["world_size"]}
+    found = known.get(name, -(-ended["world_size"] // ended["hosts"]))  # on the fullest node, at least
+    largest, words = int(max(found.dropna(), default=0)), name.replace("_", " ")
+    if bounds.at_least is not None and largest < bounds.at_least:
+        yield f"needs {bounds.at_least} {words}, the largest complete run that it reads has {largest}"
+    if bounds.at_most is not None and largest > bounds.at_most:
+        yield f"needs at most {bounds.at_most} {words}, a run that it reads has {largest}"
 
 
 def _incomplete(read: pd.DataFrame, ended: Collection[str]) -> Iterator[str]:

@@ -18,11 +18,15 @@ from ddp_hpc.config.comparability import SYNCHRONISATION_BASELINE
 from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Synchronisation of the gradients: exposed exchange per step and per epoch; medians over the complete runs."
-LEFT_OUT = ("wait_s", "move_s", "exchange_busy_s", "over_none_low", "over_none_high", "over_none_from")
+LEFT_OUT = columns(
+    "wait_s move_s exchange_busy_s over_none_low over_none_high over_none_from",
+    "sync_share_low sync_share_high data_share_low data_share_high",
+)
 
 _COLUMNS = columns(
     "runs sync_s sync_low_s sync_high_s wait_s move_s exchange_busy_s steps_per_epoch",
-    "sync_per_epoch_s sync_per_epoch_low_s sync_per_epoch_high_s sync_share data_share",
+    "sync_per_epoch_s sync_per_epoch_low_s sync_per_epoch_high_s sync_share sync_share_low sync_share_high",
+    "data_share data_share_low data_share_high",
     "over_none over_none_low over_none_high over_none_from interval_from slow_steps_share oversubscribed reason",
 )
 
@@ -57,8 +61,8 @@ def _measured(group: Group, alone: Counterparts) -> Row:
         **{name: group.median(name) for name in ("wait_s", "move_s", "exchange_busy_s")},
         "steps_per_epoch": steps,
         **spread("sync_per_epoch", "_s", sync.each(lambda seconds: steps * seconds)),
-        "sync_share": group.share("exchange_exposed_s"),
-        "data_share": group.share("data_s", "h2d_s"),
+        **spread("sync_share", "", group.share_over_runs("exchange_exposed_s")),
+        **spread("data_share", "", group.share_over_runs("data_s", "h2d_s")),
         **spread("over_none", "", over_pairs(group.study_runs, ratios, pairs)),
         "interval_from": sync.basis if synced else None,
         "reason": "; ".join(filter(None, ("" if samples else UNKNOWN_EPOCH, unknown))) or None,

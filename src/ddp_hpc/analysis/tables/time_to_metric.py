@@ -14,21 +14,24 @@ import pandas as pd
 from ddp_hpc.analysis.columns import group_columns, search_columns, split, with_standing
 from ddp_hpc.analysis.intervals import over_runs
 from ddp_hpc.analysis.tables._frame import columns
-from ddp_hpc.analysis.tables._groups import Group, Row, by_group
+from ddp_hpc.analysis.tables._groups import Group, Row, by_group, spread
 from ddp_hpc.analysis.tables._winner_selection import HIGHER_IS_BETTER
 from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Test metric over time: at the end, at its best, and how long it took to what all points came to."
-LEFT_OUT = ("evaluations",)
+LEFT_OUT = columns(
+    "evaluations test_metric_low test_metric_high metric_per_s_low metric_per_s_high common_t_low_s common_t_high_s"
+)
 
 _COLUMNS = columns(
-    "runs test_metric train_s metric_per_s best_metric best_t_s common_metric common_t_s evaluations oversubscribed",
-    "reason",
+    "runs test_metric test_metric_low test_metric_high train_s metric_per_s metric_per_s_low metric_per_s_high",
+    "best_metric best_t_s common_metric common_t_s common_t_low_s common_t_high_s evaluations interval_from",
+    "oversubscribed reason",
 )
 
 
 def build(study_runs: StudyRuns) -> pd.DataFrame:
-    """Return one row per planned point: medians over its complete repeats, times in seconds since time zero.
+    """Return one row per planned point: medians over its complete repeats, some with intervals; times from time zero.
 
     `metric_per_s` is test_metric / train_s, null where a low metric is better. `best_t_s` is when the best evaluation
     was, the first of equals; `common_metric` the worst of the best of all runs with the same searched values, and
@@ -49,7 +52,12 @@ def build(study_runs: StudyRuns) -> pd.DataFrame:
         if not evaluated:
             return {"runs": 0, "oversubscribed": None, "reason": "never evaluated"}
         found = [_of(row, curves[row["run"]], sign, common[row["run"]]) for row in evaluated]
-        return {name: over_runs([one[name] for one in found]).middle for name in found[0]} | {
+        over = {name: over_runs([one[name] for one in found]) for name in found[0]}
+        return {name: interval.middle for name, interval in over.items()} | {
+            **spread("test_metric", "", over["test_metric"]),
+            **spread("metric_per_s", "", over["metric_per_s"]),
+            **spread("common_t", "_s", over["common_t_s"]),
+            "interval_from": over["test_metric"].basis,
             "runs": len(evaluated),
             "common_metric": sign * common[group.run],
             "evaluations": min(len(curves[row["run"]]) for row in evaluated),

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from ddp_hpc.analysis.columns import step_columns, with_standing
+from ddp_hpc.analysis.intervals import over_runs
 from ddp_hpc.analysis.tables._frame import columns, known, largest, median
 from ddp_hpc.analysis.tables._groups import Group, Row, by_group
 from ddp_hpc.analysis.tables._steps import whole_curve, why_null
@@ -20,7 +21,10 @@ from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Utilisation and energy: medians over the complete runs; the learning rate and the seed change no work."
 OF_GPUS = True
-LEFT_OUT = ("flop_per_s", "samples_per_s", "nvlink_tx_bytes_per_s", "pcie_tx_bytes_per_s", "energy_method")
+LEFT_OUT = columns(
+    "gpu_utilisation_mean_low gpu_utilisation_mean_high flop_per_s samples_per_s nvlink_tx_bytes_per_s",
+    "pcie_tx_bytes_per_s energy_method",
+)
 
 MEDIANS = columns(
     "gpu_utilisation_mean power_mean_w sm_clock_mean_mhz throttled_share mfu flop_per_s samples_per_s",
@@ -29,6 +33,7 @@ MEDIANS = columns(
 _COLUMNS = columns(
     "runs gpus",
     *MEDIANS,
+    "gpu_utilisation_mean_low gpu_utilisation_mean_high",
     "samples_per_s_per_rank exchange_share cpu_energy_per_sample_j energy_to_target_j energy_method oversubscribed",
     "reason",
 )
@@ -49,7 +54,10 @@ def build(study_runs: StudyRuns) -> pd.DataFrame:
 def _measured(group: Group) -> Row:
     ended = group.ended
     gpus = largest(row["gpus"] for row in ended)
+    busy = over_runs(known(row["gpu_utilisation_mean"] for row in ended))
     return {name: group.median(name) for name in MEDIANS} | {
+        "gpu_utilisation_mean_low": busy.low,
+        "gpu_utilisation_mean_high": busy.high,
         "gpus": None if gpus is None else int(gpus),
         "samples_per_s_per_rank": median(row["samples_per_s"] / row["world_size"] for row in ended),
         "exchange_share": group.share("exchange_exposed_s"),

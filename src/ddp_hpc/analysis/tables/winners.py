@@ -13,12 +13,14 @@ from typing import Any
 import pandas as pd
 
 from ddp_hpc.analysis.columns import decisive, rows_of, search_columns, split
+from ddp_hpc.analysis.intervals import Noise, over_runs
 from ddp_hpc.analysis.tables._frame import columns, known, median, type_of
-from ddp_hpc.analysis.tables._groups import Row
+from ddp_hpc.analysis.tables._groups import Row, kind_of
 from ddp_hpc.analysis.tables._steps import whole_curve
 from ddp_hpc.analysis.tables._winner_selection import (
     HIGHER_IS_BETTER,
     NEVER,
+    Score,
     least_mean,
     numbers,
     pick_winners,
@@ -52,10 +54,27 @@ def build(study_runs: StudyRuns) -> pd.DataFrame:
     doubts = [_doubts(study_runs, winner) if winner else () for winner in won]
     cut_off = (_cut_off(time, lost, rows) for time, lost in zip(times, rivals, strict=True))
     added["doubt"] = ["; ".join((*luck, *cut)) or None for luck, cut in zip(doubts, cut_off, strict=True)]
+    scores = {" ".join(row["runs"]): row["score"] for row in rows_of(candidates)}
+    for name, values in _intervals(found, scores, time, decisive(rules)).items():
+        added[name] = values
     place = list(found).index("min_loss") + 1
     for name in reversed([name for name in added if name not in found]):
         found.insert(place, name, pd.Series(added[name], index=found.index, dtype=type_of(name)))
     return found
+
+
+def _intervals(
+    found: pd.DataFrame, scores: Mapping[str, Score | None], time: Noise, by: str
+) -> dict[str, list[float | None]]:
+    """Return the ends of the intervals of what decides: over the repeats of a winner, else from the noise of time."""
+    ends: dict[str, list[float | None]] = {f"{by}_low": [], f"{by}_high": []}
+    for row in rows_of(found):
+        score = scores.get(str(row["winner_runs"]))
+        noise = time.at(kind_of(row)) if score and len(score.values) == 1 else None
+        interval = over_runs(score.values, noise=noise) if score else None
+        ends[f"{by}_low"].append(interval.low if interval else None)
+        ends[f"{by}_high"].append(interval.high if interval else None)
+    return ends
 
 
 def _cut_off(time_to_s: float | None, lost: list[Row], runs: Mapping[str, Row]) -> Iterator[str]:
@@ -88,7 +107,7 @@ def left_out(study: Study) -> list[str]:
     search = search_columns(study)
     return [
         *search,
-        *(f"{name}_{end}" for name in numbers(search) for end in ("low", "high")),
+        *(f"{name}_{end}" for name in (*numbers(search), decisive(study.rules)) for end in ("low", "high")),
         *COUNTS,
         "chance_metric",
     ]

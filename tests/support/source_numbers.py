@@ -1,0 +1,106 @@
+"""Every number of the sources: where it is claimed, what our published runs have found, and the verdict.
+
+`python tests/support/source_numbers.py` writes docs/numbers.md from results/published/numbers.csv, the claims of the
+studies, and the table of claims beside each published study.
+"""
+
+from collections.abc import Iterator
+from functools import cache
+from math import nan
+from pathlib import Path
+
+import pandas as pd
+
+from ddp_hpc.analysis.claim_verdict import NOT_TESTABLE, verdict
+from ddp_hpc.analysis.formatting import cell
+from ddp_hpc.analysis.intervals import Interval
+from ddp_hpc.config import grid
+from ddp_hpc.config.claims import ARITHMETIC, Claim
+
+ROOT = Path(__file__).parents[2]
+PUBLISHED = ROOT / "results" / "published"
+PAGE = ROOT / "docs" / "numbers.md"
+ORDER = ["place", "quantity", "number", "claim", "ours", "interval", "from", "runs", "verdict"]
+HEAD = """\
+# Every number of the sources
+
+Each number that the four sources state, the claim of a study that tests it, and what our published runs have found
+(`results/published/`). A measurement of the source is *reproduced* or *contradicted*; the arithmetic of a formula is
+*confirmed* or *refuted*, and shows no measurement. *Not run*: the study is for a cluster, and none has run it yet; no
+number in this table was measured on a GPU. A number without a claim says why. This page is made from
+`results/published/numbers.csv`, the studies and their published tables of claims; a test holds it to them.
+
+## Out of scope
+
+- Model parallelism, which two of the sources describe and none of them measures: all four systems are data-parallel,
+  and so is this one.
+- The efficiency of 88 % on Inception V3 and ResNet-101: quoted from elsewhere, of networks that are not here.
+- Five times the speed of TensorFlow: by some readings, the source says, without plot or setting; TensorFlow is no peer
+  here.
+- Times of an NVIDIA K80 and of a cluster of 2017 as such: their ratios are claimed, as no other machine has them.
+- MPI_Gather in the server: ours averages gradients piece by piece while later pieces come, so the odd times that the
+  source explains by the tree of MPI_Gather cannot come from there. MPI_Bcast is the source's.
+- The loss with its L2 term: the threshold of 1.8 is of the cross-entropy here, easier to reach, with smaller areas.
+- The topology of PCIe and NVLink: it is not read; traffic over both is sampled.
+"""
+
+
+@cache
+def claims(study: str) -> dict[str, Claim]:
+    """Return the claims of a shipped study by their names."""
+    return {claim.id: claim for claim in grid.expand(ROOT / "config" / "studies" / f"{study}.yaml").study.claims}
+
+
+@cache
+def found(study: str) -> dict[str, dict[str, object]]:
+    """Return the rows of the published table of claims of a study, by their names; none where it has not been run."""
+    file = PUBLISHED / study / "claims.csv"
+    return {row["id"]: row for row in pd.read_csv(file).to_dict("records")} if file.is_file() else {}
+
+
+def numbers() -> list[dict[str, str]]:
+    """Return the list of numbers, as it is kept by hand; `claims` is a list."""
+    rows = pd.read_csv(PUBLISHED / "numbers.csv", dtype=str, keep_default_na=False).to_dict("records")
+    return [row | {"claims": [one for one in row["claims"].split("; ") if one]} for row in rows]
+
+
+def ours(study: str, name: str) -> list[str]:
+    """Return our number, its interval, from what it is, of how many runs, and the verdict by today's rules."""
+    claim, row = claims(study)[name], found(study).get(name)
+    if claim.of_kind == ARITHMETIC:
+        number = claim.ours.predicted.number
+        return [cell(number), "", "a formula", "", verdict(claim, Interval(number, nan, nan, "computed"))[0]]
+    if row is None:
+        return ["", "", "", "", "not run"]
+    if (row["statement"], row["expected"]) != (claim.statement, claim.in_words):
+        return ["", "", "", "", "not run since the claim was changed"]
+    if row["verdict"] == NOT_TESTABLE or pd.isna(row["ours"]):
+        return ["", "", "", "", f"{NOT_TESTABLE}: {row['reason']}"]
+    interval = Interval(row["ours"], row["ours_low"], row["ours_high"], row["interval_from"])
+    ends = f"{cell(interval.low)} to {cell(interval.high)}" if interval.known else ""
+    return [cell(interval.middle), ends, interval.basis, cell(row.get("runs", nan)), verdict(claim, interval)[0]]
+
+
+def lines() -> Iterator[str]:
+    """Yield the page, line by line."""
+    yield from HEAD.splitlines()
+    rows = numbers()
+    judged = [ours(*one.split("/"))[-1].partition(":")[0] for row in rows for one in row["claims"]]
+    counts = pd.Series(judged).value_counts()
+    yield ""
+    yield f"Claims of a number: {', '.join(f'{count} {name}' for name, count in counts.sort_index().items())}."
+    for source in dict.fromkeys(row["source"] for row in rows):
+        yield from ("", f"## The {source}", "", f"| {' | '.join(ORDER)} |", f"|{'---|' * len(ORDER)}")
+        for row in (row for row in rows if row["source"] == source):
+            number = f"{row['number']} {row['unit']}".strip()
+            if row["claimed_as"]:
+                number += f" (claimed as {row['claimed_as']})"
+            head = [row["place"], row["quantity"], number]
+            for one in row["claims"]:
+                yield f"| {' | '.join([*head, f'`{one}`', *ours(*one.split('/'))])} |"
+            if not row["claims"]:
+                yield f"| {' | '.join([*head, '', '', '', '', '', row['otherwise']])} |"
+
+
+if __name__ == "__main__":
+    PAGE.write_text("\n".join(lines()) + "\n", encoding="utf-8")
