@@ -1,0 +1,251 @@
+"""A pack as a Workflow Run RO-Crate (profile 0.5): the study is the workflow, each training an action.
+
+A training that diverged or failed is a failed action, and its error is the reason that its record has.
+https://www.researchobject.org/workflow-run-crate/profiles/workflow_run_crate
+"""
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+import pandas as pd
+
+from ddp_hpc import __version__
+from ddp_hpc.analysis.columns import rows_of
+from ddp_hpc.config.publication import LICENCES, Creator, is_doi
+from ddp_hpc.publication import pack as names
+from ddp_hpc.publication.citation import CODE_LICENCE, SOFTWARE, description
+from ddp_hpc.publication.pack import Pack
+
+Entity = dict[str, Any]
+
+CONTEXT = ["https://w3id.org/ro/crate/1.1/context", "https://w3id.org/ro/terms/workflow-run/context"]
+PROFILES = {
+    "https://w3id.org/ro/wfrun/process/0.5": ("Process Run Crate", "0.5"),
+    "https://w3id.org/ro/wfrun/workflow/0.5": ("Workflow Run Crate", "0.5"),
+    "https://w3id.org/workflowhub/workflow-ro-crate/1.0": ("Workflow RO-Crate", "1.0"),
+}
+OK, FAILED = "http://schema.org/CompletedActionStatus", "http://schema.org/FailedActionStatus"
+LANGUAGE, PROGRAM, WHOLE = "#study-language", "#ddp-hpc", "#study"
+_FORMS = {
+    ".csv": "text/csv",
+    ".parquet": "application/vnd.apache.parquet",
+    ".json": "application/json",
+    ".md": "text/markdown",
+    ".tex": "application/x-tex",
+    ".svg": "image/svg+xml",
+    ".pdf": "application/pdf",
+    ".png": "image/png",
+    ".html": "text/html",
+    ".yaml": "application/yaml",
+    ".py": "text/x-python",
+}
+
+
+def of(pack: Pack, facts: Mapping[str, Any]) -> Entity:
+    """Return what ro-crate-metadata.json has to say; `facts` are those of `derived.facts`."""
+    graph = [
+        {
+            "@id": names.CRATE,
+            "@type": "CreativeWork",
+            "about": {"@id": "./"},
+            "conformsTo": [_to("https://w3id.org/ro/crate/1.1"), _to("https://w3id.org/workflowhub/workflow-ro-crate/1.0")],
+        },
+        _root(pack),
+        *_profiles(),
+        *_workflow(pack, facts),
+        *_people(pack),
+        *_parts(pack),
+        *_actions(pack),
+    ]
+    return {"@context": CONTEXT, "@graph": graph}
+
+
+def _to(identity: str) -> Entity:
+    return {"@id": identity}
+
+
+def _root(pack: Pack) -> Entity:
+    said = pack.publication
+    runs = [_action_id(row) for row in rows_of(pack.tables["runs"])]
+    return {
+        "@id": "./",
+        "@type": "Dataset",
+        "name": pack.title,
+        "description": description(pack),
+        "datePublished": f"{pack.newest:%Y-%m-%d}",
+        "license": _to(LICENCES[str(said.licence)]),
+        "author": [_to(_creator_id(creator)) for creator in said.creators],
+        "publisher": _to("#publisher"),
+        "keywords": ", ".join(said.keywords) or "scaling study",
+        "conformsTo": [_to(profile) for profile in PROFILES],
+        "mainEntity": _to(names.STUDY),
+        "hasPart": [*map(_to, _described(pack)), *(_to(f"runs/{run}/") for run in pack.runs)],
+        "mentions": [_to(WHOLE), *map(_to, runs)],
+        **({"citation": [_to(_address(work)) for work in said.related]} if said.related else {}),
+        **({"funder": [_to(f"#{one.funder}") for one in said.funding]} if said.funding else {}),
+    }
+
+
+def _address(work: str) -> str:
+    return f"https://doi.org/{work}" if is_doi(work) else work
+
+
+def _profiles() -> Iterator[Entity]:
+    for address, (name, version) in PROFILES.items():
+        yield {"@id": address, "@type": "CreativeWork", "name": name, "version": version}
+
+
+def _workflow(pack: Pack, facts: Mapping[str, Any]) -> Iterator[Entity]:
+    """Yield the study as a workflow, its language, and what has run it."""
+    known = {**facts["differing"], **facts["common"]}
+    versions = {name.removeprefix("software."): known[name] for name in sorted(known) if name.startswith("software.")}
+    yield {
+        "@id": names.STUDY,
+        "@type": ["File", "SoftwareSourceCode", "ComputationalWorkflow"],
+        "name": pack.study.name,
+        "description": pack.study.description or pack.study.name,
+        "programmingLanguage": _to(LANGUAGE),
+        "license": _to(LICENCES[str(pack.publication.licence)]),
+        "creator": [_to(_creator_id(creator)) for creator in pack.publication.creators],
+        "dateCreated": f"{pack.newest:%Y-%m-%d}",
+        "encodingFormat": "application/yaml",
+        "sdPublisher": _to("#publisher"),
+    }
+    yield {
+        "@id": LANGUAGE,
+        "@type": "ComputerLanguage",
+        "name": "ddp-hpc study",
+        "alternateName": "ddp-hpc",
+        "identifier": _to(SOFTWARE),
+        "url": _to(SOFTWARE),
+        "version": __version__,
+    }
+    yield {
+        "@id": PROGRAM,
+        "@type": "SoftwareApplication",
+        "name": "ddp-hpc",
+        "softwareVersion": __version__,
+        "url": _to(SOFTWARE),
+        "license": _to(LICENCES[CODE_LICENCE]),
+        "softwareRequirements": [_to(f"#{name}") for name in versions],
+    }
+    for name, values in versions.items():
+        said = ", ".join(str(value) for value, _ in values)
+        yield {"@id": f"#{name}", "@type": "SoftwareApplication", "name": name, "softwareVersion": said}
+    for licence in {LICENCES[name]: name for name in (str(pack.publication.licence), CODE_LICENCE)}.items():
+        yield {"@id": licence[0], "@type": "CreativeWork", "name": licence[1], "description": f"the licence {licence[1]}"}
+
+
+def _creator_id(creator: Creator) -> str:
+    return f"https://orcid.org/{creator.orcid}" if creator.orcid else f"#{creator.name}"
+
+
+def _people(pack: Pack) -> Iterator[Entity]:
+    said = pack.publication
+    organisations = {"#publisher": said.publisher}
+    for creator in said.creators:
+        found: Entity = {"@id": _creator_id(creator), "@type": "Person" if creator.parts else "Organization"}
+        found["name"] = " ".join(reversed(creator.parts)) if creator.parts else creator.name
+        if creator.parts:
+            found |= {"familyName": creator.parts[0], "givenName": creator.parts[1]}
+        if creator.affiliation:
+            institution = creator.ror or f"#{creator.affiliation}"
+            organisations[institution] = creator.affiliation
+            found["affiliation"] = _to(institution)
+        yield found
+    for one in said.funding:
+        organisations[f"#{one.funder}"] = one.funder
+    for address, name in organisations.items():
+        yield {"@id": address, "@type": "Organization", "name": name}
+    for work in said.related:
+        yield {"@id": _address(work), "@type": "CreativeWork", "name": work}
+
+
+def _described(pack: Pack) -> list[str]:
+    """Return the files that stand in the crate by themselves: all but those of runs, of which their folders tell."""
+    kept = [name for name in pack.files if not name.startswith(f"{names.RUNS}/") and name != names.CRATE]
+    written_later = {names.README, names.DATA_PACKAGE, names.DATACITE, names.ZENODO, names.CITATION}
+    return sorted({*kept, *written_later} - {names.STUDY}) + [names.STUDY]
+
+
+def _parts(pack: Pack) -> Iterator[Entity]:
+    for name in _described(pack):
+        if name != names.STUDY:
+            yield _file(name, name)
+    for run in pack.runs:
+        folder = pack.root / names.RUNS / run
+        files = sorted(file.relative_to(pack.root).as_posix() for file in folder.rglob("*") if file.is_file())
+        about = "records of a training, with units and meanings of their columns" if list(folder.glob("*.parquet")) else ""
+        yield {
+            "@id": f"{names.RUNS}/{run}/",
+            "@type": "Dataset",
+            "name": run,
+            "description": about or "a training that left no record: its spec, and how it ended",
+            "hasPart": [_to(name) for name in files],
+        }
+        yield from (_file(name, name.removeprefix(f"{names.RUNS}/{run}/")) for name in files)
+
+
+def _file(path: str, name: str) -> Entity:
+    suffix = path[path.rfind(".") :] if "." in path else ""
+    return {"@id": path, "@type": "File", "name": name, "encodingFormat": _FORMS.get(suffix, "text/plain")}
+
+
+def _action_id(row: Mapping[str, Any]) -> str:
+    return f"#{row['run']}"
+
+
+def _actions(pack: Pack) -> Iterator[Entity]:
+    """Yield the workflow as one action, and each training as one, failed ones with their reason."""
+    runs = rows_of(pack.tables["runs"])
+    agents = [_to(_creator_id(creator)) for creator in pack.publication.creators]
+    results = [name for name in pack.files if name.startswith((f"{names.TABLES}/", f"{names.FIGURES}/"))]
+    started = [start for row in runs if (start := _times(row).get("startTime"))]
+    yield {
+        "@id": WHOLE,
+        "@type": "CreateAction",
+        "name": f"the study {pack.study.name}",
+        "description": f"{len(runs)} trainings of the study {pack.study.name}, and its tables and figures",
+        "instrument": _to(names.STUDY),
+        "agent": agents,
+        "result": [_to(name) for name in results],
+        "actionStatus": OK,
+        **({"startTime": min(started)} if started else {}),
+        "endTime": pack.newest.isoformat(),
+    }
+    there = set(pack.runs)
+    for row in runs:
+        failed = row["status"] != "ok"
+        yield {
+            "@id": _action_id(row),
+            "@type": "CreateAction",
+            "name": str(row["run"]),
+            "description": _in_words(row),
+            "instrument": _to(PROGRAM),
+            "agent": agents,
+            "object": [_to(f"runs/{row['run']}/spec.json") if row["run"] in there else _to(names.STUDY)],
+            "result": [_to(f"runs/{row['run']}/")] if row["run"] in there else [],
+            "actionStatus": FAILED if failed else OK,
+            **({"error": f"{row['status']}: {_text(row['reason']) or 'no reason is known'}"} if failed else {}),
+            **_times(row),
+        }
+
+
+def _text(value: Any) -> str:
+    return "" if pd.isna(value) else str(value)
+
+
+def _in_words(row: Mapping[str, Any]) -> str:
+    what = f"{row['model']} on {row['dataset']}, exchange {row['exchange']}, {row['world_size']} rank(s), batch size "
+    what += f"{row['batch_size']} each, learning rate {row['learning_rate']:g}, seed {row['seed']}"
+    return f"training of {what}: {row['status']}"
+
+
+def _times(row: Mapping[str, Any]) -> dict[str, str]:
+    """Return when a training began and ended, as far as its record tells."""
+    if not (ended := _text(row["ended_at"])):
+        return {}
+    end = datetime.fromisoformat(ended)
+    began = {} if pd.isna(row["wall_s"]) else {"startTime": (end - timedelta(seconds=float(row["wall_s"]))).isoformat()}
+    return began | {"endTime": end.isoformat()}
