@@ -376,7 +376,12 @@ def _report(options: argparse.Namespace) -> int:
     "make a pack of a study's results that others can verify, cite and deposit; or say why it cannot be published",
     STUDY,
     takes("--to", "folder, or file .zip (default: results/packs/STUDY-DATE)", type=Path, metavar="DIR|FILE.zip"),
-    takes("--runs", "whose records it holds; only with all can tables be made anew from it", choices=("all", "winners", "none"), default="all"),
+    takes(
+        "--runs",
+        "whose records it holds; only with all can tables be made anew from it",
+        choices=("all", "winners", "none"),
+        default="all",
+    ),
     takes("--check", "only say whether it can be published", action="store_true"),
     takes("--redact", "put other words in place of user names, paths, hosts and accounts", action="store_true"),
     takes("--allow-private", "publish what looks private as it is", action="store_true"),

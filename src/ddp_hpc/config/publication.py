@@ -34,7 +34,9 @@ def _checked_orcid(orcid: str) -> str:
         total = (total + int(digit)) * 2
     last = (12 - total % 11) % 11
     if orcid[-1] != ("X" if last == 10 else str(last)):
-        raise ValueError(f"given {given(orcid)}, expected: an ORCID; its last character does not fit: a slip in a digit?")
+        raise ValueError(
+            f"given {given(orcid)}, expected: an ORCID; its last character does not fit: a slip in a digit?"
+        )
     return orcid
 
 
@@ -44,7 +46,9 @@ Orcid = Annotated[
     AfterValidator(_checked_orcid),
 ]
 Ror = Annotated[str, Spelling(r"^https://ror\.org/0[a-z0-9]{6}[0-9]{2}$", "e.g. https://ror.org/05a28rw58")]
-Work = Annotated[str, Spelling(rf"^({DOI}|https?://\S+)$", "a DOI, e.g. 10.5281/zenodo.1234, or an address https://...")]
+Work = Annotated[
+    str, Spelling(rf"^({DOI}|https?://\S+)$", "a DOI, e.g. 10.5281/zenodo.1234, or an address https://...")
+]
 
 
 class Creator(BaseModel):

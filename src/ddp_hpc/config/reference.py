@@ -19,7 +19,22 @@ from ddp_hpc.config.settings import ConfigFile, ProfileConfig
 from ddp_hpc.config.spec import COMPONENTS, RunSpec
 from ddp_hpc.config.study import GLOBAL_BATCH, Pairs, Repeats, Rules, Study, Target, Trace
 
-_PARTS = (Budget, Trace, Pairs, Rules, Target, Claim, Ours, Cells, Ratio, Trend, Predicted, Expect, Contradicted, Publication)
+_PARTS = (
+    Budget,
+    Trace,
+    Pairs,
+    Rules,
+    Target,
+    Claim,
+    Ours,
+    Cells,
+    Ratio,
+    Trend,
+    Predicted,
+    Expect,
+    Contradicted,
+    Publication,
+)
 MODELS: Mapping[str, type[BaseModel]] = {"spec": RunSpec} | {
     model.__name__.lower(): model
     for model in (Study, Repeats, *_PARTS, Creator, Funding, Machine, Partition, Retries, ConfigFile, ProfileConfig)

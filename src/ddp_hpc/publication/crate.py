@@ -4,7 +4,7 @@ A training that diverged or failed is a failed action, and its error is the reas
 https://www.researchobject.org/workflow-run-crate/profiles/workflow_run_crate
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -42,20 +42,27 @@ _FORMS = {
 }
 
 
-def of(pack: Pack, facts: Mapping[str, Any]) -> Entity:
-    """Return what ro-crate-metadata.json has to say; `facts` are those of `derived.facts`."""
+def of(pack: Pack, facts: Mapping[str, Any], beside: Collection[str]) -> Entity:
+    """Return what ro-crate-metadata.json has to say.
+
+    `facts` are those of `derived.facts`; the files `beside` it need not be there yet.
+    """
+    files = sorted({*(name for name in pack.files if not name.startswith(f"{names.RUNS}/")), *beside} - {names.CRATE})
     graph = [
         {
             "@id": names.CRATE,
             "@type": "CreativeWork",
             "about": {"@id": "./"},
-            "conformsTo": [_to("https://w3id.org/ro/crate/1.1"), _to("https://w3id.org/workflowhub/workflow-ro-crate/1.0")],
+            "conformsTo": [
+                _to("https://w3id.org/ro/crate/1.1"),
+                _to("https://w3id.org/workflowhub/workflow-ro-crate/1.0"),
+            ],
         },
-        _root(pack),
+        _root(pack, files),
         *_profiles(),
         *_workflow(pack, facts),
         *_people(pack),
-        *_parts(pack),
+        *_parts(pack, files),
         *_actions(pack),
     ]
     return {"@context": CONTEXT, "@graph": graph}
@@ -65,7 +72,7 @@ def _to(identity: str) -> Entity:
     return {"@id": identity}
 
 
-def _root(pack: Pack) -> Entity:
+def _root(pack: Pack, files: list[str]) -> Entity:
     said = pack.publication
     runs = [_action_id(row) for row in rows_of(pack.tables["runs"])]
     return {
@@ -80,7 +87,7 @@ def _root(pack: Pack) -> Entity:
         "keywords": ", ".join(said.keywords) or "scaling study",
         "conformsTo": [_to(profile) for profile in PROFILES],
         "mainEntity": _to(names.STUDY),
-        "hasPart": [*map(_to, _described(pack)), *(_to(f"runs/{run}/") for run in pack.runs)],
+        "hasPart": [*map(_to, files), *(_to(f"runs/{run}/") for run in pack.runs)],
         "mentions": [_to(WHOLE), *map(_to, runs)],
         **({"citation": [_to(_address(work)) for work in said.related]} if said.related else {}),
         **({"funder": [_to(f"#{one.funder}") for one in said.funding]} if said.funding else {}),
@@ -134,7 +141,12 @@ def _workflow(pack: Pack, facts: Mapping[str, Any]) -> Iterator[Entity]:
         said = ", ".join(str(value) for value, _ in values)
         yield {"@id": f"#{name}", "@type": "SoftwareApplication", "name": name, "softwareVersion": said}
     for licence in {LICENCES[name]: name for name in (str(pack.publication.licence), CODE_LICENCE)}.items():
-        yield {"@id": licence[0], "@type": "CreativeWork", "name": licence[1], "description": f"the licence {licence[1]}"}
+        yield {
+            "@id": licence[0],
+            "@type": "CreativeWork",
+            "name": licence[1],
+            "description": f"the licence {licence[1]}",
+        }
 
 
 def _creator_id(creator: Creator) -> str:
@@ -162,29 +174,22 @@ def _people(pack: Pack) -> Iterator[Entity]:
         yield {"@id": _address(work), "@type": "CreativeWork", "name": work}
 
 
-def _described(pack: Pack) -> list[str]:
-    """Return the files that stand in the crate by themselves: all but those of runs, of which their folders tell."""
-    kept = [name for name in pack.files if not name.startswith(f"{names.RUNS}/") and name != names.CRATE]
-    written_later = {names.README, names.DATA_PACKAGE, names.DATACITE, names.ZENODO, names.CITATION}
-    return sorted({*kept, *written_later} - {names.STUDY}) + [names.STUDY]
-
-
-def _parts(pack: Pack) -> Iterator[Entity]:
-    for name in _described(pack):
-        if name != names.STUDY:
-            yield _file(name, name)
+def _parts(pack: Pack, files: list[str]) -> Iterator[Entity]:
+    yield from (_file(name, name) for name in files if name != names.STUDY)
     for run in pack.runs:
         folder = pack.root / names.RUNS / run
-        files = sorted(file.relative_to(pack.root).as_posix() for file in folder.rglob("*") if file.is_file())
-        about = "records of a training, with units and meanings of their columns" if list(folder.glob("*.parquet")) else ""
+        parts = [name for name in pack.files if name.startswith(f"{names.RUNS}/{run}/")]
+        about = (
+            "records of a training, with units and meanings of their columns" if list(folder.glob("*.parquet")) else ""
+        )
         yield {
             "@id": f"{names.RUNS}/{run}/",
             "@type": "Dataset",
             "name": run,
             "description": about or "a training that left no record: its spec, and how it ended",
-            "hasPart": [_to(name) for name in files],
+            "hasPart": [_to(name) for name in parts],
         }
-        yield from (_file(name, name.removeprefix(f"{names.RUNS}/{run}/")) for name in files)
+        yield from (_file(name, name.removeprefix(f"{names.RUNS}/{run}/")) for name in parts)
 
 
 def _file(path: str, name: str) -> Entity:

@@ -33,7 +33,11 @@ def of(pack: Pack) -> dict[str, Any]:
         "created": pack.newest.isoformat(),
         "licenses": [{"name": said.licence, "path": LICENCES[str(said.licence)]}],
         "contributors": [
-            {"title": creator.name, "role": "author", **({"organization": creator.affiliation} if creator.affiliation else {})}
+            {
+                "title": creator.name,
+                "role": "author",
+                **({"organization": creator.affiliation} if creator.affiliation else {}),
+            }
             for creator in said.creators
         ],
         "keywords": list(said.keywords),
@@ -58,7 +62,14 @@ def _tables(pack: Pack) -> list[dict[str, Any]]:
 
 def _field(column: pa.Field) -> dict[str, str]:
     """Return a column: its type, its unit, and what it means, as far as records define it."""
-    known = next((SCHEMAS[kind].field(column.name) for kind in ("run", "steps", "evaluations") if column.name in SCHEMAS[kind].names), None)
+    known = next(
+        (
+            SCHEMAS[kind].field(column.name)
+            for kind in ("run", "steps", "evaluations")
+            if column.name in SCHEMAS[kind].names
+        ),
+        None,
+    )
     about = {key.decode(): text.decode() for key, text in ((known.metadata if known else None) or {}).items()}
     kind = next(name for fits, name in _TYPES if fits(column.type))
     meaning = DERIVED.get(column.name, about.get("meaning", ""))

@@ -42,15 +42,15 @@ def facts(pack: Pack) -> str:
 def descriptions(pack: Pack) -> dict[str, str]:
     """Return how a pack describes itself, from its tables and the facts in it: texts by file."""
     told = json.loads((pack.root / names.FACTS).read_text(encoding="utf-8"))
-    return {
+    made = {
         names.README: readme.text(pack, told),
         names.DATACITE: in_json(citation.datacite(pack)),
         names.ZENODO: in_json(citation.zenodo(pack)),
         names.CITATION: citation.cff(pack),
         **citation.licences(pack),
         names.DATA_PACKAGE: in_json(datapackage.of(pack)),
-        names.CRATE: in_json(crate.of(pack, told)),
     }
+    return made | {names.CRATE: in_json(crate.of(pack, told, made))}
 
 
 def in_json(values: Any) -> str:

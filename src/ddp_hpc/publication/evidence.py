@@ -48,7 +48,7 @@ def seal(folder: RunFolder) -> None:
 
 
 def _copy_run(store: Store, planned: Planned, folder: RunFolder) -> None:
-    """Copy what is known of a run: its spec, its records if it has ended as result or finding, how its attempts ended."""
+    """Copy what is known of a run: its spec, its records if it has some that count, how its attempts ended."""
     folder.path.mkdir(parents=True)
     run, (_, spec_hash, code_hash) = store.run(planned.run), identity.parts(planned.run)
     hashes = {"spec_hash": spec_hash, "code_hash": code_hash, "files": identity.fingerprints(planned.spec)}

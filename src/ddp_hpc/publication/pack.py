@@ -1,16 +1,16 @@
 """What lies in a pack, and where: only here its files are named.
 
-    README.md                  the answer, how sure it is, what each file is, how to verify it and to run it again
-    study.yaml, machine.yaml   the study as it ran, and the cluster's description if it is given
-    publication.yaml           title, creators, licence, as the files below say them in their languages
-    runs/RUN/                  the records of a run, its spec.json, its seal.json, how its attempts ended
-    code/                      the files of ddp-hpc that decide results, as they were when the runs were trained
-    environment/               versions of packages, and what the records say of machine and software
-    tables/ figures/ report/   made from the records
-    ro-crate-metadata.json     Workflow Run RO-Crate: an action per training
-    datapackage.json           Frictionless Data Package: columns with types, units, meanings
-    datacite.json, CITATION.cff, .zenodo.json, LICENSES/
-    SHA256SUMS                 of all other files; `sha256sum -c SHA256SUMS` reads it
+README.md                  the answer, how sure it is, what each file is, how to verify it and to run it again
+study.yaml, machine.yaml   the study as it ran, and the cluster's description if it is given
+publication.yaml           title, creators, licence, as the files below say them in their languages
+runs/RUN/                  the records of a run, its spec.json, its seal.json, how its attempts ended
+code/                      the files of ddp-hpc that decide results, as they were when the runs were trained
+environment/               versions of packages, and what the records say of machine and software
+tables/ figures/ report/   made from the records
+ro-crate-metadata.json     Workflow Run RO-Crate: an action per training
+datapackage.json           Frictionless Data Package: columns with types, units, meanings
+datacite.json, CITATION.cff, .zenodo.json, LICENSES/
+SHA256SUMS                 of all other files; `sha256sum -c SHA256SUMS` reads it
 """
 
 import hashlib
@@ -152,13 +152,15 @@ def read_sums(pack: Pack) -> dict[str, str]:
     for number, line in enumerate(text.splitlines(), start=1):
         hashed, _, name = line.partition("  ")
         if not re.fullmatch("[0-9a-f]{64}", hashed) or not name:
-            raise PackError(f"{pack.root / SUMS}:{number}: given {line[:80]!r}, expected: a SHA-256, two blanks, a file")
+            raise PackError(
+                f"{pack.root / SUMS}:{number}: given {line[:80]!r}, expected: a SHA-256, two blanks, a file"
+            )
         found[name] = hashed
     return found
 
 
 def write_zip(pack: Pack, file: Path) -> None:
-    """Write a pack as a zip file, in which it is a folder: sorted, with one date, so that its bytes are always the same."""
+    """Write a pack as a zip file, in which it is a folder: sorted, of one date, so its bytes are the same each time."""
     date = pack.newest.timetuple()[:6]
     with zipfile.ZipFile(file, "w") as archive:
         for name in sorted([*pack.files, SUMS]):

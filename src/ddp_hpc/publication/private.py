@@ -1,4 +1,4 @@
-"""What looks private in what is to leave: host names, user names, accounts, paths, addresses of e-mail; and another word for each.
+"""What looks private in what is to leave (hosts, users, accounts, paths, addresses), and another word for each.
 
 Words are found where records have a place for them (hosts of ranks, variables of Slurm), paths by their look. Each then
 counts wherever it stands. A word always gets the same other word, so tables that compare hosts still can.
@@ -17,7 +17,9 @@ import pyarrow as pa
 _KINDS = {
     "account": re.compile(r"account", re.IGNORECASE),
     "user": re.compile(r"(^|_)(user|uid|gid|group)", re.IGNORECASE),
-    "host": re.compile(r"(^|_)(host|hosts|nodelist|nodename|nodeid_list|ipaddr|topology_addr|cluster_name)$", re.IGNORECASE),
+    "host": re.compile(
+        r"(^|_)(host|hosts|nodelist|nodename|nodeid_list|ipaddr|topology_addr|cluster_name)$", re.IGNORECASE
+    ),
 }
 _NOBODY = frozenset({"localhost", "root", "cpu", "null", "none", "true", "false"})
 # folders of the system are alike everywhere
@@ -26,6 +28,7 @@ _PATH = re.compile(
 )
 _HOME = re.compile(r"/(?:home|Users)/([\w.\-]+)")
 _MAIL = re.compile(r"[\w.+\-]+@[\w\-]+\.[\w.\-]+")
+_HARMLESS = re.compile(r"[0-9]+|(account|user|host)-[0-9]+|\[.*\]")  # numbers, and what is put in the place of words
 _KEPT = ("spec", "files", "run", "schema")  # parts of a record's metadata that hold nothing of a machine
 
 
@@ -46,7 +49,7 @@ class Private:
                 self.learn(inner, key)
         elif isinstance(value, str):
             kind = next((kind for kind, names in _KINDS.items() if names.search(key)), None)
-            if kind and len(value) > 1 and value.lower() not in _NOBODY and not value.isdigit():
+            if kind and len(value) > 1 and value.lower() not in _NOBODY and not _HARMLESS.fullmatch(value):
                 self.kinds.setdefault(value, kind)
             for user in _HOME.findall(value):
                 self.kinds.setdefault(user, "user")

@@ -76,8 +76,13 @@ def refusals(project: Project, study_runs: StudyRuns, said: Publication) -> Iter
     if missing:
         kinds = ", ".join(f"{number} {in_words(status)}" for status, number in Counter(missing.values()).items())
         others = _of_other_code(study_runs, set(missing))
-        told = f"; {others} of them are there, trained by other code: publish from a checkout of that code" if others else ""
-        yield f"{len(missing)} of {counted(len(study_runs.planned), 'run')} missing: {kinds}; `ddp-hpc run {name}` trains them{told}"
+        told = (
+            f"; {others} of them are there, trained by other code: publish from a checkout of that code"
+            if others
+            else ""
+        )
+        all_runs = counted(len(study_runs.planned), "run")
+        yield f"{len(missing)} of {all_runs} missing: {kinds}; `ddp-hpc run {name}` trains them{told}"
 
 
 def _of_other_code(study_runs: StudyRuns, missing: set[str]) -> int:
@@ -94,12 +99,12 @@ def _refused(study: str, problems: list[str]) -> int:
 
 
 def _private(root: Path, asked: Asked) -> list[str]:
-    """Redact, if that is asked for; return what keeps the evidence from leaving: what looks private and has no consent."""
+    """Redact, if that is asked for; return what keeps the evidence from leaving: what looks private without consent."""
     found = Private()
     fixed = evidence.private_in(root, found)
     if asked.redact:
         evidence.redact(root, found)
-        found = Private(found.kinds)
+        found = Private()
         evidence.private_in(root, found)  # what is left
     if not found.places or asked.allow_private:
         return []

@@ -16,7 +16,15 @@ from ddp_hpc.publication.pack import Pack
 from ddp_hpc.runs.records import read_metadata
 from ddp_hpc.system.terminal import counted, rank_time
 
-SHOWN = ("processors", "GPUs", "hosts", "software.", "source.", "gradient_path", "ranks_on_nodes")  # facts, by their beginnings
+SHOWN = (
+    "processors",
+    "GPUs",
+    "hosts",
+    "software.",
+    "source.",
+    "gradient_path",
+    "ranks_on_nodes",
+)  # facts, by their beginnings
 
 
 def text(pack: Pack, facts: Mapping[str, Any]) -> str:
@@ -76,9 +84,13 @@ def answers(tables: Mapping[str, pd.DataFrame]) -> Iterator[str]:
 def _won(row: Mapping[str, Any]) -> str:
     groups = list(row)[: list(row).index("winner")]
     where = ", ".join(f"{heading(name)} {cell(row[name])}" for name in groups if cell(row[name]))
-    known = {name: cell(row[name]) for name in ("loss_area_loss_s", "time_to_s", "test_metric", "min_loss") if name in row}
+    known = {
+        name: cell(row[name]) for name in ("loss_area_loss_s", "time_to_s", "test_metric", "min_loss") if name in row
+    }
     numbers = ", ".join(f"{heading(name)} {value}" for name, value in known.items() if value)
-    rivals = f"; cannot be distinguished from it: {row['cannot_be_told_from']}" if cell(row["cannot_be_told_from"]) else ""
+    rivals = (
+        f"; cannot be distinguished from it: {row['cannot_be_told_from']}" if cell(row["cannot_be_told_from"]) else ""
+    )
     return f"With {where}, {row['winner']} wins: {numbers}{rivals}."
 
 
@@ -86,14 +98,20 @@ def _faster(won: Mapping[str, Any], scaling: pd.DataFrame) -> Iterator[str]:
     """Yield how much faster the point that has won trains than one rank does, by the first kind of scaling there is."""
     if scaling.empty or not won["world_size"] > 1:
         return
-    axes = [name for name in scaling.columns if name in won and name in ("exchange", "world_size", "batch_size", "learning_rate")]
+    axes = [
+        name
+        for name in scaling.columns
+        if name in won and name in ("exchange", "world_size", "batch_size", "learning_rate")
+    ]
     same = scaling[(scaling[axes] == pd.Series({name: won[name] for name in axes})).all(axis="columns")]
     for row in rows_of(same.head(1)):
         if pd.isna(row["speedup"]):
             yield f"Its speedup is not known: {row['reason']}."
             continue
         known = not pd.isna(row["speedup_low"])
-        interval = f" ({cell(row['speedup_low'])} to {cell(row['speedup_high'])}, {row['interval_from']})" if known else ""
+        interval = (
+            f" ({cell(row['speedup_low'])} to {cell(row['speedup_high'])}, {row['interval_from']})" if known else ""
+        )
         crowded = " More threads than cores ran: this time means nothing." if row["oversubscribed"] is True else ""
         yield (
             f"It trains {cell(row['speedup'])} times as fast as one rank does{interval}, a parallel efficiency of "

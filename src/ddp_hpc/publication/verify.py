@@ -1,4 +1,4 @@
-"""`ddp-hpc verify PACK`: whether what lies in a pack is what was published, and follows from its records; a line per check."""
+"""`ddp-hpc verify PACK`: whether a pack is as it was published, and follows from its records; a line per check."""
 
 import csv
 import json
@@ -28,7 +28,7 @@ OK, DIFFERS, UNREADABLE = 0, 1, 2
 SHOWN = 5  # problems of one check
 
 
-class NotTold(Exception):
+class NotToldError(Exception):
     """Why a check says nothing of this pack."""
 
 
@@ -54,7 +54,7 @@ def verify(given: Path) -> int:
             try:
                 check(pack, found)
                 word, code = ("differs", DIFFERS) if found.problems else ("ok", code)
-            except NotTold as why:
+            except NotToldError as why:
                 word, found = "not told", Check(str(why))
             except (PackError, StudyError, records.RecordError, OSError, KeyError, ValueError, TypeError) as error:
                 if not code:  # what cannot be read is the first thing that is wrong, not what follows from another
@@ -62,7 +62,9 @@ def verify(given: Path) -> int:
                 told = str(error) if isinstance(error, ValueError | OSError) else f"{type(error).__name__} {error}"
                 word, found = "cannot be read", Check(problems=[told.replace(f"{pack.root}/", "")])
             print(f"{word:9} {name}: {'; '.join(_shown(found)) or found.looked_at}")
-    print({OK: "verified", DIFFERS: "NOT verified: something differs", UNREADABLE: "NOT verified: cannot be read"}[code])
+    print(
+        {OK: "verified", DIFFERS: "NOT verified: something differs", UNREADABLE: "NOT verified: cannot be read"}[code]
+    )
     return code
 
 
@@ -165,7 +167,9 @@ class Anew:
 
     def compare(self, folder: str, found: Check) -> None:
         """Compare the files of a folder by their bytes; Parquet that has other bytes by its values."""
-        made = {file.relative_to(self.root).as_posix(): file for file in (self.root / folder).rglob("*") if file.is_file()}
+        made = {
+            file.relative_to(self.root).as_posix(): file for file in (self.root / folder).rglob("*") if file.is_file()
+        }
         there = {name for name in self.pack.files if name.startswith(f"{folder}/")}
         for name in sorted(made.keys() | there):
             if name not in made:
@@ -187,7 +191,9 @@ def _anew(make: Callable[[Pack, Path], None], *folders: str) -> Callable[[Pack, 
 
     def check(pack: Pack, found: Check) -> None:
         if not pack.whole:
-            raise NotTold(f"the pack holds {len(pack.runs)} of {len(pack.tables['runs'])} runs: nothing is made anew")
+            raise NotToldError(
+                f"the pack holds {len(pack.runs)} of {len(pack.tables['runs'])} runs: nothing is made anew"
+            )
         with tempfile.TemporaryDirectory(prefix="ddp-hpc-anew-") as folder:
             anew = Anew(pack, Path(folder))
             if names.TABLES not in folders:
@@ -205,9 +211,9 @@ def _anew(make: Callable[[Pack, Path], None], *folders: str) -> Callable[[Pack, 
 def claims(pack: Pack, found: Check) -> None:
     """Each claim has the verdict that the records give it."""
     if not pack.study.claims:
-        raise NotTold("the study has none")
+        raise NotToldError("the study has none")
     if not pack.whole:
-        raise NotTold(f"the pack holds {len(pack.runs)} of {len(pack.tables['runs'])} runs")
+        raise NotToldError(f"the pack holds {len(pack.runs)} of {len(pack.tables['runs'])} runs")
     from ddp_hpc.analysis.tables import claims as judged
 
     again = judged.build(pack.study_runs)
@@ -225,7 +231,7 @@ def descriptions(pack: Pack, found: Check) -> None:
     there = json.loads((pack.root / names.CRATE).read_text(encoding="utf-8"))
     version = next((one["softwareVersion"] for one in there["@graph"] if one["@id"] == crate.PROGRAM), "unknown")
     if version != __version__:
-        raise NotTold(f"made by ddp-hpc {version}, here is {__version__}: other words are no other results")
+        raise NotToldError(f"made by ddp-hpc {version}, here is {__version__}: other words are no other results")
     for name, text in made.items():
         file = pack.root / name
         found.expect(file.is_file() and file.read_text(encoding="utf-8") == text, f"{name} is not what the pack gives")
