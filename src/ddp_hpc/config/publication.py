@@ -11,7 +11,18 @@ from ddp_hpc.config.types import STRICT, Spelling
 from ddp_hpc.config.validation import validated
 from ddp_hpc.config.yaml_file import read_mapping
 
-# of data, by their names in SPDX's list; the address is of the deed or text
+# by their names in SPDX's list; the address is of the deed or text
+Licence = Literal[
+    "CC-BY-4.0",
+    "CC-BY-SA-4.0",
+    "CC-BY-NC-4.0",
+    "CC0-1.0",
+    "ODC-By-1.0",
+    "ODbL-1.0",
+    "PDDL-1.0",
+    "Apache-2.0",
+    "MIT",
+]
 LICENCES = {
     "CC-BY-4.0": "https://creativecommons.org/licenses/by/4.0/",
     "CC-BY-SA-4.0": "https://creativecommons.org/licenses/by-sa/4.0/",
@@ -89,7 +100,7 @@ class Publication(BaseModel):
     model_config = STRICT
     title: Text | None = Field(None, description="title of the result set; null: the study's description")
     creators: list[Creator] = Field(default_factory=list, description="who has made it; needed to publish")
-    licence: Literal[tuple(LICENCES)] | None = Field(  # type: ignore[valid-type]
+    licence: Licence | None = Field(
         None, description="of the data, by its name in SPDX's list; needed to publish. Code keeps its own"
     )
     publisher: Text = Field("Zenodo", description="the repository in which it will lie")

@@ -43,6 +43,8 @@ def publish(project: Project, study: str, asked: Asked) -> int:
     """Make the pack of a study and say where it is; return 1, and say why and what to do, if it cannot be published."""
     study_runs = project.study_runs(study)
     said = project.publication(study_runs.study)
+    if asked.to:
+        _check_place(asked.to)
     problems = list(refusals(project, study_runs, said))
     if problems:
         return _refused(study, problems)
@@ -146,15 +148,19 @@ def _kept(pack: Pack, runs: str) -> set[str]:
     return {run for row in won for run in str(row["winner_runs"] or "").split()}
 
 
+def _check_place(to: Path) -> None:
+    """Raise a PackError if something stands in the place of a pack that is none."""
+    if to.suffix != ".zip" and to.exists() and not (to / names.SUMS).is_file() and (to.is_file() or any(to.iterdir())):
+        raise PackError(f"{to} is there and is no pack; expected: a new folder, an earlier pack, or a file .zip")
+
+
 def _put(pack: Pack, to: Path) -> Path:
-    """Put a pack in its place, of an earlier one too; what is no pack is not replaced."""
+    """Put a pack in its place, of an earlier one too."""
     to.parent.mkdir(parents=True, exist_ok=True)
     if to.suffix == ".zip":
         write_zip(pack, pack.root.parent / "pack.zip")
         shutil.move(pack.root.parent / "pack.zip", to)
         return to
-    if to.exists() and not (to / names.SUMS).is_file() and (not to.is_dir() or any(to.iterdir())):
-        raise PackError(f"{to} is there and is no pack; expected: a new folder, an earlier pack, or a file .zip")
     shutil.rmtree(to, ignore_errors=True)
     shutil.move(pack.root, to)
     return to
