@@ -48,6 +48,7 @@ HERE = [
     "ddp-hpc diff {0} {1}",
     "ddp-hpc publish mine --redact --to results/packs/mine.zip",
     "ddp-hpc verify results/packs/mine.zip",
+    "ddp-hpc rerun results/packs/mine.zip --to again",
     "ddp-hpc doctor",
     "snakemake",
     "ddp-hpc bench planning --points 2 --runs 2",

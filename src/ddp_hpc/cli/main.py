@@ -405,6 +405,19 @@ def _verify(options: argparse.Namespace) -> int:
 
 
 @Verb(
+    "train runs of a pack again in a new folder, and say whether their results are reproduced",
+    takes("pack", "its folder or zip file", type=Path, metavar="PACK"),
+    takes("--points", "which runs", choices=("winners", "all"), default="winners"),
+    takes("--to", "the folder of the new runs", type=Path, default=Path("rerun"), metavar="DIR"),
+    takes("--launcher", "command that starts the ranks, without -n", default="mpiexec"),
+)
+def _rerun(options: argparse.Namespace) -> int:
+    from ddp_hpc.publication.rerun import rerun
+
+    return rerun(options.pack, options.to, options.points, options.launcher)
+
+
+@Verb(
     "test which points of two result sets differ by more than the noise, and whether they are better or worse",
     takes(
         "a",
