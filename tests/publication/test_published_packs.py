@@ -4,12 +4,16 @@ import json
 import shutil
 import zipfile
 from dataclasses import replace
+from pathlib import Path
 
 import factory
+import frictionless
+import jsonschema
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from factory import Result
+from ruamel.yaml import YAML
 
 from ddp_hpc.analysis.compare import result_sets
 from ddp_hpc.publication import pack as names
@@ -20,6 +24,8 @@ from ddp_hpc.publication.verify import CHECKS, Check, NotToldError, verify
 from ddp_hpc.runs import records
 from ddp_hpc.runs.project import Project
 
+# of DataCite 4.5, as the package `datacite` has it, and of CITATION.cff 1.2.0
+SCHEMAS = Path(__file__).parent / "schemas"
 SAID = {
     "title": "Made-up numbers",
     "creators": [
@@ -316,3 +322,29 @@ def test_the_data_package_names_units_and_meanings_and_the_right_digests(publish
         "description": "that trend is beyond the noise of the steps, and at least 5 %",
     }
     assert tables["table-runs"]["hash"] == f"sha256:{digest(published / 'tables' / 'runs.csv')}"
+
+
+@pytest.mark.parametrize(
+    ("name", "schema", "needed"),
+    [(names.DATACITE, "datacite-v4.5", "publisher"), (names.CITATION, "cff-1.2.0", "authors")],
+)
+def test_citations_are_as_their_standards_say(published, name, schema, needed):
+    content = YAML(typ="safe", pure=True).load((published / name).read_text())  # JSON is YAML
+    rules = json.loads((SCHEMAS / f"{schema}.json").read_text())
+
+    jsonschema.validate(content, rules)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({key: value for key, value in content.items() if key != needed}, rules)
+
+
+def test_the_data_package_is_as_its_standard_says(published, tmp_path):
+    """Types of columns, digests of files: `frictionless` reads all tables."""
+    report = frictionless.validate(str(published / names.DATA_PACKAGE))
+    assert report.flatten(["name", "message"]) == []
+    assert len(report.tasks) == len(json.loads((published / names.DATA_PACKAGE).read_text())["resources"]) > 10
+
+    folder = shutil.copytree(published, tmp_path / "pack")
+    replaced(folder / "tables" / "runs.csv", "crashed", "Crashed")
+    assert [task.name for task in frictionless.validate(str(folder / names.DATA_PACKAGE)).tasks if not task.valid] == [
+        "table-runs"
+    ]

@@ -84,7 +84,7 @@ def _records(pack: Pack) -> list[dict[str, Any]]:
         for file in sorted((pack.root / "runs" / run).glob("*.parquet")):
             name = f"{file.stem}-{run}".lower().replace("_", "-")
             resource = _resource(pack, f"runs/{run}/{file.name}", name)
-            found.append(resource | {"profile": "data-resource", "title": f"{file.stem} of {run}"})
+            found.append(resource | {"profile": "data-resource", "type": "file", "title": f"{file.stem} of {run}"})
     return found
 
 

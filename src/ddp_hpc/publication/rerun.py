@@ -110,7 +110,7 @@ def _same_losses(store: Store, old: Planned, other: Store, new: Planned) -> bool
         frame = records.read("steps", place.file(planned.run, "steps"), ["step", "rank", "loss", "warm_up"]).to_pandas()
         mine = frame[(frame["rank"] == 0) & ~frame["warm_up"].astype(bool)].sort_values("step")
         losses.append(mine["loss"].to_numpy(np.float64))
-    return np.array_equal(*losses, equal_nan=True) and len(losses[0]) > 0
+    return np.array_equal(losses[0], losses[1], equal_nan=True) and len(losses[0]) > 0
 
 
 def _promised(pack: Pack, store: Store, old: Planned, new: Planned) -> str:
