@@ -4,9 +4,10 @@ A training that diverged or failed is a failed action, and its error is the reas
 https://www.researchobject.org/workflow-run-crate/profiles/workflow_run_crate
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
+from urllib.parse import quote
 
 import pandas as pd
 
@@ -15,7 +16,7 @@ from ddp_hpc.analysis.columns import rows_of
 from ddp_hpc.config.publication import LICENCES, Creator, is_doi
 from ddp_hpc.publication import pack as names
 from ddp_hpc.publication.citation import CODE_LICENCE, SOFTWARE, description
-from ddp_hpc.publication.pack import Pack
+from ddp_hpc.publication.pack import Pack, digest
 
 Entity = dict[str, Any]
 
@@ -26,7 +27,14 @@ PROFILES = {
     "https://w3id.org/workflowhub/workflow-ro-crate/1.0": ("Workflow RO-Crate", "1.0"),
 }
 OK, FAILED = "http://schema.org/CompletedActionStatus", "http://schema.org/FailedActionStatus"
-LANGUAGE, PROGRAM, WHOLE = "#study-language", "#ddp-hpc", "#study"
+LANGUAGE, PROGRAM, WHOLE = "#study-language", SOFTWARE, "#study"
+_HOMES = {  # of software that the records give versions of
+    "cuda": "https://developer.nvidia.com/cuda-toolkit",
+    "nccl": "https://developer.nvidia.com/nccl",
+    "numpy": "https://numpy.org",
+    "python": "https://www.python.org",
+    "torch": "https://pytorch.org",
+}
 _FORMS = {
     ".csv": "text/csv",
     ".parquet": "application/vnd.apache.parquet",
@@ -72,6 +80,17 @@ def _to(identity: str) -> Entity:
     return {"@id": identity}
 
 
+def _here(name: str) -> str:
+    """Return what a thing is called within the crate, by its name."""
+    return f"#{quote(name)}"
+
+
+def _all(things: Iterable[Entity]) -> Any:
+    """Return several things as a list, one as it is: JSON-LD in its compact form."""
+    listed = list(things)
+    return listed[0] if len(listed) == 1 else listed
+
+
 def _root(pack: Pack, files: list[str]) -> Entity:
     said = pack.publication
     runs = [_action_id(row) for row in rows_of(pack.tables["runs"])]
@@ -82,15 +101,15 @@ def _root(pack: Pack, files: list[str]) -> Entity:
         "description": description(pack),
         "datePublished": f"{pack.newest:%Y-%m-%d}",
         "license": _to(LICENCES[str(said.licence)]),
-        "author": [_to(_creator_id(creator)) for creator in said.creators],
+        "author": _all(_to(_creator_id(creator)) for creator in said.creators),
         "publisher": _to("#publisher"),
         "keywords": ", ".join(said.keywords) or "scaling study",
         "conformsTo": [_to(profile) for profile in PROFILES],
         "mainEntity": _to(names.STUDY),
         "hasPart": [*map(_to, files), *(_to(f"runs/{run}/") for run in pack.runs)],
         "mentions": [_to(WHOLE), *map(_to, runs)],
-        **({"citation": [_to(_address(work)) for work in said.related]} if said.related else {}),
-        **({"funder": [_to(f"#{one.funder}") for one in said.funding]} if said.funding else {}),
+        **({"citation": _all(_to(_address(work)) for work in said.related)} if said.related else {}),
+        **({"funder": _all(_to(_here(one.funder)) for one in said.funding)} if said.funding else {}),
     }
 
 
@@ -106,7 +125,7 @@ def _profiles() -> Iterator[Entity]:
 def _workflow(pack: Pack, facts: Mapping[str, Any]) -> Iterator[Entity]:
     """Yield the study as a workflow, its language, and what has run it."""
     known = {**facts["differing"], **facts["common"]}
-    versions = {name.removeprefix("software."): known[name] for name in sorted(known) if name.startswith("software.")}
+    versions = {name: known[f"software.{name}"] for name in _HOMES if f"software.{name}" in known}
     yield {
         "@id": names.STUDY,
         "@type": ["File", "SoftwareSourceCode", "ComputationalWorkflow"],
@@ -114,9 +133,10 @@ def _workflow(pack: Pack, facts: Mapping[str, Any]) -> Iterator[Entity]:
         "description": pack.study.description or pack.study.name,
         "programmingLanguage": _to(LANGUAGE),
         "license": _to(LICENCES[str(pack.publication.licence)]),
-        "creator": [_to(_creator_id(creator)) for creator in pack.publication.creators],
+        "creator": _all(_to(_creator_id(creator)) for creator in pack.publication.creators),
         "dateCreated": f"{pack.newest:%Y-%m-%d}",
         "encodingFormat": "application/yaml",
+        "version": digest(pack.root / names.STUDY)[:10],
         "sdPublisher": _to("#publisher"),
     }
     yield {
@@ -135,11 +155,12 @@ def _workflow(pack: Pack, facts: Mapping[str, Any]) -> Iterator[Entity]:
         "softwareVersion": __version__,
         "url": _to(SOFTWARE),
         "license": _to(LICENCES[CODE_LICENCE]),
-        "softwareRequirements": [_to(f"#{name}") for name in versions],
+        "softwareRequirements": _all(_to(_HOMES[name]) for name in versions),
     }
     for name, values in versions.items():
         said = ", ".join(str(value) for value, _ in values)
-        yield {"@id": f"#{name}", "@type": "SoftwareApplication", "name": name, "softwareVersion": said}
+        about = {"name": name, "softwareVersion": said, "url": _to(_HOMES[name])}
+        yield {"@id": _HOMES[name], "@type": "SoftwareApplication", **about}
     for licence in {LICENCES[name]: name for name in (str(pack.publication.licence), CODE_LICENCE)}.items():
         yield {
             "@id": licence[0],
@@ -150,7 +171,7 @@ def _workflow(pack: Pack, facts: Mapping[str, Any]) -> Iterator[Entity]:
 
 
 def _creator_id(creator: Creator) -> str:
-    return f"https://orcid.org/{creator.orcid}" if creator.orcid else f"#{creator.name}"
+    return f"https://orcid.org/{creator.orcid}" if creator.orcid else _here(creator.name)
 
 
 def _people(pack: Pack) -> Iterator[Entity]:
@@ -162,12 +183,12 @@ def _people(pack: Pack) -> Iterator[Entity]:
         if creator.parts:
             found |= {"familyName": creator.parts[0], "givenName": creator.parts[1]}
         if creator.affiliation:
-            institution = creator.ror or f"#{creator.affiliation}"
+            institution = creator.ror or _here(creator.affiliation)
             organisations[institution] = creator.affiliation
             found["affiliation"] = _to(institution)
         yield found
     for one in said.funding:
-        organisations[f"#{one.funder}"] = one.funder
+        organisations[_here(one.funder)] = one.funder
     for address, name in organisations.items():
         yield {"@id": address, "@type": "Organization", "name": name}
     for work in said.related:
@@ -187,14 +208,15 @@ def _parts(pack: Pack, files: list[str]) -> Iterator[Entity]:
             "@type": "Dataset",
             "name": run,
             "description": about or "a training that left no record: its spec, and how it ended",
-            "hasPart": [_to(name) for name in parts],
+            "hasPart": _all(map(_to, parts)),
         }
         yield from (_file(name, name.removeprefix(f"{names.RUNS}/{run}/")) for name in parts)
 
 
 def _file(path: str, name: str) -> Entity:
     suffix = path[path.rfind(".") :] if "." in path else ""
-    return {"@id": path, "@type": "File", "name": name, "encodingFormat": _FORMS.get(suffix, "text/plain")}
+    found: Entity = {"@id": path, "@type": "File", "name": name, "encodingFormat": _FORMS.get(suffix, "text/plain")}
+    return found | ({"about": _to("./")} if path == names.README else {})
 
 
 def _action_id(row: Mapping[str, Any]) -> str:
@@ -204,7 +226,7 @@ def _action_id(row: Mapping[str, Any]) -> str:
 def _actions(pack: Pack) -> Iterator[Entity]:
     """Yield the workflow as one action, and each training as one, failed ones with their reason."""
     runs = rows_of(pack.tables["runs"])
-    agents = [_to(_creator_id(creator)) for creator in pack.publication.creators]
+    agents = _all(_to(_creator_id(creator)) for creator in pack.publication.creators)
     results = [name for name in pack.files if name.startswith((f"{names.TABLES}/", f"{names.FIGURES}/"))]
     started = [start for row in runs if (start := _times(row).get("startTime"))]
     yield {
@@ -214,7 +236,7 @@ def _actions(pack: Pack) -> Iterator[Entity]:
         "description": f"{len(runs)} trainings of the study {pack.study.name}, and its tables and figures",
         "instrument": _to(names.STUDY),
         "agent": agents,
-        "result": [_to(name) for name in results],
+        "result": _all(map(_to, results)),
         "actionStatus": OK,
         **({"startTime": min(started)} if started else {}),
         "endTime": pack.newest.isoformat(),
@@ -229,8 +251,8 @@ def _actions(pack: Pack) -> Iterator[Entity]:
             "description": _in_words(row),
             "instrument": _to(PROGRAM),
             "agent": agents,
-            "object": [_to(f"runs/{row['run']}/spec.json") if row["run"] in there else _to(names.STUDY)],
-            "result": [_to(f"runs/{row['run']}/")] if row["run"] in there else [],
+            "object": _to(f"runs/{row['run']}/spec.json" if row["run"] in there else names.STUDY),
+            "result": _to(f"runs/{row['run']}/") if row["run"] in there else [],
             "actionStatus": FAILED if failed else OK,
             **({"error": f"{row['status']}: {_text(row['reason']) or 'no reason is known'}"} if failed else {}),
             **_times(row),
