@@ -20,7 +20,7 @@ from ddp_hpc.publication import pack as names
 from ddp_hpc.publication.pack import Pack, PackError, digest, sums, write_zip
 from ddp_hpc.publication.private import Private
 from ddp_hpc.publication.publish import Asked, publish
-from ddp_hpc.publication.verify import CHECKS, Check, NotToldError, verify
+from ddp_hpc.publication.verify import CHECKS, Inspection, NotToldError, verify
 from ddp_hpc.runs import records
 from ddp_hpc.runs.project import Project
 
@@ -85,7 +85,7 @@ def published(project, tmp_path_factory):
 
 
 def found_by(check, folder):
-    found = Check()
+    found = Inspection()
     CHECKS[check](Pack(folder), found)
     return found.problems
 

@@ -101,9 +101,7 @@ def lock(trained_with: dict[str, set[str]]) -> list[str]:
     pins = {_normal(name): metadata.version(name) for name in _needed("ddp-hpc")}
     for name in ("torch", "numpy"):
         if len(versions := trained_with.get(name, set())) == 1:
-            pins[name] = min(versions).partition("+")[
-                0
-            ]  # without its build, e.g. `+cpu`
+            pins[name] = min(versions).partition("+")[0]  # without its build, e.g. `+cpu`
     told = (f"{name} {', '.join(sorted(trained_with.get(name, ())))}" for name in ("python", "torch", "numpy", "mpi"))
     return [
         f"# ddp-hpc {__version__} and what it needs. torch and numpy: as the runs were trained; others: as the tables",

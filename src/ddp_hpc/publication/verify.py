@@ -33,7 +33,7 @@ class NotToldError(Exception):
 
 
 @dataclass
-class Check:
+class Inspection:
     """What a check has found: what it looked at, and what is not as it should be."""
 
     looked_at: str = ""
@@ -50,17 +50,17 @@ def verify(given: Path) -> int:
     code = OK
     with opened(given) as pack:
         for name, check in CHECKS.items():
-            found = Check()
+            found = Inspection()
             try:
                 check(pack, found)
                 word, code = ("differs", DIFFERS) if found.problems else ("ok", code)
             except NotToldError as why:
-                word, found = "not told", Check(str(why))
+                word, found = "not told", Inspection(str(why))
             except (PackError, StudyError, records.RecordError, OSError, KeyError, ValueError, TypeError) as error:
                 if not code:  # what cannot be read is the first thing that is wrong, not what follows from another
                     code = UNREADABLE
                 told = str(error) if isinstance(error, ValueError | OSError) else f"{type(error).__name__} {error}"
-                word, found = "cannot be read", Check(problems=[told.replace(f"{pack.root}/", "")])
+                word, found = "cannot be read", Inspection(problems=[told.replace(f"{pack.root}/", "")])
             print(f"{word:9} {name}: {'; '.join(_shown(found)) or found.looked_at}")
     print(
         {OK: "verified", DIFFERS: "NOT verified: something differs", UNREADABLE: "NOT verified: cannot be read"}[code]
@@ -68,12 +68,12 @@ def verify(given: Path) -> int:
     return code
 
 
-def _shown(found: Check) -> list[str]:
+def _shown(found: Inspection) -> list[str]:
     more = [f"... and {len(found.problems) - SHOWN} more"] if len(found.problems) > SHOWN else []
     return found.problems[:SHOWN] + more
 
 
-def checksums(pack: Pack, found: Check) -> None:
+def checksums(pack: Pack, found: Inspection) -> None:
     """Files are as SHA256SUMS has them: none is missing, changed, or there beside them."""
     sums = read_sums(pack)
     for name in sorted(sums.keys() | set(pack.files)):
@@ -86,7 +86,7 @@ def checksums(pack: Pack, found: Check) -> None:
     found.looked_at = f"{counted(len(sums), 'file')}, each as {names.SUMS} has it"
 
 
-def all_records(pack: Pack, found: Check) -> None:
+def all_records(pack: Pack, found: Inspection) -> None:
     """Records can be read whole, and are those that their seals name."""
     kept = 0
     for run in pack.runs:
@@ -101,7 +101,7 @@ def all_records(pack: Pack, found: Check) -> None:
     found.looked_at = f"{counted(kept, 'record')} of {counted(len(pack.runs), 'run')}, read whole"
 
 
-def spec_hashes(pack: Pack, found: Check) -> None:
+def spec_hashes(pack: Pack, found: Inspection) -> None:
     """A run is called by the hash of its spec; its record says the same, and the study asks for it."""
     planned = {one.run for one in pack.study_runs.planned}
     for run in pack.runs:
@@ -122,7 +122,7 @@ def spec_hashes(pack: Pack, found: Check) -> None:
     found.looked_at = f"{counted(len(pack.runs), 'spec')}, each of the hash that its run has in its name"
 
 
-def code_hashes(pack: Pack, found: Check) -> None:
+def code_hashes(pack: Pack, found: Inspection) -> None:
     """The files of code are those that the runs name, and make up the hash that each run has in its name."""
     there = {
         file.relative_to(pack.root / names.CODE).as_posix(): evidence.code_hash_of(file)
@@ -165,7 +165,7 @@ class Anew:
         ]
         return f" (made with {'; '.join(others)})" if others else ""
 
-    def compare(self, folder: str, found: Check) -> None:
+    def compare(self, folder: str, found: Inspection) -> None:
         """Compare the files of a folder by their bytes; Parquet that has other bytes by its values."""
         made = {
             file.relative_to(self.root).as_posix(): file for file in (self.root / folder).rglob("*") if file.is_file()
@@ -186,10 +186,10 @@ class Anew:
         return file.suffix == ".parquet" and bool(pq.read_table(file).equals(pq.read_table(made)))
 
 
-def _anew(make: Callable[[Pack, Path], None], *folders: str) -> Callable[[Pack, Check], None]:
+def _anew(make: Callable[[Pack, Path], None], *folders: str) -> Callable[[Pack, Inspection], None]:
     """Return the check that what `make` writes into these folders is what the pack has."""
 
-    def check(pack: Pack, found: Check) -> None:
+    def check(pack: Pack, found: Inspection) -> None:
         if not pack.whole:
             raise NotToldError(
                 f"the pack holds {len(pack.runs)} of {len(pack.tables['runs'])} runs: nothing is made anew"
@@ -208,7 +208,7 @@ def _anew(make: Callable[[Pack, Path], None], *folders: str) -> Callable[[Pack, 
     return check
 
 
-def claims(pack: Pack, found: Check) -> None:
+def claims(pack: Pack, found: Inspection) -> None:
     """Each claim has the verdict that the records give it."""
     if not pack.study.claims:
         raise NotToldError("the study has none")
@@ -223,7 +223,7 @@ def claims(pack: Pack, found: Check) -> None:
     found.looked_at = f"judged again: {summary(again['verdict']).removeprefix('claims: ')}"
 
 
-def descriptions(pack: Pack, found: Check) -> None:
+def descriptions(pack: Pack, found: Inspection) -> None:
     """The pack describes itself as its tables and records give it."""
     made = derived.descriptions(pack)
     if pack.whole:
@@ -238,7 +238,7 @@ def descriptions(pack: Pack, found: Check) -> None:
     found.looked_at = f"{counted(len(made), 'file')} made anew, the same bytes"
 
 
-def crate_rules(pack: Pack, found: Check) -> None:
+def crate_rules(pack: Pack, found: Inspection) -> None:
     """The crate describes files that are there, names nothing that it does not describe, and has an action per run."""
     graph = json.loads((pack.root / names.CRATE).read_text(encoding="utf-8"))["@graph"]
     known = {entity["@id"]: entity for entity in graph}
@@ -267,7 +267,7 @@ def _named(entity: Mapping[str, Any]) -> Iterator[str]:
         yield from (one["@id"] for one in _listed(value) if isinstance(one, dict) and "@id" in one)
 
 
-def package_rules(pack: Pack, found: Check) -> None:
+def package_rules(pack: Pack, found: Inspection) -> None:
     """The resources of the data package are there, with these bytes, and tables have the columns it says."""
     package = json.loads((pack.root / names.DATA_PACKAGE).read_text(encoding="utf-8"))
     for resource in package["resources"]:
@@ -284,7 +284,7 @@ def package_rules(pack: Pack, found: Check) -> None:
     found.looked_at = f"{counted(len(package['resources']), 'resource')}, each there with its digest and columns"
 
 
-CHECKS: dict[str, Callable[[Pack, Check], None]] = {
+CHECKS: dict[str, Callable[[Pack, Inspection], None]] = {
     "checksums": checksums,
     "records": all_records,
     "specs": spec_hashes,
