@@ -104,8 +104,9 @@ class Private:
         """Return a record with other words for what looks private, in its texts and in what it says of its making."""
         for at, column in enumerate(table.schema):
             if column.name in _COLUMNS:
-                texts = pa.array([text and self.without(text) for text in table.column(at).to_pylist()], column.type)
-                table = table.set_column(at, column, texts)
+                texts = table.column(at).to_pylist()
+                others = {text: text and self.without(text) for text in set(texts)}
+                table = table.set_column(at, column, pa.array([others[text] for text in texts], column.type))
         metadata = dict(table.schema.metadata or {})
         for name, raw in metadata.items():
             if told(name.decode()):
