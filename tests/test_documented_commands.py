@@ -21,6 +21,7 @@ STUDY = """
 base: {dataset: digits, model: {name: mlp, widths: [8]}, batch_size: 16, exchange: none, world_size: 1}
 grid: {learning_rate: [0.1, 0.2]}
 budget: {steps: 20}
+publication: {creators: [{name: "Doe, Jane"}], licence: CC-BY-4.0}
 """
 
 # one after the other, in one project; {0} and {1} are its two runs
@@ -47,6 +48,9 @@ HERE = [
     "ddp-hpc compare results results",
     "ddp-hpc compare results/studies/mine/tables/runs.parquet mine --json",
     "ddp-hpc diff {0} {1}",
+    "ddp-hpc publish mine --redact --to results/packs/mine.zip",
+    "ddp-hpc verify results/packs/mine.zip",
+    "ddp-hpc rerun results/packs/mine.zip --to again",
     "ddp-hpc doctor",
     "snakemake",
     "ddp-hpc bench planning --points 2 --runs 2",

@@ -396,6 +396,51 @@ def _report(options: argparse.Namespace) -> int:
 
 
 @Verb(
+    "make a pack of a study's results that others can verify, cite and deposit; or say why it cannot be published",
+    STUDY,
+    takes("--to", "folder, or file .zip (default: results/packs/STUDY-DATE)", type=Path, metavar="DIR|FILE.zip"),
+    takes(
+        "--runs",
+        "whose records it holds; only with all can tables be made anew from it",
+        choices=("all", "winners", "none"),
+        default="all",
+    ),
+    takes("--check", "only say whether it can be published", action="store_true"),
+    takes("--redact", "put other words in place of user names, paths, hosts and accounts", action="store_true"),
+    takes("--allow-private", "publish what looks private as it is", action="store_true"),
+    takes("--machine", "add the description of this cluster, config/machines/NAME.yaml", metavar="NAME"),
+)
+def _publish(options: argparse.Namespace) -> int:
+    from ddp_hpc.publication.publish import Asked, publish
+
+    names = ("to", "runs", "check", "redact", "allow_private", "machine")
+    return publish(_project(), options.study, Asked(**{name: getattr(options, name) for name in names}))
+
+
+@Verb(
+    "check a pack that `publish` has made: checksums, hashes, tables made anew from its records, claims judged again",
+    takes("pack", "its folder or zip file", type=Path, metavar="PACK"),
+)
+def _verify(options: argparse.Namespace) -> int:
+    from ddp_hpc.publication.verify import verify
+
+    return verify(options.pack)
+
+
+@Verb(
+    "train runs of a pack again in a new folder, and say whether their results are reproduced",
+    takes("pack", "its folder or zip file", type=Path, metavar="PACK"),
+    takes("--points", "which runs", choices=("winners", "all"), default="winners"),
+    takes("--to", "the folder of the new runs", type=Path, default=Path("rerun"), metavar="DIR"),
+    takes("--launcher", "command that starts the ranks, without -n", default="mpiexec"),
+)
+def _rerun(options: argparse.Namespace) -> int:
+    from ddp_hpc.publication.rerun import rerun
+
+    return rerun(options.pack, options.to, options.points, options.launcher)
+
+
+@Verb(
     "test which points of two result sets differ by more than the noise, and whether they are better or worse",
     takes(
         "a",

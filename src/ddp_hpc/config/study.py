@@ -13,6 +13,7 @@ from ddp_hpc.config.budget import Budget
 from ddp_hpc.config.claims import Claim, checked, tables_read
 from ddp_hpc.config.errors import StudyError as StudyError
 from ddp_hpc.config.errors import given, unknown
+from ddp_hpc.config.publication import Publication
 from ddp_hpc.config.spec import SPEC_FIELDS
 from ddp_hpc.config.types import MAPPING, PLAIN, PLAIN_OR_MAPPING, STRICT, Float, Int, Positive, Real, Spelling, Whole
 from ddp_hpc.config.validation import partly
@@ -216,6 +217,10 @@ class Study(BaseModel):
         default_factory=list,
         description="statements of a source that the table `claims` tests with this study's tables; they change no run",
     )
+    publication: Publication | None = Field(
+        None,
+        description="what `ddp-hpc publish` says of the results: creators, licence, ...; null: config/publication.yaml",
+    )
 
     @field_validator("search")
     @classmethod
@@ -282,6 +287,7 @@ HOMES = {
     "under `budget`": tuple(Budget.model_fields),
     "under `repeats`": tuple(Repeats.model_fields),
     "under `trace`": tuple(Trace.model_fields),
+    "under `publication`": tuple(Publication.model_fields),
 }
 
 

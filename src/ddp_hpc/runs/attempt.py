@@ -172,14 +172,17 @@ class RunFolder(_Folder):
                 continue
             if cause := _fault(self.record(kind), given, expected):
                 return f"{self.record(kind)} {cause}"
-        if any(found[kind] != entry[:2] for kind, entry in sealed.items()):  # a copy: it is read once
+        if any(found[kind] != entry[:2] and entry[1] for kind, entry in sealed.items()):  # a copy: it is read once
             with suppress(OSError):
                 self.sealed = {kind: [*found[kind], entry[2]] for kind, entry in sealed.items()}
         return None
 
     @property
     def sealed(self) -> dict[str, list[Any]]:
-        """Size, date and digest of each record as it was put in place, by kind; empty if that is not known."""
+        """Size, date and digest of each record as it was put in place, by kind; empty if that is not known.
+
+        The date is 0 in what was published: no copy has it, and none may change the seal.
+        """
         seal = self._seal
         entries = seal.get("records", {}) if seal.get("run") == self.path.name else {}
         whole = all(isinstance(entry, list) and [*map(type, entry)] == [int, int, str] for entry in entries.values())

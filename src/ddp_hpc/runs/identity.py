@@ -48,7 +48,12 @@ def parts(run: str) -> tuple[str, str, str]:
 
 def code_hash(spec: RunSpec) -> str:
     """Return the hash of all code that `spec` depends on."""
-    text = "\n".join(f"{name}={value}" for name, value in sorted(fingerprints(spec).items()))
+    return hash_of(fingerprints(spec))
+
+
+def hash_of(found: Mapping[str, str]) -> str:
+    """Return the hash of code, of what `fingerprints` gives."""
+    text = "\n".join(f"{name}={value}" for name, value in sorted(found.items()))
     return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
 
 

@@ -10,7 +10,9 @@ from ddp_hpc.config.catalog import PACKAGE, did_you_mean
 from ddp_hpc.config.grid import Expansion, expand
 from ddp_hpc.config.machine import Machine, MachineError
 from ddp_hpc.config.machine import read as read_machine
-from ddp_hpc.config.study import StudyError
+from ddp_hpc.config.publication import Publication
+from ddp_hpc.config.publication import read as read_publication
+from ddp_hpc.config.study import Study, StudyError
 from ddp_hpc.runs import identity
 from ddp_hpc.runs.attempt import Store
 from ddp_hpc.runs.study_runs import Planned, StudyRuns
@@ -85,6 +87,17 @@ class Project:
             what = "is not in" if named else "is no file; studies are in"
             raise StudyError(f"{name} {what} {folder}; expected, by name: {', '.join(self.studies) or 'none'}")
         return file
+
+    @property
+    def publication_file(self) -> Path:
+        """What all studies without a `publication` of their own say of their results."""
+        return self.root / "config" / "publication.yaml"
+
+    def publication(self, study: Study) -> Publication:
+        """Return what a study says of its results when they are published, else what all studies say."""
+        if study.publication:
+            return study.publication
+        return read_publication(self.publication_file) if self.publication_file.is_file() else Publication()
 
     def study_folder(self, name: str) -> Path:
         """Return the folder of a study's tables, figures and page."""

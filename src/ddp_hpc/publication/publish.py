@@ -1,0 +1,166 @@
+"""`ddp-hpc publish STUDY`: refuses what cannot be published, with what to do; else makes the pack."""
+
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from ddp_hpc.analysis.columns import rows_of
+from ddp_hpc.config.publication import Publication
+from ddp_hpc.publication import derived, evidence
+from ddp_hpc.publication import pack as names
+from ddp_hpc.publication.pack import Pack, PackError, folder_name, sums, write_zip
+from ddp_hpc.publication.private import Private
+from ddp_hpc.runs import identity
+from ddp_hpc.runs.attempt import Store
+from ddp_hpc.runs.project import Project
+from ddp_hpc.runs.state import state_of
+from ddp_hpc.runs.statuses import FAILED, in_words
+from ddp_hpc.runs.study_runs import StudyRuns
+from ddp_hpc.system.terminal import counted
+
+SHOWN = 20  # private words in a list
+
+
+@dataclass(frozen=True)
+class Asked:
+    """How a study is to be published."""
+
+    to: Path | None = None  # a folder, or a file .zip; None: results/packs/STUDY-DATE
+    runs: str = "all"  # whose records the pack holds: all, winners, none
+    check: bool = False  # only say what stands against it
+    redact: bool = False  # put other words in place of what looks private
+    allow_private: bool = False  # publish what looks private as it is
+    machine: str | None = None  # the machine of config/machines to be told of
+
+
+def publish(project: Project, study: str, asked: Asked) -> int:
+    """Make the pack of a study and say where it is; return 1, and say why and what to do, if it cannot be published."""
+    study_runs = project.study_runs(study)
+    said = project.publication(study_runs.study)
+    if asked.to:
+        _check_place(asked.to)
+    problems = list(refusals(project, study_runs, said))
+    if problems:
+        return _refused(study, problems)
+    packs = project.root / "results" / "packs"
+    packs.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".making-", dir=packs) as folder:
+        root = Path(folder) / "pack"
+        machine = project.root / "config" / "machines" / f"{asked.machine}.yaml" if asked.machine else None
+        if machine:
+            project.machine(str(asked.machine))  # it is there, and can be read
+        evidence.copy(study_runs, project.study_file(study), machine, said, root)
+        if problems := _private(root, asked):
+            return _refused(study, problems)
+        if asked.check:
+            print(f"{study} can be published")
+            return 0
+        pack = _made(root, asked.runs)
+        print(_put(pack, asked.to or packs / folder_name(pack)))
+    return 0
+
+
+def refusals(project: Project, study_runs: StudyRuns, said: Publication) -> Iterator[str]:
+    """Yield what keeps a study from being published, and what to do."""
+    name = study_runs.study.name
+    for key in said.lacking:
+        example = {"creators": "[{name: 'Family, Given'}]", "licence": "CC-BY-4.0"}[key]
+        where = f"`publication: {{{key}: {example}}}` in the study, or `{key}: {example}` in config/publication.yaml"
+        yield f"no {key}: write {where}"
+    states = {planned.run: state_of(study_runs.store, planned.run) for planned in study_runs.lacking}
+    missing = {run: state.status for run, state in states.items() if state.status not in FAILED}
+    if missing:
+        kinds = ", ".join(f"{number} {in_words(status)}" for status, number in Counter(missing.values()).items())
+        others = _of_other_code(study_runs, set(missing))
+        told = (
+            f"; {others} of them are there, trained by other code: publish from a checkout of that code"
+            if others
+            else ""
+        )
+        all_runs = counted(len(study_runs.planned), "run")
+        yield f"{len(missing)} of {all_runs} missing: {kinds}; `ddp-hpc run {name}` trains them{told}"
+
+
+def _of_other_code(study_runs: StudyRuns, missing: set[str]) -> int:
+    """Return how many of these runs have ended with other code than that of now."""
+    specs = {identity.parts(run)[1] for run in missing}
+    there = {folder.path.name for folder in study_runs.store.finished_runs() if folder.path.name.count("-") > 1}
+    return len(specs & {identity.parts(run)[1] for run in there})
+
+
+def _refused(study: str, problems: list[str]) -> int:
+    print(f"ddp-hpc: {study} cannot be published:", file=sys.stderr)
+    print(*(f"- {problem}" for problem in problems), sep="\n", file=sys.stderr)
+    return 1
+
+
+def _private(root: Path, asked: Asked) -> list[str]:
+    """Redact, if that is asked for; return what keeps the evidence from leaving: what looks private without consent."""
+    found = Private()
+    fixed = evidence.private_in(root, found)
+    if asked.redact:
+        evidence.redact(root, found)
+        found = Private()
+        evidence.private_in(root, found)  # what is left
+    if not found.places or asked.allow_private:
+        return []
+    lines = found.lines()
+    more = [f"... and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
+    what = "`--allow-private` publishes it as it is"
+    if not asked.redact:
+        what = f"`--redact` puts other words in its place, {what}"
+    if fixed:
+        what += "; study.yaml and code/ decide the hashes of runs, so nothing in them is replaced"
+    return [f"this looks private: {line}" for line in lines[:SHOWN]] + more + [what]
+
+
+def _made(root: Path, runs: str) -> Pack:
+    """Make all else of a pack of its evidence."""
+    for folder in Store(root).runs.iterdir():
+        evidence.seal(Store(root).run(folder.name))
+    pack = Pack(root)
+    derived.make_tables(pack, root)
+    derived.make_figures(pack, root)
+    (root / names.FACTS).write_text(derived.facts(pack), encoding="utf-8")
+    kept = _kept(pack, runs)
+    for run in pack.runs:
+        if run not in kept:
+            shutil.rmtree(root / names.RUNS / run)
+    for name, text in derived.descriptions(Pack(root)).items():
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_text(text, encoding="utf-8")
+    pack = Pack(root)
+    (root / names.SUMS).write_text(sums(pack), encoding="utf-8")
+    return pack
+
+
+def _kept(pack: Pack, runs: str) -> set[str]:
+    """Return the runs whose records stay in a pack."""
+    if runs == "all":
+        return set(pack.runs)
+    won = rows_of(pack.tables.get("winners", pd.DataFrame())) if runs == "winners" else []
+    return {run for row in won for run in str(row["winner_runs"] or "").split()}
+
+
+def _check_place(to: Path) -> None:
+    """Raise a PackError if something stands in the place of a pack that is none."""
+    if to.suffix != ".zip" and to.exists() and not (to / names.SUMS).is_file() and (to.is_file() or any(to.iterdir())):
+        raise PackError(f"{to} is there and is no pack; expected: a new folder, an earlier pack, or a file .zip")
+
+
+def _put(pack: Pack, to: Path) -> Path:
+    """Put a pack in its place, of an earlier one too."""
+    to.parent.mkdir(parents=True, exist_ok=True)
+    if to.suffix == ".zip":
+        write_zip(pack, pack.root.parent / "pack.zip")
+        shutil.move(pack.root.parent / "pack.zip", to)
+        return to
+    shutil.rmtree(to, ignore_errors=True)
+    shutil.move(pack.root, to)
+    return to
