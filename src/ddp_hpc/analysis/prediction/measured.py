@@ -1,0 +1,82 @@
+"""What the model of a step needs of each run: the means of its parts, and how its ranks scatter."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import nan
+
+import numpy as np
+
+from ddp_hpc.analysis.intervals import FEWEST_STEPS, Array, mean_error
+
+NO_ERROR = (0.0, 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a step is taken: by how many ranks on how many nodes, each with how large a batch."""
+
+    world_size: int
+    batch_size: float  # of one rank
+    nodes: int = 1
+
+    @property
+    def ranks_per_node(self) -> float:
+        """The ranks that share a node."""
+        return self.world_size / self.nodes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A run, by the means over its steps in seconds: work + wait + exposed is the step of the slowest rank."""
+
+    place: Place
+    work_s: float  # of a mean rank: the step without the exchange
+    wait_s: float = 0.0  # of a mean rank, until the slowest has arrived
+    exchange_s: float = nan  # from then on, with what overlaps the backward pass; nan: none took place
+    exposed_s: float = 0.0  # of that, what nothing is computed beside
+    scatter: Array | None = None  # of ranks and steps: work less its mean over the ranks, as a share of the mean work
+    errors: tuple[float, float] = NO_ERROR  # relative, of the means of work and exchange, from the steps of this run
+
+    @property
+    def step_s(self) -> float:
+        """The mean step."""
+        return self.work_s + self.wait_s + self.exposed_s
+
+
+def reduced(place: Place, steps: Mapping[str, Array], mean_step_s: float, overlaps: bool) -> Run | str:
+    """Return a run, from columns of its steps record of the shape (steps, ranks), or why it says nothing.
+
+    The rank that arrives last does not wait: what it has of the exchange is the exchange. So where waiting was not
+    measured, it is what the others have more. What the phases do not explain of `mean_step_s` is work.
+    """
+    exposed = steps["exchange_exposed_s"]
+    if not np.isfinite(exposed).any():
+        return "the exposed exchange was not recorded"
+    own = steps["step_s"] - exposed
+    move = steps["move_s"]
+    last = np.nanmean(move, axis=1) if np.isfinite(move).all() else exposed.min(axis=1)
+    of_all = last
+    if overlaps:
+        if not np.isfinite(steps["exchange_busy_s"]).all():
+            return "of an exchange that overlaps the backward pass its whole time, exchange_busy_s, is needed"
+        of_all = steps["exchange_busy_s"].min(axis=1)
+    ranks, exposed_s = place.world_size, float(last.mean())
+    wait_s = max(0.0, float(exposed.mean()) - exposed_s) if ranks > 1 else 0.0
+    deviations = (own - own.mean(axis=1, keepdims=True)) / own.mean()
+    return Run(
+        place=place,
+        work_s=mean_step_s - wait_s - exposed_s,
+        wait_s=wait_s,
+        exchange_s=float(of_all.mean()),
+        exposed_s=exposed_s,
+        scatter=deviations.ravel() * np.sqrt(ranks / (ranks - 1)) if ranks > 1 else None,
+        errors=(_relative_error(own.mean(axis=1)), _relative_error(of_all)),
+    )
+
+
+def _relative_error(x: Array) -> float:
+    """Return the relative standard error of the mean of correlated values; nan where they are too few to tell."""
+    mean = float(x.mean())
+    if len(x) < FEWEST_STEPS or mean <= 0:
+        return nan
+    return mean_error(x)[0] / mean

@@ -1,0 +1,317 @@
+"""A model of a step that can be read: work, waiting for the slowest rank, and what the exchange adds.
+
+- Work of a rank: a + b x batch + c x batch x (ranks of its node - 1); the last on CPUs alone, which share memory.
+- Waiting: the expected maximum of n draws from how the ranks scatter, times what was measured over what this gives at
+  the measured counts. So its level is measured, and only its growth comes from order statistics.
+- Exchange: rounds x latency + bytes / bandwidth (`perfmodel.cost`), within a node and between nodes apart, after what it
+  costs on one rank where that was measured. Of one that overlaps the backward pass counts what is left of it
+  (`perfmodel.exposed_time`).
+
+All but the overlap is linear in what is sought, so it is fitted by least squares of relative errors, where no number may
+be negative. Each run counts as one measurement. Intervals come from a bootstrap: runs are drawn again, with how runs
+differ from the model, or where they are too few for that, by how their steps scatter, and the model is fitted again.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import isnan, nan, sqrt
+from typing import Any
+
+import numpy as np
+from scipy.optimize import nnls
+
+from ddp_hpc import perfmodel
+from ddp_hpc.analysis.intervals import CONFIDENCE, Array, Interval
+from ddp_hpc.analysis.prediction.measured import Place, Run
+
+REPLICATES = 1000
+SAME = 1e-9  # relative: singular values below are 0
+LATENCY, PER_BYTE = 0, 1  # of the link within a node; those between nodes come after them
+WITHIN, BETWEEN = 0, 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exchange:
+    """An exchange as the model needs it."""
+
+    formula: str  # of `perfmodel`
+    size: float  # bytes of the gradients
+    options: Mapping[str, Any] = field(default_factory=dict)
+    overlaps: bool = False
+    links: tuple[float, ...] = (nan,) * 4  # latency and 1/bandwidth within a node and between nodes; nan: fitted
+
+    def given(self, where: int, link: perfmodel.Link) -> "Exchange":
+        """Return this exchange over a link that is known, `WITHIN` a node or `BETWEEN` nodes."""
+        links = [*self.links]
+        links[where + LATENCY], links[where + PER_BYTE] = link.latency, 1 / link.bandwidth
+        return replace(self, links=tuple(links))
+
+    def factors(self, place: Place) -> Array:
+        """Return by what 1 (what it costs on one rank), and latency and 1/bandwidth of both links, are multiplied."""
+        n, formula = place.world_size, self.formula
+        if formula == "allreduce" and n & (n - 1):
+            formula = "ring"  # which MPI takes where the ranks are no power of two, and the buffers are not small
+        cost = perfmodel.cost(formula, self.size, n, hosts=place.nodes, **self.options)
+        network, memory = [cost.rounds, cost.path_bytes], [cost.barriers, cost.memory_bytes]
+        if place.nodes == 1:
+            return np.array([1.0, network[0] + memory[0], network[1] + memory[1], 0.0, 0.0])
+        return np.array([1.0, *memory, *network])
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step by its parts, in seconds; each a number, or one for each replicate."""
+
+    work_s: Any
+    waiting_s: Any
+    exchange_s: Any  # what of it is exposed
+
+    @property
+    def step_s(self) -> Any:
+        """The mean step of the slowest rank."""
+        return self.work_s + self.waiting_s + self.exchange_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """A step that was not measured."""
+
+    middle: Step
+    replicates: Step
+
+    def interval(self, values: Any = None, middle: float | None = None) -> Interval:
+        """Return the 95 % interval of the step or, if they are given, of other values of the replicates."""
+        values = self.replicates.step_s if values is None else values
+        middle = float(self.middle.step_s) if middle is None else middle
+        low, high = np.quantile(values, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+        return Interval(middle, min(float(low), middle), max(float(high), middle), "")
+
+
+class Model:
+    """The model of a step, fitted to some runs."""
+
+    def __init__(self, runs: Sequence[Run], exchange: Exchange, shares_memory: bool, seed: int = 0) -> None:
+        self.runs, self.exchange, self.shares_memory = list(runs), exchange, shares_memory
+        self._several = [at for at, run in enumerate(self.runs) if run.place.world_size > 1]
+        self._exchanging = [at for at, run in enumerate(self.runs) if not isnan(run.exchange_s)]
+        self._alone = any(self.runs[at].place.world_size == 1 for at in self._exchanging)
+        self._given = np.array([nan if self._alone else 0.0, *exchange.links])
+        self._random = np.random.default_rng(seed)
+
+    def _work_factors(self, place: Place) -> Array:
+        sharing = place.batch_size * (place.ranks_per_node - 1) if self.shares_memory else 0.0
+        return np.array([1.0, place.batch_size, sharing])
+
+    @cached_property
+    def _work_rows(self) -> Array:
+        return np.array([self._work_factors(run.place) for run in self.runs])
+
+    @cached_property
+    def _exchange_rows(self) -> Array:
+        rows = [self.exchange.factors(self.runs[at].place) for at in self._exchanging]
+        return np.array(rows).reshape(-1, len(self._given))
+
+    @property
+    def tells_work(self) -> "Tells":
+        """Which works these runs tell."""
+        return Tells(self._work_rows, self._work_factors)
+
+    @property
+    def tells_exchange(self) -> "Tells":
+        """Which exchanges these runs tell, beside the links that are given."""
+        unknown = np.isnan(self._given)
+        return Tells(self._exchange_rows[:, unknown], lambda place: self.exchange.factors(place)[unknown])
+
+    @cached_property
+    def _measured(self) -> Array:
+        """The parts of each run, shape (runs, 4): work, exchange, of that exposed, waiting."""
+        return np.array([(run.work_s, run.exchange_s, run.exposed_s, run.wait_s) for run in self.runs])
+
+    @cached_property
+    def _spread(self) -> Array:
+        """How the ranks of all runs scatter, sorted; empty if no run has several."""
+        parts = [run.scatter for run in self.runs if run.scatter is not None]
+        return np.sort(np.concatenate(parts)) if parts else np.zeros(0)
+
+    def _latest(self, n: int) -> float:
+        """Return by how much the last of n ranks is later than their mean, over the work."""
+        return expected_maximum(self._spread, n)
+
+    def predict(self, place: Place) -> Prediction:
+        """Return how long a step takes there."""
+        middle = self._step(place, self._middle)
+        return Prediction(middle=middle, replicates=self._step(place, self._replicates))
+
+    @cached_property
+    def _middle(self) -> "Fitted":
+        work, exchange = self._measured[:, 0], self._measured[self._exchanging, 1]
+        known = np.nan_to_num(self._given)
+        unknown = np.isnan(self._given)
+        fitted = np.array(known)
+        if unknown.any():
+            rest = exchange - self._exchange_rows @ known
+            fitted[unknown] = positive_fit(self._exchange_rows[:, unknown], rest, exchange)
+        return self._fitted(positive_fit(self._work_rows, work, work)[None], fitted[None], self._measured[None])
+
+    @cached_property
+    def _replicates(self) -> "Fitted":
+        drawn = self._measured * np.exp(self._deviations)
+        known, unknown = np.nan_to_num(self._given), np.isnan(self._given)
+        exchange = np.tile(known, (REPLICATES, 1))
+        if unknown.any():
+            rest = drawn[:, self._exchanging, 1] - self._exchange_rows @ known
+            solve = least_squares(self._exchange_rows[:, unknown], self._measured[self._exchanging, 1])
+            exchange[:, unknown] = rest @ solve.T
+        work = drawn[:, :, 0] @ least_squares(self._work_rows, self._measured[:, 0]).T
+        return self._fitted(work, exchange, drawn)
+
+    def _fitted(self, work: Array, exchange: Array, measured: Array) -> "Fitted":
+        several, latest = self._several, np.array([self._latest(self.runs[at].place.world_size) for at in self._several])
+        lateness, counted = np.zeros(len(measured)), latest > 0
+        if counted.any():
+            ratios = measured[:, several, 3] / (measured[:, several, 0] * latest)
+            lateness = ratios[:, counted].mean(axis=1)
+        overlap = np.zeros((len(measured), 2))
+        if self.exchange.overlaps and several:
+            overlap = np.array([overlap_of(*one[several, :3].T) for one in measured])
+        return Fitted(work, exchange, lateness, overlap)
+
+    @cached_property
+    def _deviations(self) -> Array:
+        """By how much each part of each run is drawn longer, as logarithms, shape (replicates, runs, 4).
+
+        The parts of a run differ from the model together: a slow node is slow in all. Student's t, as the deviations
+        are known from few runs.
+        """
+        relative, freedom = self._residuals
+        scale = np.sqrt(np.sum(relative**2, axis=0) / np.maximum(freedom, 1))
+        alike = relative.T @ relative
+        lengths = np.sqrt(np.diag(alike))
+        alike = alike / np.where(np.outer(lengths, lengths) > 0, np.outer(lengths, lengths), 1) + 1e-9 * np.eye(3)
+        root = np.linalg.cholesky(alike)
+        normal = self._random.normal(size=(REPLICATES, len(self.runs), 3)) @ root.T
+        within = self._within
+        widths = np.where(freedom[None] > 0, np.maximum(scale[None], within), within)
+        degrees = np.where(freedom > 0, np.maximum(freedom, 1), 1e6)
+        student = np.sqrt(degrees / self._random.chisquare(degrees, size=(REPLICATES, 3)))
+        drawn = normal * widths * student[:, None, :]
+        return drawn[:, :, [0, 1, 1, 2]]  # what is exposed differs as the exchange does
+
+    @cached_property
+    def _within(self) -> Array:
+        """How sure the parts of each run are by its steps, relative, shape (runs, 3); 0 where that is not known."""
+        errors = np.array([(*run.errors, nan) for run in self.runs])
+        errors[:, 2] = [sqrt(2 / max(1, 0 if run.scatter is None else len(run.scatter))) for run in self.runs]
+        return np.nan_to_num(errors)
+
+    @cached_property
+    def _residuals(self) -> tuple[Array, Array]:
+        """Relative deviations of runs from the model, shape (runs, 3), of work, exchange, waiting, and their freedom."""
+        found, fitted = np.zeros((len(self.runs), 3)), self._middle
+        work = self._work_rows @ fitted.work[0]
+        found[:, 0] = self._measured[:, 0] / work - 1
+        freedom = [len(self.runs) - np.linalg.matrix_rank(_scaled(self._work_rows))]
+        exchange = self._exchange_rows @ fitted.exchange[0]
+        positive = exchange > 0
+        found[np.array(self._exchanging, dtype=int)[positive], 1] = (
+            self._measured[self._exchanging, 1][positive] / exchange[positive] - 1
+        )
+        rows = self._exchange_rows[:, np.isnan(self._given)]
+        freedom.append(len(rows) - (np.linalg.matrix_rank(_scaled(rows)) if rows.size else 0))
+        for at in self._several:
+            waiting = fitted.lateness[0] * self._latest(self.runs[at].place.world_size) * self._measured[at, 0]
+            found[at, 2] = self._measured[at, 3] / waiting - 1 if waiting > 0 else 0.0
+        freedom.append(max(0, len(self._several) - 1))
+        return found, np.array(freedom)
+
+    def _step(self, place: Place, fitted: "Fitted") -> Step:
+        work = np.maximum(0.0, fitted.work @ self._work_factors(place))
+        several = place.world_size > 1
+        waiting = work * fitted.lateness * self._latest(place.world_size) if several else np.zeros_like(work)
+        exchange = np.maximum(0.0, fitted.exchange @ self.exchange.factors(place)) if several else np.zeros_like(work)
+        if self.exchange.overlaps:
+            share, floor = fitted.overlap.T
+            exchange = np.array(list(map(perfmodel.exposed_time, exchange, share * work, floor * exchange)))
+        if len(work) == 1:
+            return Step(float(work[0]), float(waiting[0]), float(exchange[0]))
+        return Step(work, waiting, exchange)
+
+    def longest_hidden(self) -> float:
+        """Return the longest exchange of a run that was hidden whole but for its last part, in shares of the work."""
+        hidden = self._measured[self._several]
+        return float(np.max((hidden[:, 1] - hidden[:, 2]) / hidden[:, 0], initial=0.0))
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What was fitted, each with one row, or one for each replicate."""
+
+    work: Array
+    exchange: Array
+    lateness: Array  # measured waiting over that of order statistics
+    overlap: Array  # the work beside which an exchange is hidden, and the exchange that never is, both as shares
+
+
+@dataclass(frozen=True)
+class Tells:
+    """Whether measurements tell a quantity that is linear in what is sought: it is in the span of their factors."""
+
+    rows: Array
+    factors: Any  # of a place
+
+    def __call__(self, place: Place) -> bool:
+        """Return whether it can be told of this place."""
+        wanted = self.factors(place)
+        if not np.any(wanted):
+            return True
+        if not len(self.rows):
+            return False
+        both = _scaled(np.vstack([self.rows, wanted]))
+        return bool(np.linalg.matrix_rank(both, SAME) == np.linalg.matrix_rank(both[:-1], SAME))
+
+
+def _scaled(rows: Array) -> Array:
+    """Return rows whose columns have a largest value of 1: bytes and rounds are alike then."""
+    largest = np.abs(rows).max(axis=0, initial=0.0)
+    return rows / np.where(largest > 0, largest, 1.0)
+
+
+def positive_fit(rows: Array, values: Array, weights: Array) -> Array:
+    """Return the numbers, none negative, whose products with `rows` are nearest to the values, over the weights."""
+    if not len(rows):
+        return np.zeros(rows.shape[1])
+    scale = np.abs(rows).max(axis=0)
+    scale = np.where(scale > 0, scale, 1.0)
+    found, _ = nnls(rows / scale / weights[:, None], values / weights)
+    return np.asarray(found / scale)
+
+
+def least_squares(rows: Array, weights: Array) -> Array:
+    """Return the matrix that makes of values the numbers of the least squares fit, which may be negative."""
+    scale = np.abs(rows).max(axis=0, initial=0.0)
+    scale = np.where(scale > 0, scale, 1.0)
+    inverse = np.linalg.pinv(rows / scale / weights[:, None], SAME)
+    return np.asarray(inverse / weights / scale[:, None])
+
+
+def expected_maximum(values: Array, n: int) -> float:
+    """Return the expected largest of n draws from sorted values, less their mean."""
+    if not len(values):
+        return 0.0
+    below = np.arange(len(values) + 1) / len(values)
+    return float(values @ np.diff(below**n) - values.mean())
+
+
+def overlap_of(work: Array, exchange: Array, exposed: Array) -> tuple[float, float]:
+    """Return beside which share of the work an exchange is hidden, and which share of it never is.
+
+    The pair of candidates, what each run by itself would say, with the least squares of errors over the exchange.
+    """
+    shares = np.unique([0.0, *np.maximum(0.0, (exchange - exposed) / work)])
+    floors = np.unique([0.0, *np.clip(exposed / exchange, 0.0, 1.0)])
+    left = exchange - shares[:, None, None] * work
+    model = np.maximum(left, floors[None, :, None] * exchange)
+    errors = (((model - exposed) / exchange) ** 2).sum(axis=2)
+    one, other = np.unravel_index(int(errors.argmin()), errors.shape)
+    return float(shares[one]), float(floors[other])
