@@ -70,11 +70,11 @@ def reduced(place: Place, steps: Mapping[str, Array], mean_step_s: float, overla
         exchange_s=float(of_all.mean()),
         exposed_s=exposed_s,
         scatter=deviations.ravel() * np.sqrt(ranks / (ranks - 1)) if ranks > 1 else None,
-        errors=(_relative_error(own.mean(axis=1)), _relative_error(of_all)),
+        errors=(relative_error(own.mean(axis=1)), relative_error(of_all)),
     )
 
 
-def _relative_error(x: Array) -> float:
+def relative_error(x: Array) -> float:
     """Return the relative standard error of the mean of correlated values; nan where they are too few to tell."""
     mean = float(x.mean())
     if len(x) < FEWEST_STEPS or mean <= 0:

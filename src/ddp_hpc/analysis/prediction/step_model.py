@@ -22,7 +22,7 @@ import numpy as np
 from scipy.optimize import nnls
 
 from ddp_hpc import perfmodel
-from ddp_hpc.analysis.intervals import CONFIDENCE, Array, Interval
+from ddp_hpc.analysis.intervals import CONFIDENCE, Array, Interval, counted_freedom
 from ddp_hpc.analysis.prediction.measured import Place, Run
 
 REPLICATES = 1000
@@ -79,13 +79,16 @@ class Prediction:
 
     middle: Step
     replicates: Step
+    basis: str  # from what its intervals are; empty: nothing
 
     def interval(self, values: Any = None, middle: float | None = None) -> Interval:
         """Return the 95 % interval of the step or, if they are given, of other values of the replicates."""
         values = self.replicates.step_s if values is None else values
         middle = float(self.middle.step_s) if middle is None else middle
+        if not self.basis:
+            return Interval(middle, nan, nan, "not known: one run of each world size, of too few steps")
         low, high = np.quantile(values, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-        return Interval(middle, min(float(low), middle), max(float(high), middle), "")
+        return Interval(middle, min(float(low), middle), max(float(high), middle), self.basis)
 
 
 class Model:
@@ -141,7 +144,7 @@ class Model:
     def predict(self, place: Place) -> Prediction:
         """Return how long a step takes there."""
         middle = self._step(place, self._middle)
-        return Prediction(middle=middle, replicates=self._step(place, self._replicates))
+        return Prediction(middle=middle, replicates=self._step(place, self._replicates), basis=self.basis)
 
     @cached_property
     def _middle(self) -> "Fitted":
@@ -237,10 +240,30 @@ class Model:
             return Step(float(work[0]), float(waiting[0]), float(exchange[0]))
         return Step(work, waiting, exchange)
 
+    def whole_exchange(self, place: Place) -> float:
+        """Return how long an exchange takes there with what overlaps, over the work."""
+        middle = self._middle
+        return float(middle.exchange[0] @ self.exchange.factors(place) / (middle.work[0] @ self._work_factors(place)))
+
+    @property
     def longest_hidden(self) -> float:
-        """Return the longest exchange of a run that was hidden whole but for its last part, in shares of the work."""
-        hidden = self._measured[self._several]
-        return float(np.max((hidden[:, 1] - hidden[:, 2]) / hidden[:, 0], initial=0.0))
+        """The longest exchange of any run, over its work."""
+        return float(np.max(self._measured[self._several, 1] / self._measured[self._several, 0], initial=0.0))
+
+    @property
+    def always_hidden(self) -> bool:
+        """Whether no run shows how much of an exchange fits beside the work: each was hidden but for its last part."""
+        share, floor = self._middle.overlap[0]
+        work, exchange = self._measured[self._several, 0], self._measured[self._several, 1]
+        return bool(np.all(exchange - share * work <= floor * exchange * (1 + SAME)))
+
+    @property
+    def basis(self) -> str:
+        """From what the intervals are."""
+        _, freedom = self._residuals
+        if (freedom[:2] > 0).all():
+            return f"{len(self.runs)} runs, {counted_freedom(int(freedom[:2].min()))}"
+        return "steps within the runs only" if (self._within[:, 0] > 0).all() else ""
 
 
 @dataclass(frozen=True)
@@ -259,6 +282,10 @@ class Tells:
 
     rows: Array
     factors: Any  # of a place
+
+    def after(self, places: Sequence[Place]) -> "Tells":
+        """Return what could be told if these places had been measured, too."""
+        return Tells(np.vstack([self.rows, *(self.factors(place) for place in places)]), self.factors)
 
     def __call__(self, place: Place) -> bool:
         """Return whether it can be told of this place."""
