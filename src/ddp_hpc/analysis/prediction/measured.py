@@ -8,7 +8,8 @@ import numpy as np
 
 from ddp_hpc.analysis.intervals import FEWEST_STEPS, Array, mean_error
 
-NO_ERROR = (0.0, 0.0)
+UNKNOWN = (nan, nan, nan)
+BLOCKS = 20  # of steps, for the error of a skewness
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,8 +35,9 @@ class Run:
     wait_s: float = 0.0  # of a mean rank, until the slowest has arrived
     exchange_s: float = nan  # from then on, with what overlaps the backward pass; nan: none took place
     exposed_s: float = 0.0  # of that, what nothing is computed beside
-    scatter: Array | None = None  # of ranks and steps: work less its mean over the ranks, as a share of the mean work
-    errors: tuple[float, float] = NO_ERROR  # relative, of the means of work and exchange, from the steps of this run
+    skewness: float = nan  # of how ranks scatter in a step; nan: two ranks do not tell
+    skewness_error: float = nan
+    errors: tuple[float, float, float] = UNKNOWN  # relative, of work, exchange, wait, from how the steps scatter
 
     @property
     def step_s(self) -> float:
@@ -61,17 +63,45 @@ def reduced(place: Place, steps: Mapping[str, Array], mean_step_s: float, overla
             return "of an exchange that overlaps the backward pass its whole time, exchange_busy_s, is needed"
         of_all = steps["exchange_busy_s"].min(axis=1)
     ranks, exposed_s = place.world_size, float(last.mean())
-    wait_s = max(0.0, float(exposed.mean()) - exposed_s) if ranks > 1 else 0.0
-    deviations = (own - own.mean(axis=1, keepdims=True)) / own.mean()
+    waits = exposed.mean(axis=1) - last
+    wait_s = max(0.0, float(waits.mean())) if ranks > 1 else 0.0
+    skewness, error = skewness_of(own)
     return Run(
         place=place,
         work_s=mean_step_s - wait_s - exposed_s,
         wait_s=wait_s,
         exchange_s=float(of_all.mean()),
         exposed_s=exposed_s,
-        scatter=deviations.ravel() * np.sqrt(ranks / (ranks - 1)) if ranks > 1 else None,
-        errors=(relative_error(own.mean(axis=1)), relative_error(of_all)),
+        skewness=skewness,
+        skewness_error=error,
+        errors=(relative_error(own.mean(axis=1)), relative_error(of_all), relative_error(waits)),
     )
+
+
+def skewness_of(work: Array) -> tuple[float, float]:
+    """Return the skewness of a rank's work about what all ranks of a step have in common, and its standard error.
+
+    Deviations from the mean over n ranks are less skewed than the ranks are, those of two ranks not at all: their third
+    cumulant is (n-1)(n-2)/n^2 times as large, their variance (n-1)/n times. The error is that of steps that are
+    independent: blocks of them are left out in turn (jackknife).
+    """
+    steps, n = work.shape
+    blocks = min(steps, BLOCKS)
+    if n < 3 or blocks < 2:
+        return nan, nan
+    apart = work - work.mean(axis=1, keepdims=True)
+    powers = [np.array([(part**power).sum() for part in np.array_split(apart, blocks)]) for power in (2, 3)]
+    counts = np.array([part.size for part in np.array_split(apart, blocks)])
+
+    def skewness(squares: Array, cubes: Array, values: Array) -> Array:
+        variance = squares / values * n / (n - 1)
+        return np.asarray(cubes / values * n**2 / ((n - 1) * (n - 2)) / variance**1.5)
+
+    if powers[0].sum() <= 0:
+        return nan, nan
+    whole = skewness(powers[0].sum(), powers[1].sum(), counts.sum())
+    without = skewness(*(total.sum() - total for total in (*powers, counts)))
+    return float(whole), float(np.sqrt((blocks - 1) / blocks * ((without - without.mean()) ** 2).sum()))
 
 
 def relative_error(x: Array) -> float:

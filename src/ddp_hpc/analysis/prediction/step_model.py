@@ -1,8 +1,8 @@
 """A model of a step that can be read: work, waiting for the slowest rank, and what the exchange adds.
 
 - Work of a rank: a + b x batch + c x batch x (ranks of its node - 1); the last on CPUs alone, which share memory.
-- Waiting: the expected maximum of n draws from how the ranks scatter, times what was measured over what this gives at
-  the measured counts. So its level is measured, and only its growth comes from order statistics.
+- Waiting: the expected maximum of n draws from a distribution as skewed as ranks scatter. Its width is that of the
+  waiting that was measured, so its level is measured, and its growth comes from order statistics.
 - Exchange: rounds x latency + bytes / bandwidth (`perfmodel.cost`), within a node and between nodes apart, after what it
   costs on one rank where that was measured. Of one that overlaps the backward pass counts what is left of it
   (`perfmodel.exposed_time`).
@@ -14,11 +14,12 @@ differ from the model, or where they are too few for that, by how their steps sc
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from math import isnan, nan, sqrt
 from typing import Any
 
 import numpy as np
+from scipy import special
 from scipy.optimize import nnls
 
 from ddp_hpc import perfmodel
@@ -26,6 +27,9 @@ from ddp_hpc.analysis.intervals import CONFIDENCE, Array, Interval, counted_free
 from ddp_hpc.analysis.prediction.measured import Place, Run
 
 REPLICATES = 1000
+DRAWS = 2000  # points at which a distribution is evaluated
+UNKNOWN_SKEWNESS = (1.0, 0.5)  # from normal to exponential
+_SKEWNESSES = np.linspace(0, 6, 31)
 SAME = 1e-9  # relative: singular values below are 0
 LATENCY, PER_BYTE = 0, 1  # of the link within a node; those between nodes come after them
 WITHIN, BETWEEN = 0, 2
@@ -132,14 +136,14 @@ class Model:
         return np.array([(run.work_s, run.exchange_s, run.exposed_s, run.wait_s) for run in self.runs])
 
     @cached_property
-    def _spread(self) -> Array:
-        """How the ranks of all runs scatter, sorted; empty if no run has several."""
-        parts = [run.scatter for run in self.runs if run.scatter is not None]
-        return np.sort(np.concatenate(parts)) if parts else np.zeros(0)
-
-    def _latest(self, n: int) -> float:
-        """Return by how much the last of n ranks is later than their mean, over the work."""
-        return expected_maximum(self._spread, n)
+    def _skewness(self) -> tuple[float, float]:
+        """How skewed ranks scatter, and how sure that is, over all runs that tell."""
+        known = [(run.skewness, run.skewness_error) for run in self.runs if not isnan(run.skewness_error)]
+        if not known:
+            return UNKNOWN_SKEWNESS
+        values, errors = np.array(known).T
+        between = float(values.std(ddof=1)) if len(values) > 1 else 0.0
+        return float(values.mean()), max(between, float(np.sqrt((errors**2).mean()))) / sqrt(len(values))
 
     def predict(self, place: Place) -> Prediction:
         """Return how long a step takes there."""
@@ -155,7 +159,9 @@ class Model:
         if unknown.any():
             rest = exchange - self._exchange_rows @ known
             fitted[unknown] = positive_fit(self._exchange_rows[:, unknown], rest, exchange)
-        return self._fitted(positive_fit(self._work_rows, work, work)[None], fitted[None], self._measured[None])
+        skewness = np.array([self._skewness[0]])
+        work = positive_fit(self._work_rows, work, work)[None]
+        return self._fitted(work, fitted[None], skewness, self._measured[None])
 
     @cached_property
     def _replicates(self) -> "Fitted":
@@ -167,18 +173,18 @@ class Model:
             solve = least_squares(self._exchange_rows[:, unknown], self._measured[self._exchanging, 1])
             exchange[:, unknown] = rest @ solve.T
         work = drawn[:, :, 0] @ least_squares(self._work_rows, self._measured[:, 0]).T
-        return self._fitted(work, exchange, drawn)
+        skewness, error = self._skewness
+        return self._fitted(work, exchange, skewness + error * self._random.normal(size=REPLICATES), drawn)
 
-    def _fitted(self, work: Array, exchange: Array, measured: Array) -> "Fitted":
-        several, latest = self._several, np.array([self._latest(self.runs[at].place.world_size) for at in self._several])
-        lateness, counted = np.zeros(len(measured)), latest > 0
-        if counted.any():
-            ratios = measured[:, several, 3] / (measured[:, several, 0] * latest)
-            lateness = ratios[:, counted].mean(axis=1)
+    def _fitted(self, work: Array, exchange: Array, skewness: Array, measured: Array) -> "Fitted":
+        several, lateness = self._several, np.zeros(len(measured))
+        if several:
+            latest = np.array([expected_latest(self.runs[at].place.world_size, skewness) for at in several]).T
+            lateness = (measured[:, several, 3] / (measured[:, several, 0] * latest)).mean(axis=1)
         overlap = np.zeros((len(measured), 2))
         if self.exchange.overlaps and several:
             overlap = np.array([overlap_of(*one[several, :3].T) for one in measured])
-        return Fitted(work, exchange, lateness, overlap)
+        return Fitted(work, exchange, lateness, skewness, overlap)
 
     @cached_property
     def _deviations(self) -> Array:
@@ -204,9 +210,7 @@ class Model:
     @cached_property
     def _within(self) -> Array:
         """How sure the parts of each run are by its steps, relative, shape (runs, 3); 0 where that is not known."""
-        errors = np.array([(*run.errors, nan) for run in self.runs])
-        errors[:, 2] = [sqrt(2 / max(1, 0 if run.scatter is None else len(run.scatter))) for run in self.runs]
-        return np.nan_to_num(errors)
+        return np.nan_to_num(np.array([run.errors for run in self.runs]))
 
     @cached_property
     def _residuals(self) -> tuple[Array, Array]:
@@ -223,7 +227,8 @@ class Model:
         rows = self._exchange_rows[:, np.isnan(self._given)]
         freedom.append(len(rows) - (np.linalg.matrix_rank(_scaled(rows)) if rows.size else 0))
         for at in self._several:
-            waiting = fitted.lateness[0] * self._latest(self.runs[at].place.world_size) * self._measured[at, 0]
+            latest = expected_latest(self.runs[at].place.world_size, fitted.skewness)[0]
+            waiting = fitted.lateness[0] * latest * self._measured[at, 0]
             found[at, 2] = self._measured[at, 3] / waiting - 1 if waiting > 0 else 0.0
         freedom.append(max(0, len(self._several) - 1))
         return found, np.array(freedom)
@@ -231,7 +236,9 @@ class Model:
     def _step(self, place: Place, fitted: "Fitted") -> Step:
         work = np.maximum(0.0, fitted.work @ self._work_factors(place))
         several = place.world_size > 1
-        waiting = work * fitted.lateness * self._latest(place.world_size) if several else np.zeros_like(work)
+        waiting = np.zeros_like(work)
+        if several:
+            waiting = work * fitted.lateness * expected_latest(place.world_size, fitted.skewness)
         exchange = np.maximum(0.0, fitted.exchange @ self.exchange.factors(place)) if several else np.zeros_like(work)
         if self.exchange.overlaps:
             share, floor = fitted.overlap.T
@@ -272,7 +279,8 @@ class Fitted:
 
     work: Array
     exchange: Array
-    lateness: Array  # measured waiting over that of order statistics
+    lateness: Array  # the standard deviation of ranks about one another over the work, as their waiting has it
+    skewness: Array  # of that scatter
     overlap: Array  # the work beside which an exchange is hidden, and the exchange that never is, both as shares
 
 
@@ -322,12 +330,20 @@ def least_squares(rows: Array, weights: Array) -> Array:
     return np.asarray(inverse / weights / scale[:, None])
 
 
-def expected_maximum(values: Array, n: int) -> float:
-    """Return the expected largest of n draws from sorted values, less their mean."""
-    if not len(values):
-        return 0.0
-    below = np.arange(len(values) + 1) / len(values)
-    return float(values @ np.diff(below**n) - values.mean())
+def expected_latest(n: int, skewness: Array) -> Array:
+    """Return the expected largest of n draws from Pearson's type III (a gamma, shifted) with mean 0 and variance 1.
+
+    Its skewness is the only shape that it has: 0 is the normal, 2 the exponential distribution.
+    """
+    return np.asarray(np.interp(skewness, _SKEWNESSES, _expected_largest(n)))
+
+
+@cache
+def _expected_largest(n: int) -> Array:
+    chances = ((np.arange(DRAWS) + 0.5) / DRAWS) ** (1 / n)
+    shapes = 4 / _SKEWNESSES[1:, None] ** 2
+    of_gamma = (special.gammaincinv(shapes, chances) - shapes) / np.sqrt(shapes)
+    return np.array([special.ndtri(chances).mean(), *of_gamma.mean(axis=1)])
 
 
 def overlap_of(work: Array, exchange: Array, exposed: Array) -> tuple[float, float]:

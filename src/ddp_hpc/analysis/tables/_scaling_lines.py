@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import ceil
+from math import ceil, nan
 from typing import Any
 
 import numpy as np
@@ -196,11 +196,11 @@ def measured_run(study_runs: StudyRuns, row: Row, overlaps: bool) -> Run | str:
     return reduced(place_of(row), rank_steps(study_runs, row["run"], _COLUMNS), mean_step_s, overlaps)
 
 
-def _within(study_runs: StudyRuns, row: Row) -> tuple[float, float]:
+def _within(study_runs: StudyRuns, row: Row) -> tuple[float, float, float]:
     from ddp_hpc.analysis.prediction.measured import relative_error
     from ddp_hpc.analysis.tables._steps import step_times
 
-    return relative_error(step_times(study_runs, row["run"])), float("nan")
+    return relative_error(step_times(study_runs, row["run"])), nan, nan
 
 
 def _exchange(row: Row, good: Sequence[Row], elsewhere: Elsewhere) -> Exchange | str:
