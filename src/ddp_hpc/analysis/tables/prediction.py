@@ -27,7 +27,7 @@ CAPTION = (
 LEFT_OUT = columns("measured_low_s measured_high_s samples_per_s_low samples_per_s_high speedup_low speedup_high to_run")
 
 _COLUMNS = columns(
-    "kind world_size batch_size nodes runs measured_s measured_low_s measured_high_s step_s step_low_s step_high_s",
+    "kind batch world_size batch_size nodes runs measured_s measured_low_s measured_high_s step_s step_low_s step_high_s",
     "work_s waiting_s exchange_s samples_per_s samples_per_s_low samples_per_s_high",
     "speedup speedup_low speedup_high efficiency interval_from held_out_world_size held_out_error_percent",
     "slow_steps_share oversubscribed reason to_run",
@@ -66,7 +66,7 @@ def asked_world_sizes(line: Line, world_sizes: Sequence[int] | None) -> list[int
 def _rows(study_runs: StudyRuns, line: Line, world_sizes: Sequence[int] | None) -> Iterator[Row]:
     for world_size in asked_world_sizes(line, world_sizes):
         batch = line.batch_at(world_size)
-        about = dict(line.key) | {"kind": line.kind, "world_size": world_size}
+        about = dict(line.key) | {"kind": line.kind, "batch": line.batch, "world_size": world_size}
         about |= {"batch_size": int(batch) if batch == int(batch) else None}
         yield about | measured_columns(line, world_size) | _predicted(study_runs, line, world_size)
 
