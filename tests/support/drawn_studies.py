@@ -1,6 +1,6 @@
 """Studies drawn at random, of steps whose parameters are known, for what predicts them.
 
-`python tests/support/drawn_studies.py 100` draws so many and says how often the interval of a prediction holds the truth.
+`python tests/support/drawn_studies.py 100` says for so many how often the interval of a prediction holds the truth.
 """
 
 import sys
@@ -84,7 +84,11 @@ class Truth:
         together = 0.02 * rng.normal(size=(self.steps, 1))
         own = machine * self.work_s(n) * (1 + self.scatter * apart + together)
         if n == 1:
-            return Run(place=self.place(1), work_s=float(own.mean()), errors=(float(own.std() / own.mean()) / 10, np.nan, np.nan))
+            return Run(
+                place=self.place(1),
+                work_s=float(own.mean()),
+                errors=(float(own.std() / own.mean()) / 10, np.nan, np.nan),
+            )
         network = machine * np.exp(self.between_runs * rng.normal()) * (1 + 0.05 * rng.normal(size=(self.steps, 1)))
         whole, exposed = (np.abs(network) * seconds for seconds in self.exchange_s(n))
         late = own.max(axis=1, keepdims=True) - own

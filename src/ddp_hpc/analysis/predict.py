@@ -1,4 +1,4 @@
-"""The answer of `ddp-hpc predict`: steps, their cost, how far to trust them, and what to run where nothing can be said."""
+"""The answer of `ddp-hpc predict`: steps, what they cost, how far to trust that, and what to run to know more."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -81,7 +81,13 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
         yield "nothing to predict: no run of this study has an exchange"
         return
     axes = [name for name in SPEC_COLUMNS if name in rows and name not in ("world_size", "batch_size")]
-    rows = rows.merge(costs[[*axes, "kind", "batch", "world_size", *_OF_COST]], how="left") if len(costs) else rows
+    rows = (
+        rows.merge(
+            costs[[name for name in (*axes, "kind", "batch", "world_size", *_OF_COST) if name in costs]], how="left"
+        )
+        if len(costs)
+        else rows
+    )
     for number, (key, block) in enumerate(split(rows, [*axes, "kind", "batch"])):
         listed = rows_of(block)
         yield from [""] * bool(number)
@@ -109,7 +115,9 @@ def _checked(rows: Sequence[Mapping[str, Any]]) -> str:
     if not known:
         return ""
     row = known[0]
-    return f"; the model is off by {row['held_out_error_percent']:+.1f} % at {row['held_out_world_size']} ranks, left out"
+    return (
+        f"; the model is off by {row['held_out_error_percent']:+.1f} % at {row['held_out_world_size']} ranks, left out"
+    )
 
 
 def _cells(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -96,8 +96,7 @@ class Rules(BaseModel):
     )
     worthwhile_efficiency: Annotated[Float, Field(gt=0, lt=1)] = Field(
         0.5,
-        description="share of a first rank's rate that one more rank must add to be worth it, for the tables `prediction` "
-        "and `cost`",
+        description="share of the first rank's rate that one more rank must add to be worth it, for the table `cost`",
     )
 
 

@@ -75,7 +75,9 @@ def test_a_step_is_predicted_from_smaller_world_sizes(tmp_path):
 
 
 def test_strong_scaling_follows_the_batch(tmp_path):
-    share = [{name: one[name] for name in one if name != "batch_size"} | {"global_batch_size": 96} for one in grid(2, 3, 4)]
+    share = [
+        {name: one[name] for name in one if name != "batch_size"} | {"global_batch_size": 96} for one in grid(2, 3, 4)
+    ]
     frame = prediction.predicted(study(tmp_path, grid=share), [8, 10], Elsewhere(ranks_per_node=1024))
 
     assert at(frame, 8, "strong")["work_s"] == pytest.approx(work_s(12), rel=0.01)
@@ -97,7 +99,7 @@ def test_a_node_boundary_that_was_never_crossed_needs_its_link(tmp_path):
     row = at(prediction.predicted(here, [16]), 16)
     assert "no run crossed a node boundary" in row["reason"]
     assert row["to_run"] == (
-        "- {exchange: ring, world_size: [16, 24], batch_size: 32, placement: spread, ranks_per_node: 8, "
+        "- {exchange: ring, world_size: [2, 3], batch_size: 32, placement: spread, ranks_per_node: 1, "
         "learning_rate: 0.1}"
     )
 
@@ -165,11 +167,13 @@ def test_the_verb_says_in_words_and_in_json_what_the_table_says(tmp_path, monkey
         return capsys.readouterr()
 
     text = said("--world-size", "8,80").out
-    assert text.startswith("ring: weak scaling, 32 samples per rank; the model is off by ")
+    assert text.startswith("ring: weak scaling, 32 samples per rank; predicted from the smaller ones, 4 ranks are ")
     assert "80 ranks: it needs several nodes" in text
     rows = json.loads(said("--world-size", "8,80", "--json").out)["prediction"]
     assert [row["world_size"] for row in rows] == [1, 2, 4, 8, 80]
     assert rows[-1]["step_s"] is None
     assert "expected: both" in said("--latency", "1e-6").err
     assert "expected: world sizes" in said("--world-size", "8,x").err
-    assert list(predict.lines({"prediction": [], "cost": []})) == ["nothing to predict: no run of this study has an exchange"]
+    assert list(predict.lines({"prediction": [], "cost": []})) == [
+        "nothing to predict: no run of this study has an exchange"
+    ]

@@ -3,12 +3,12 @@
 - Work of a rank: a + b x batch + c x batch x (ranks of its node - 1); the last on CPUs alone, which share memory.
 - Waiting: the expected maximum of n draws from a distribution as skewed as ranks scatter. Its width is that of the
   waiting that was measured, so its level is measured, and its growth comes from order statistics.
-- Exchange: rounds x latency + bytes / bandwidth (`perfmodel.cost`), within a node and between nodes apart, after what it
-  costs on one rank where that was measured. Of one that overlaps the backward pass counts what is left of it
+- Exchange: rounds x latency + bytes / bandwidth (`perfmodel.cost`), within a node and between nodes apart, after what
+  it costs on one rank where that was measured. Of one that overlaps the backward pass counts what is left of it
   (`perfmodel.exposed_time`).
 
-All but the overlap is linear in what is sought, so it is fitted by least squares of relative errors, where no number may
-be negative. Each run counts as one measurement. Intervals come from a bootstrap: runs are drawn again, with how runs
+All but the overlap is linear in what is sought, so it is fitted by least squares of relative errors, where no number
+may be negative. Each run counts as one measurement. Intervals come from a bootstrap: runs are drawn again, with how runs
 differ from the model, or where they are too few for that, by how their steps scatter, and the model is fitted again.
 """
 
@@ -210,22 +210,21 @@ class Model:
     @cached_property
     def _within(self) -> Array:
         """How sure the parts of each run are by its steps, relative, shape (runs, 3); 0 where that is not known."""
-        return np.nan_to_num(np.array([run.errors for run in self.runs]))
+        return np.asarray(np.nan_to_num(np.array([run.errors for run in self.runs])))
 
     @cached_property
     def _residuals(self) -> tuple[Array, Array]:
-        """Relative deviations of runs from the model, shape (runs, 3), of work, exchange, waiting, and their freedom."""
+        """Relative deviations of runs from the model, shape (runs, 3): work, exchange, waiting; and their freedom."""
         found, fitted = np.zeros((len(self.runs), 3)), self._middle
         work = self._work_rows @ fitted.work[0]
         found[:, 0] = self._measured[:, 0] / work - 1
-        freedom = [len(self.runs) - np.linalg.matrix_rank(_scaled(self._work_rows))]
+        freedom = [len(self.runs) - self.tells_work.rank]
         exchange = self._exchange_rows @ fitted.exchange[0]
         positive = exchange > 0
         found[np.array(self._exchanging, dtype=int)[positive], 1] = (
             self._measured[self._exchanging, 1][positive] / exchange[positive] - 1
         )
-        rows = self._exchange_rows[:, np.isnan(self._given)]
-        freedom.append(len(rows) - (np.linalg.matrix_rank(_scaled(rows)) if rows.size else 0))
+        freedom.append(len(self._exchanging) - self.tells_exchange.rank)
         for at in self._several:
             latest = expected_latest(self.runs[at].place.world_size, fitted.skewness)[0]
             waiting = fitted.lateness[0] * latest * self._measured[at, 0]
@@ -304,6 +303,11 @@ class Tells:
             return False
         both = _scaled(np.vstack([self.rows, wanted]))
         return bool(np.linalg.matrix_rank(both, SAME) == np.linalg.matrix_rank(both[:-1], SAME))
+
+    @property
+    def rank(self) -> int:
+        """How many numbers they tell."""
+        return int(np.linalg.matrix_rank(_scaled(self.rows), SAME)) if self.rows.size else 0
 
 
 def _scaled(rows: Array) -> Array:

@@ -1,7 +1,7 @@
 """How far a prediction can be trusted: what the runs cannot tell, what to run for it, and how far the model was off."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from math import ceil
 from statistics import fmean
@@ -37,7 +37,8 @@ def doubt(model: Model, place: Place) -> Doubt | None:
     """Return why a model cannot say how long a step takes at a place; None if it can."""
     largest = max(run.place.world_size for run in model.runs)
     if place.nodes > 1 and max(run.place.nodes for run in model.runs) == 1 and not _given(model, BETWEEN):
-        reason = "it needs several nodes, and no run crossed a node boundary; run these, or give the link by --latency and --bandwidth"
+        why = "it needs several nodes, and no run crossed a node boundary"
+        reason = f"{why}; give their link by --latency and --bandwidth, or run some"
         return Doubt(reason, _cheapest(model, place))
     if not model.tells_exchange(place):
         counts = sorted({run.place.world_size for run in model.runs if run.place.world_size > 1})
@@ -45,7 +46,8 @@ def doubt(model: Model, place: Place) -> Doubt | None:
         reason = f"the exchange was measured {measured}: too few world sizes to tell latency from bandwidth"
         return Doubt(reason, _cheapest(model, place))
     if not model.tells_work(place):
-        reason = f"work with a batch of {place.batch_size:g} and {place.ranks_per_node:g} ranks per node follows from no measured ones"
+        what = f"a batch of {place.batch_size:g} and {place.ranks_per_node:g} ranks per node"
+        reason = f"how long the work takes with {what} follows from no measured ones"
         return Doubt(reason, _cheapest(model, place))
     if place.world_size > FARTHEST * largest:
         reason = f"more than {FARTHEST} times the largest measured world size, {largest}"
@@ -78,9 +80,12 @@ def _like(place: Place, world_size: int) -> Place:
 
 def _cheapest(model: Model, place: Place) -> tuple[Place, ...]:
     """Return the points with the fewest ranks in all after which the model could predict."""
-    per_node = max(1, round(place.ranks_per_node)) if place.nodes > 1 else 1
-    sizes = [per_node * count for count in range(2, 2 + CANDIDATES)]
-    candidates = [_like(place, size) for size in sizes]
+    candidates = [_like(place, size) for size in range(2, min(2 + CANDIDATES, place.world_size))]
+    if place.nodes > 1:
+        full = max(1, round(place.ranks_per_node))
+        per_node = full if 3 * full < place.world_size else 1  # two points tell latency from bandwidth
+        counts = [nodes for nodes in range(2, 2 + CANDIDATES) if nodes * per_node < place.world_size]
+        candidates = [replace(place, world_size=nodes * per_node, nodes=nodes) for nodes in counts]
     for count in range(1, MOST_RUN + 1):
         sets = sorted(combinations(candidates, count), key=lambda chosen: sum(one.world_size for one in chosen))
         for chosen in sets:

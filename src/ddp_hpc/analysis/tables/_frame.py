@@ -35,7 +35,8 @@ _TYPES: dict[str, str] = (
             "id statement source unit expected verdict interval_from reference first second ratios kind from_exchange",
             "bar sentence host gpu core_set slow_phase slow_ranks point excluded winner cannot_be_told_from judged_by",
             "times_as_fast_from weak_efficiency_from over_none_from",
-            "from to_run worth_it excluded_because winner_runs doubt scheme computes moves_gradients moves_model gpu_data_path",
+            "from to_run worth_it",
+            "excluded_because winner_runs doubt scheme computes moves_gradients moves_model gpu_data_path",
         ),
         TEXT,
     )

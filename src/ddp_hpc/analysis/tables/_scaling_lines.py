@@ -1,26 +1,26 @@
 """The runs of a study as lines along which a model of a step can be fitted: one law each, over several world sizes."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import ceil, nan
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from ddp_hpc.analysis.columns import DISTURBED, key_of, ordered, rows_of, split, varying, with_standing
-from ddp_hpc.analysis.prediction.measured import Place, Run, reduced
+from ddp_hpc.analysis.columns import DISTURBED, ordered, rows_of, split, varying, with_standing
+from ddp_hpc.analysis.prediction.measured import Place, Run, reduced, relative_error
 from ddp_hpc.analysis.prediction.step_model import BETWEEN, WITHIN, Exchange, Model
 from ddp_hpc.analysis.prediction.trust import Doubt, HeldOut, doubt, held_out
 from ddp_hpc.analysis.tables._groups import Row, not_complete
-from ddp_hpc.analysis.tables._steps import rank_steps
+from ddp_hpc.analysis.tables._steps import rank_steps, step_times
 from ddp_hpc.config import catalog
 from ddp_hpc.config.comparability import EXCHANGE, RANKS, SAME_WORK
 from ddp_hpc.perfmodel import Link
 from ddp_hpc.runs.study_runs import StudyRuns
 
+Measured = list[tuple[Row, Run]]
 BYTES = {"float32": 4, "float64": 8}
 _COLUMNS = ("exchange_exposed_s", "move_s", "exchange_busy_s")
 _OF_A_LINE = RANKS | SAME_WORK | {"batch_size"}  # in these the runs of a line may differ
@@ -45,7 +45,6 @@ class Line:
     batch: int  # that stays
     planned: tuple[Row, ...]
     good: tuple[Row, ...]  # that have ended well, undisturbed, with a core for every thread
-    runs: tuple[Run, ...]  # what these say
     model: Model | None
     elsewhere: Elsewhere
     reason: str | None = None  # why there is no model
@@ -68,7 +67,7 @@ class Line:
         """How far the model is off at the largest world size, fitted to the others."""
         assert self.model
         exchange, shared = self.model.exchange, self.model.shares_memory
-        return held_out(lambda runs: Model(runs, exchange, shared), self.runs)
+        return held_out(lambda runs: Model(runs, exchange, shared), self.model.runs)
 
     def place(self, world_size: int) -> Place | Doubt:
         """Return on how many nodes so many ranks are: as the measured ones, as far as that is known."""
@@ -87,9 +86,9 @@ class Line:
             return self.elsewhere.ranks_per_node
         widest = max(self.good, key=lambda row: (row["hosts"] or 1, row["world_size"]))
         if (widest["hosts"] or 1) > 1:
-            return ceil(widest["world_size"] / widest["hosts"])
+            return ceil(int(widest["world_size"]) / int(widest["hosts"]))
         if widest["device_used"] == "cuda":
-            return None if world_size > widest["world_size"] else world_size
+            return None if world_size > int(widest["world_size"]) else world_size
         cores, threads = widest["cores"] or 1, widest["threads_used"] or 1
         return max(1, int(cores // threads))
 
@@ -124,54 +123,53 @@ def _of_exchange(
     study_runs: StudyRuns, key: Mapping[str, Any], runs: pd.DataFrame, elsewhere: Elsewhere
 ) -> Iterator[Line]:
     planned = rows_of(runs)
-    good, why_not = usable(planned)
-    measured: list[tuple[Row, Run]] = []
-    exchange = _exchange(next(row for row in planned if row["exchange"] != "none"), good, elsewhere)
-    reason = exchange if isinstance(exchange, str) else why_not
-    if not isinstance(exchange, str):
+    good, reason = usable(planned)
+    exchange, measured = _exchange(planned[-1], planned, elsewhere), Measured()
+    if isinstance(exchange, Exchange):
         for row in good:
-            found = measured_run(study_runs, row, exchange.overlaps)
-            if isinstance(found, str):
-                reason = found
+            run = measured_run(study_runs, row, exchange.overlaps)
+            if isinstance(run, Run):
+                measured.append((row, run))
             else:
-                measured.append((row, found))
-    batches = [("weak", "batch_size"), ("strong", "global_batch_size")]
-    found_batches = [
-        (kind, int(batch), name)
-        for kind, name in batches
-        for batch, rows in runs.groupby(name)
-        if rows["world_size"].nunique() > 1
-    ]
-    for kind, batch, name in found_batches or [("weak", int(runs["batch_size"].iloc[-1]), "batch_size")]:
+                reason = reason or run
+    else:
+        reason = reason or exchange
+    for kind, name, batch in _batches(planned):
         own = [(row, run) for row, run in measured if row[name] == batch]
-        model, used = None, own
-        if not isinstance(exchange, str) and any(run.place.world_size > 1 for _, run in measured):
-            model, used = _best_model(exchange, own, measured)
-        kept = tuple(row for row in planned if row[name] == batch)
-        if kind == "strong" and len({row["batch_size"] for row in kept}) == 1:
-            continue
-        rows_used = tuple(row for row, _ in measured)
+        model = None
+        if isinstance(exchange, Exchange) and any(run.place.world_size > 1 for _, run in measured):
+            model = _best_model(exchange, own, measured)
         yield Line(
-            key, kind, batch, kept, rows_used, tuple(run for _, run in used), model, elsewhere,
-            None if model else reason or not_complete(planned),
-        )  # fmt: skip
+            key=key,
+            kind=kind,
+            batch=batch,
+            planned=tuple(row for row in planned if row[name] == batch),
+            good=tuple(row for row, _ in measured),
+            model=model,
+            elsewhere=elsewhere,
+            reason=None if model else reason or not_complete(planned),
+        )
 
 
-def _best_model(
-    exchange: Exchange, own: Sequence[tuple[Row, Run]], every: Sequence[tuple[Row, Run]]
-) -> tuple[Model, Sequence[tuple[Row, Run]]]:
-    """Return the model of the runs of a line if they tell what all would, else of all with this exchange.
+def _batches(planned: Sequence[Row]) -> list[tuple[str, str, int]]:
+    """Return along which lines a model is of use: those on which several world sizes are planned; else any one."""
+    found = []
+    for kind, name in (("weak", "batch_size"), ("strong", "global_batch_size")):
+        for batch in sorted({int(row[name]) for row in planned}):
+            if len({row["world_size"] for row in planned if row[name] == batch}) > 1:
+                found.append((kind, name, batch))
+    return found or [("weak", "batch_size", int(planned[-1]["batch_size"]))]
+
+
+def _best_model(exchange: Exchange, own: Measured, every: Measured) -> Model:
+    """Return the model of the runs of a line if they tell of the exchange what all do, else of all with this exchange.
 
     The time of work is not quite linear in the batch, so that nearer ones say more.
     """
     shared = all(row["device_used"] == "cpu" for row, _ in every)
-    whole = Model([run for _, run in every], exchange, shared)
-    if not own or len(own) == len(every):
-        return whole, every
-    model = Model([run for _, run in own], exchange, shared)
-    rank = lambda one: np.linalg.matrix_rank(one.tells_exchange.rows) if len(one.tells_exchange.rows) else 0
+    whole, mine = (Model([run for _, run in some], exchange, shared) for some in (every, own))
     several = any(run.place.world_size > 1 for _, run in own)
-    return (model, own) if several and rank(model) == rank(whole) else (whole, every)
+    return mine if several and mine.tells_exchange.rank == whole.tells_exchange.rank else whole
 
 
 def usable(rows: Sequence[Row]) -> tuple[list[Row], str | None]:
@@ -192,18 +190,12 @@ def measured_run(study_runs: StudyRuns, row: Row, overlaps: bool) -> Run | str:
     """Return what the model needs of a run, or why that is not known."""
     mean_step_s = float(row["train_s"] / row["steps"])
     if row["exchange"] == "none":
-        return Run(place=place_of(row), work_s=mean_step_s, errors=_within(study_runs, row))
+        error = relative_error(step_times(study_runs, row["run"]))
+        return Run(place=place_of(row), work_s=mean_step_s, errors=(error, nan, nan))
     return reduced(place_of(row), rank_steps(study_runs, row["run"], _COLUMNS), mean_step_s, overlaps)
 
 
-def _within(study_runs: StudyRuns, row: Row) -> tuple[float, float, float]:
-    from ddp_hpc.analysis.prediction.measured import relative_error
-    from ddp_hpc.analysis.tables._steps import step_times
-
-    return relative_error(step_times(study_runs, row["run"])), nan, nan
-
-
-def _exchange(row: Row, good: Sequence[Row], elsewhere: Elsewhere) -> Exchange | str:
+def _exchange(row: Row, rows: Sequence[Row], elsewhere: Elsewhere) -> Exchange | str:
     """Return the exchange of a line as the model needs it, or why it has no model."""
     name = str(row["exchange"])
     options = json.loads(row["exchange_options"] or "{}")
@@ -212,7 +204,7 @@ def _exchange(row: Row, good: Sequence[Row], elsewhere: Elsewhere) -> Exchange |
         return f"with {name} each rank takes its steps by itself: the model is of steps that all take together"
     if model is None:
         return f"exchange/{name}.py names no COST, a formula of what it sends"
-    parameters = next((one["parameters"] for one in good if one["parameters"]), None)
+    parameters = next((one["parameters"] for one in rows if one["parameters"]), None)
     if parameters is None:
         return "no run has ended well"
     size = float(parameters) * BYTES[row["dtype"]]
@@ -220,6 +212,7 @@ def _exchange(row: Row, good: Sequence[Row], elsewhere: Elsewhere) -> Exchange |
     for where, link in elsewhere.links.items():
         found = found.given(where, link)
     if elsewhere.link:
-        crossed = elsewhere.ranks_per_node or max((one["hosts"] or 1 for one in good), default=1) > 1
-        found = found.given(BETWEEN, elsewhere.link) if crossed else found.given(WITHIN, elsewhere.link).given(BETWEEN, elsewhere.link)
+        several = elsewhere.ranks_per_node or max((one["hosts"] or 1 for one in rows), default=1) > 1
+        for where in (BETWEEN,) if several else (WITHIN, BETWEEN):
+            found = found.given(where, elsewhere.link)
     return found

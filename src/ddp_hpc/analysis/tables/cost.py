@@ -1,7 +1,7 @@
 """What a training costs at each world size, measured and predicted: time, rank- and node-hours, energy.
 
-To the end of the budget, and to the loss threshold: its steps are counted in the runs and, as the same global batch takes
-the same steps, hold at all world sizes of a line of strong scaling; with another batch they are not known.
+To the end of the budget, and to the loss threshold: its steps are counted in the runs and, as the same global batch
+takes the same steps, hold at all world sizes of a line of strong scaling; with another batch they are not known.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +14,7 @@ import pandas as pd
 from ddp_hpc.analysis.columns import ordered, varying
 from ddp_hpc.analysis.intervals import Interval, over_runs
 from ddp_hpc.analysis.prediction.measured import Place
+from ddp_hpc.analysis.prediction.trust import Doubt
 from ddp_hpc.analysis.tables._frame import columns, known, median, typed
 from ddp_hpc.analysis.tables._groups import Row, spread
 from ddp_hpc.analysis.tables._scaling_lines import Elsewhere, Line, lines
@@ -22,11 +23,12 @@ from ddp_hpc.analysis.tables.prediction import asked_world_sizes
 from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = (
-    "Cost of a training to the end of its budget and to the loss threshold: measured where there are runs, else predicted; "
-    "a rank-hour is a GPU-hour where each rank has a GPU."
+    "Cost of a training to the end of its budget and to the loss threshold: measured where there are runs, else "
+    "predicted; a rank-hour is a GPU-hour where each rank has a GPU."
 )
 LEFT_OUT = columns("worthwhile_low worthwhile_high worth_it")
 HOUR_S = 3600.0
+BY_THE_CLOCK = "its budget is a time"
 
 _COLUMNS = columns(
     "kind batch world_size batch_size nodes runs from train_s train_low_s train_high_s rank_hours node_hours energy_j",
@@ -63,38 +65,35 @@ def costs(
 
 def _rows(study_runs: StudyRuns, line: Line, world_sizes: Sequence[int] | None) -> Iterator[Row]:
     worth, steps = worthwhile(line, study_runs.study.rules.worthwhile_efficiency), _threshold_steps(study_runs, line)
-    watts = [row_power(row) for row in line.good]
     for n in asked_world_sizes(line, world_sizes):
         batch = line.batch_at(n)
         about = dict(line.key) | {"kind": line.kind, "batch": line.batch, "world_size": n}
         about |= {"batch_size": int(batch) if batch == int(batch) else None, "runs": len(line.measured.get(n, []))}
-        why, place = line.doubt(n), line.place(n)
-        rows = line.measured.get(n)
-        if rows:
-            step = over_runs([row["train_s"] / row["steps"] for row in rows])
-        elif why or isinstance(place, Place) is False or line.model is None:
+        place, rows = line.place(n), line.measured.get(n, [])
+        why = None if rows else line.doubt(n)
+        if why or isinstance(place, Doubt) or not (rows or line.model):
             yield about | {"reason": why.reason if why else None}
             continue
-        else:
+        step = over_runs([row["train_s"] / row["steps"] for row in rows])
+        if not rows and line.model:
             step = line.model.predict(place).interval()
-        nodes = place.nodes if isinstance(place, Place) else 1
         count = _budget_steps(study_runs, line, n)
-        power = known(map(row_power, rows)) if rows else known(watts)
-        spent = _spent(step, count, n, nodes) if count else {"reason": "its budget is no number of steps"}
-        yield about | {"nodes": nodes, "from": "measured" if rows else "predicted"} | spent | {
-            "energy_j": n * float(np.median(power)) * spent["train_s"] if power and count else nan,
-            **_to_threshold(steps, step.middle, n, nodes, line.kind),
-            **worth,
-        }
+        about |= {"nodes": place.nodes, "from": "measured" if rows else "predicted"}
+        about |= _to_threshold(steps, step.middle, n, place.nodes, line.kind) | worth
+        yield about | (_spent(step, count, place, rows or line.good) if count else {"reason": BY_THE_CLOCK})
 
 
-def _spent(step: Interval, count: float, n: int, nodes: int) -> Row:
-    train = step.each(lambda seconds: seconds * count)
-    hours = train.middle / HOUR_S
-    return {**spread("train", "_s", train), "rank_hours": n * hours, "node_hours": nodes * hours}
+def _spent(step: Interval, count: float, place: Place, metered: Sequence[Row]) -> Row:
+    train, power = step.each(lambda seconds: seconds * count), known(map(_power, metered))
+    return {
+        **spread("train", "_s", train),
+        "rank_hours": place.world_size * train.middle / HOUR_S,
+        "node_hours": place.nodes * train.middle / HOUR_S,
+        "energy_j": place.world_size * float(np.median(power)) * train.middle if power else nan,
+    }
 
 
-def row_power(row: Mapping[str, Any]) -> float:
+def _power(row: Mapping[str, Any]) -> float:
     """Return the mean power of a run over its ranks, in W; nan where nothing was metered."""
     energy = known([row.get("energy_j"), row.get("cpu_energy_j")])
     return sum(energy) / (row["train_s"] * row["world_size"]) if energy else nan

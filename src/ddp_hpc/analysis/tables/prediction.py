@@ -21,14 +21,16 @@ from ddp_hpc.analysis.tables._to_run import as_yaml
 from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = (
-    "Predicted steps: mean seconds of a step and its parts, with 95 % intervals, and the error of the same model at the "
-    "largest measured world size, left out of the fit."
+    "Predicted steps: mean seconds of a step and its parts, with 95 % intervals, and the error of the same model at "
+    "the largest measured world size, left out of the fit."
 )
-LEFT_OUT = columns("measured_low_s measured_high_s samples_per_s_low samples_per_s_high speedup_low speedup_high to_run")
+LEFT_OUT = columns(
+    "measured_low_s measured_high_s samples_per_s_low samples_per_s_high speedup_low speedup_high to_run"
+)
 
 _COLUMNS = columns(
-    "kind batch world_size batch_size nodes runs measured_s measured_low_s measured_high_s step_s step_low_s step_high_s",
-    "work_s waiting_s exchange_s samples_per_s samples_per_s_low samples_per_s_high",
+    "kind batch world_size batch_size nodes runs measured_s measured_low_s measured_high_s",
+    "step_s step_low_s step_high_s work_s waiting_s exchange_s samples_per_s samples_per_s_low samples_per_s_high",
     "speedup speedup_low speedup_high efficiency interval_from held_out_world_size held_out_error_percent",
     "slow_steps_share oversubscribed reason to_run",
 )
@@ -85,7 +87,8 @@ def _predicted(study_runs: StudyRuns, line: Line, world_size: int) -> Row:
     if why:
         return {"reason": why.reason, "to_run": as_yaml(study_runs, line, why.to_run)}
     place, alone = line.place(world_size), line.place(1)
-    assert line.model and isinstance(place, Place)
+    assert line.model
+    assert isinstance(place, Place)
     found, checked = line.model.predict(place), line.held_out
     step = found.interval()
     samples = world_size * place.batch_size
