@@ -175,7 +175,7 @@ if __name__ == "__main__":
         widths = [one.high_s / one.low_s for one in those]
         held = sum(one.held for one in those)
         print(
-            f"{times} times the measured counts: {held} of {len(those)} intervals hold the truth (of {studies} studies); "
+            f"{times} times the measured counts: {held} of {len(those)} intervals hold the truth, {studies} studies; "
             f"median error {100 * np.median(errors):.1f} %, of ends to one another {np.median(widths):.2f}"
         )
     for one in every:

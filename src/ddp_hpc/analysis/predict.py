@@ -115,9 +115,8 @@ def _checked(rows: Sequence[Mapping[str, Any]]) -> str:
     if not known:
         return ""
     row = known[0]
-    return (
-        f"; the model is off by {row['held_out_error_percent']:+.1f} % at {row['held_out_world_size']} ranks, left out"
-    )
+    error, world_size = row["held_out_error_percent"], row["held_out_world_size"]
+    return f"; predicted from the smaller ones, {world_size:.0f} ranks are {error:+.1f} % off what was measured"
 
 
 def _cells(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -157,7 +157,7 @@ def test_more_ranks_are_worth_it_until_the_exchange_takes_what_they_add(tmp_path
 
 
 def test_the_verb_says_in_words_and_in_json_what_the_table_says(tmp_path, monkeypatch, capsys):
-    here = study(tmp_path, 1, 2, 4)
+    here = study(tmp_path, 1, 2, 3, 4)
     monkeypatch.setattr(main, "_project", lambda: type("P", (), {"study_runs": lambda self, name: here})())
 
     def said(*words):
@@ -170,7 +170,7 @@ def test_the_verb_says_in_words_and_in_json_what_the_table_says(tmp_path, monkey
     assert text.startswith("ring: weak scaling, 32 samples per rank; predicted from the smaller ones, 4 ranks are ")
     assert "80 ranks: it needs several nodes" in text
     rows = json.loads(said("--world-size", "8,80", "--json").out)["prediction"]
-    assert [row["world_size"] for row in rows] == [1, 2, 4, 8, 80]
+    assert [row["world_size"] for row in rows] == [1, 2, 3, 4, 8, 80]
     assert rows[-1]["step_s"] is None
     assert "expected: both" in said("--latency", "1e-6").err
     assert "expected: world sizes" in said("--world-size", "8,x").err

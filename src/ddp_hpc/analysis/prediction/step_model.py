@@ -8,19 +8,19 @@
   (`perfmodel.exposed_time`).
 
 All but the overlap is linear in what is sought, so it is fitted by least squares of relative errors, where no number
-may be negative. Each run counts as one measurement. Intervals come from a bootstrap: runs are drawn again, with how runs
-differ from the model, or where they are too few for that, by how their steps scatter, and the model is fitted again.
+may be negative. Each run counts as one measurement. Intervals come from a bootstrap: runs are drawn again, with how
+runs differ from the model, or where they are too few for that, how their steps scatter, and the model is fitted again.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
+from itertools import combinations
 from math import isnan, nan, sqrt
 from typing import Any
 
 import numpy as np
 from scipy import special
-from scipy.optimize import nnls
 
 from ddp_hpc import perfmodel
 from ddp_hpc.analysis.intervals import CONFIDENCE, Array, Interval, counted_freedom
@@ -152,29 +152,24 @@ class Model:
 
     @cached_property
     def _middle(self) -> "Fitted":
-        work, exchange = self._measured[:, 0], self._measured[self._exchanging, 1]
-        known = np.nan_to_num(self._given)
-        unknown = np.isnan(self._given)
-        fitted = np.array(known)
-        if unknown.any():
-            rest = exchange - self._exchange_rows @ known
-            fitted[unknown] = positive_fit(self._exchange_rows[:, unknown], rest, exchange)
-        skewness = np.array([self._skewness[0]])
-        work = positive_fit(self._work_rows, work, work)[None]
-        return self._fitted(work, fitted[None], skewness, self._measured[None])
+        return self._fit(self._measured[None], np.array([self._skewness[0]]))
 
     @cached_property
     def _replicates(self) -> "Fitted":
         drawn = self._measured * np.exp(self._deviations)
-        known, unknown = np.nan_to_num(self._given), np.isnan(self._given)
-        exchange = np.tile(known, (REPLICATES, 1))
-        if unknown.any():
-            rest = drawn[:, self._exchanging, 1] - self._exchange_rows @ known
-            solve = least_squares(self._exchange_rows[:, unknown], self._measured[self._exchanging, 1])
-            exchange[:, unknown] = rest @ solve.T
-        work = drawn[:, :, 0] @ least_squares(self._work_rows, self._measured[:, 0]).T
         skewness, error = self._skewness
-        return self._fitted(work, exchange, skewness + error * self._random.normal(size=REPLICATES), drawn)
+        return self._fit(drawn, skewness + error * self._random.normal(size=REPLICATES))
+
+    def _fit(self, measured: Array, skewness: Array) -> "Fitted":
+        """Return the fits to some measurements, shape (fits, runs, 4), with the weights of what was measured."""
+        exchanging, weights = self._exchanging, self._measured[self._exchanging, 1]
+        known, unknown = np.nan_to_num(self._given), np.isnan(self._given)
+        exchange = np.tile(known, (len(measured), 1))
+        if unknown.any():
+            rest = measured[:, exchanging, 1] - self._exchange_rows @ known
+            exchange[:, unknown] = positive_fit(self._exchange_rows[:, unknown], rest, weights)
+        work = positive_fit(self._work_rows, measured[:, :, 0], self._measured[:, 0])
+        return self._fitted(work, exchange, skewness, measured)
 
     def _fitted(self, work: Array, exchange: Array, skewness: Array, measured: Array) -> "Fitted":
         several, lateness = self._several, np.zeros(len(measured))
@@ -233,12 +228,12 @@ class Model:
         return found, np.array(freedom)
 
     def _step(self, place: Place, fitted: "Fitted") -> Step:
-        work = np.maximum(0.0, fitted.work @ self._work_factors(place))
+        work = fitted.work @ self._work_factors(place)
         several = place.world_size > 1
         waiting = np.zeros_like(work)
         if several:
             waiting = work * fitted.lateness * expected_latest(place.world_size, fitted.skewness)
-        exchange = np.maximum(0.0, fitted.exchange @ self.exchange.factors(place)) if several else np.zeros_like(work)
+        exchange = fitted.exchange @ self.exchange.factors(place) if several else np.zeros_like(work)
         if self.exchange.overlaps:
             share, floor = fitted.overlap.T
             exchange = np.array(list(map(perfmodel.exposed_time, exchange, share * work, floor * exchange)))
@@ -312,26 +307,36 @@ class Tells:
 
 def _scaled(rows: Array) -> Array:
     """Return rows whose columns have a largest value of 1: bytes and rounds are alike then."""
+    return rows / _largest(rows)
+
+
+def _largest(rows: Array) -> Array:
     largest = np.abs(rows).max(axis=0, initial=0.0)
-    return rows / np.where(largest > 0, largest, 1.0)
+    return np.asarray(np.where(largest > 0, largest, 1.0))
 
 
 def positive_fit(rows: Array, values: Array, weights: Array) -> Array:
-    """Return the numbers, none negative, whose products with `rows` are nearest to the values, over the weights."""
-    if not len(rows):
-        return np.zeros(rows.shape[1])
-    scale = np.abs(rows).max(axis=0)
-    scale = np.where(scale > 0, scale, 1.0)
-    found, _ = nnls(rows / scale / weights[:, None], values / weights)
-    return np.asarray(found / scale)
+    """Return the numbers, none negative, whose products with `rows` are nearest to the values, relative to the weights.
 
+    The fit whose negative numbers are 0 is one of the fits by fewer numbers: all are tried, there are few.
 
-def least_squares(rows: Array, weights: Array) -> Array:
-    """Return the matrix that makes of values the numbers of the least squares fit, which may be negative."""
-    scale = np.abs(rows).max(axis=0, initial=0.0)
-    scale = np.where(scale > 0, scale, 1.0)
-    inverse = np.linalg.pinv(rows / scale / weights[:, None], SAME)
-    return np.asarray(inverse / weights / scale[:, None])
+    Args:
+        rows: shape (measurements, numbers).
+        values: shape (fits, measurements).
+        weights: shape (measurements,).
+    """
+    best, least = np.zeros((len(values), rows.shape[1])), np.full(len(values), np.inf)
+    scaled, wanted = _scaled(rows) / weights[:, None], values / weights
+    used = np.flatnonzero(np.abs(rows).max(axis=0, initial=0.0))
+    for count in range(len(used) + 1):
+        for some in map(list, combinations(used, count)):
+            numbers = wanted @ np.linalg.pinv(scaled[:, some], SAME).T
+            left = ((numbers @ scaled[:, some].T - wanted) ** 2).sum(axis=1)
+            better = (numbers >= 0).all(axis=1) & (left < least * (1 - SAME))
+            least[better] = left[better]
+            best[better] = 0.0
+            best[np.ix_(better, some)] = numbers[better]
+    return best / _largest(rows)
 
 
 def expected_latest(n: int, skewness: Array) -> Array:

@@ -84,7 +84,7 @@ class Line:
     def _ranks_per_node(self, world_size: int) -> int | None:
         if self.elsewhere.ranks_per_node:
             return self.elsewhere.ranks_per_node
-        widest = max(self.good, key=lambda row: (row["hosts"] or 1, row["world_size"]))
+        widest = max(self.good, key=lambda row: ((row["hosts"] or 1) > 1, row["world_size"]))
         if (widest["hosts"] or 1) > 1:
             return ceil(int(widest["world_size"]) / int(widest["hosts"]))
         if widest["device_used"] == "cuda":

@@ -158,6 +158,7 @@ def worthwhile(line: Line, least: float) -> Row:
     gains = [np.diff(rates, axis=-1) / np.diff(sizes) / rates[..., :1] for rates in (middle[None], drawn)]
     last, lasts = (_last_worth(np.array(sizes), gain >= least) for gain in gains)
     low, high = np.quantile(lasts, [0.025, 0.975], method="nearest")
+    words = f"{last[0]:g} rank{'s' if last[0] > 1 else ''}"
     whole = f"one more rank adds at least {least:g} of the rate of the first"
     if last[0] == sizes[-1]:
         return {"worth_it": f"up to {sizes[-1]} ranks, as far as can be predicted, {whole}"}
@@ -166,7 +167,7 @@ def worthwhile(line: Line, least: float) -> Row:
         "worthwhile_world_size": last[0],
         "worthwhile_low": low,
         "worthwhile_high": high,
-        "worth_it": f"up to {last[0]:g} ranks{between} {whole}; beyond, less",
+        "worth_it": f"up to {words}{between} {whole}; beyond, less",
     }
 
 
