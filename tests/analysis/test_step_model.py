@@ -9,8 +9,15 @@ from drawn_studies import drawn, few, judged
 from scipy import stats
 
 from ddp_hpc import perfmodel
-from ddp_hpc.analysis.prediction.measured import skewness_of
-from ddp_hpc.analysis.prediction.step_model import Model, expected_latest, overlap_of, positive_fit
+from ddp_hpc.analysis.prediction.measured import Place, skewness_of
+from ddp_hpc.analysis.prediction.step_model import (
+    BETWEEN,
+    ExchangeModel,
+    Model,
+    expected_latest,
+    overlap_of,
+    positive_fit,
+)
 from ddp_hpc.analysis.prediction.trust import doubt, held_out
 
 PUBLISHED = Path(__file__).parents[2] / "results" / "published"
@@ -92,3 +99,14 @@ def test_the_servers_averaging_follows_from_two_and_four_workers():
     ]
     assert predicted == pytest.approx(13.57, abs=0.01)
     assert predicted / times[8] - 1 == pytest.approx(0.011, abs=0.001)  # published: 13.422 ms
+
+
+def test_baidus_exchange_on_forty_gpus_follows_from_its_link():
+    """What the post gives: 1.2 GB of gradients, InfiniBand at 6 GB/s, 0.4 s for an exchange."""
+    link = perfmodel.Link(bandwidth=6e9)
+    exchange = ExchangeModel(formula="ring", size=1.2e9).given(BETWEEN, link)
+
+    place = Place(world_size=40, batch_size=32, nodes=5)
+    seconds = exchange.factors(place)[1:] @ np.nan_to_num(exchange.links)
+    assert seconds == pytest.approx(0.39)
+    assert seconds / 0.4 - 1 == pytest.approx(-0.025)

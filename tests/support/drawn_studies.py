@@ -11,7 +11,7 @@ from scipy import stats
 
 from ddp_hpc import perfmodel
 from ddp_hpc.analysis.prediction.measured import Place, Run, reduced
-from ddp_hpc.analysis.prediction.step_model import Exchange, Model
+from ddp_hpc.analysis.prediction.step_model import ExchangeModel, Model
 from ddp_hpc.analysis.prediction.trust import doubt
 
 KINDS = ("weak", "strong", "fixed samples")  # fixed samples: a step is one of weak scaling, there are fewer of them
@@ -48,9 +48,9 @@ class Truth:
         )
 
     @property
-    def exchange(self) -> Exchange:
+    def exchange(self) -> ExchangeModel:
         """The exchange as the model is told of it."""
-        return Exchange(formula=self.formula, size=self.size, overlaps=self.hidden is not None)
+        return ExchangeModel(formula=self.formula, size=self.size, overlaps=self.hidden is not None)
 
     def work_s(self, n: int) -> float:
         """Return the mean work of a rank."""

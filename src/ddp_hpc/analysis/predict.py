@@ -9,9 +9,9 @@ from ddp_hpc.analysis.columns import rows_of, show_component, split
 from ddp_hpc.analysis.prediction.step_model import BETWEEN, WITHIN
 from ddp_hpc.analysis.tables import cost, prediction
 from ddp_hpc.analysis.tables._scaling_lines import Elsewhere
-from ddp_hpc.config.machine import Link, Machine
+from ddp_hpc.config.machine import KnownLink, Machine
 from ddp_hpc.config.spec import SPEC_COLUMNS
-from ddp_hpc.perfmodel import Link as ModelLink
+from ddp_hpc.perfmodel import Link
 from ddp_hpc.runs.study_runs import StudyRuns
 from ddp_hpc.system.terminal import table_lines
 
@@ -44,7 +44,7 @@ def elsewhere(
         raise ValueError(f"given --ranks-per-node {ranks_per_node}, expected: 1 or more")
     by_hand = None
     if latency_s is not None and gb_per_s is not None:
-        by_hand = ModelLink(latency=latency_s, bandwidth=1e9 * gb_per_s)
+        by_hand = Link(latency=latency_s, bandwidth=1e9 * gb_per_s)
     if machine is None:
         return Elsewhere(link=by_hand, ranks_per_node=ranks_per_node)
     _, partition = machine.partition(None)
@@ -57,8 +57,8 @@ def elsewhere(
     )
 
 
-def _link(link: Link) -> ModelLink:
-    return ModelLink(latency=1e-6 * link.latency_us, bandwidth=1e9 * link.gb_per_s)
+def _link(link: KnownLink) -> Link:
+    return Link(latency=1e-6 * link.latency_us, bandwidth=1e9 * link.gb_per_s)
 
 
 def answer(study_runs: StudyRuns, world_sizes: Sequence[int] | None, known: Elsewhere) -> dict[str, Any]:

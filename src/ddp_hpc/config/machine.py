@@ -91,7 +91,7 @@ class Retries(BaseModel):
     launch_failed: Int = Field(1, ge=0, description="the ranks did not start")
 
 
-class Link(BaseModel):
+class KnownLink(BaseModel):
     """What lies between two ranks."""
 
     model_config = STRICT
@@ -103,8 +103,8 @@ class Links(BaseModel):
     """Links that predictions take instead of those that they fit."""
 
     model_config = STRICT
-    within: Link | None = Field(None, description="between ranks of a node; null: fitted to the runs")
-    between: Link | None = Field(None, description="between nodes; null: fitted to the runs")
+    within: KnownLink | None = Field(None, description="between ranks of a node; null: fitted to the runs")
+    between: KnownLink | None = Field(None, description="between nodes; null: fitted to the runs")
 
 
 class Machine(BaseModel):

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from ddp_hpc.config.budget import Budget
 from ddp_hpc.config.claims import Cells, Claim, Contradicted, Expect, Ours, Predicted, Ratio, Trend
-from ddp_hpc.config.machine import Machine, Partition, Retries
+from ddp_hpc.config.machine import KnownLink, Links, Machine, Partition, Retries
 from ddp_hpc.config.settings import ConfigFile, ProfileConfig
 from ddp_hpc.config.spec import COMPONENTS, RunSpec
 from ddp_hpc.config.study import GLOBAL_BATCH, Pairs, Repeats, Rules, Study, Target, Trace
@@ -21,7 +21,7 @@ from ddp_hpc.config.study import GLOBAL_BATCH, Pairs, Repeats, Rules, Study, Tar
 _PARTS = (Budget, Trace, Pairs, Rules, Target, Claim, Ours, Cells, Ratio, Trend, Predicted, Expect, Contradicted)
 MODELS: Mapping[str, type[BaseModel]] = {"spec": RunSpec} | {
     model.__name__.lower(): model
-    for model in (Study, Repeats, *_PARTS, Machine, Partition, Retries, ConfigFile, ProfileConfig)
+    for model in (Study, Repeats, *_PARTS, Machine, Partition, Retries, Links, KnownLink, ConfigFile, ProfileConfig)
 }
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 OPTION = f"^({'|'.join(COMPONENTS)})\\.[a-z_0-9]+$"

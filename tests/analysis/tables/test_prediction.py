@@ -4,9 +4,12 @@ import json
 
 import numpy as np
 import pytest
+from drawn import words
 from factory import Result, made_up
 
 from ddp_hpc.analysis import predict
+from ddp_hpc.analysis.figures import prediction as draw
+from ddp_hpc.analysis.figures._style import style
 from ddp_hpc.analysis.tables import cost, prediction
 from ddp_hpc.analysis.tables._scaling_lines import Elsewhere
 from ddp_hpc.cli import main
@@ -177,3 +180,27 @@ def test_the_verb_says_in_words_and_in_json_what_the_table_says(tmp_path, monkey
     assert list(predict.lines({"prediction": [], "cost": []})) == [
         "nothing to predict: no run of this study has an exchange"
     ]
+
+
+def test_the_figure_says_what_was_measured_what_not_and_how_far_off_the_model_is(tmp_path):
+    here = study(tmp_path, 1, 2, 3, 4)
+    frame = prediction.predicted(here, [8, 80])
+    with style():
+        figure = draw.draw({"prediction": frame}, here.study, "6 of 6 runs")
+
+    told = words(figure)
+    assert "4 ranks left out" in told
+    assert "No prediction at 80 ranks" in told
+    upper, lower = figure.axes
+    (hollow,) = (line for line in upper.lines if line.get_markerfacecolor() == "#ffffff")
+    assert list(hollow.get_xdata()) == [8]
+    heights = np.array([bar.get_height() for bar in lower.patches]).reshape(-1, 3).sum(axis=1)
+    assert heights == pytest.approx(1e3 * frame["step_s"].dropna())  # parts add up to the step
+
+
+def test_a_figure_of_nothing_says_why(tmp_path):
+    here = study(tmp_path, 1, 2, train=lambda spec: Result("missing"))
+    with style():
+        figure = draw.draw({"prediction": prediction.build(here)}, here.study, "0 of 6 runs")
+
+    assert "not complete: not yet run" in words(figure).replace("\n", " ")

@@ -36,7 +36,7 @@ WITHIN, BETWEEN = 0, 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exchange:
+class ExchangeModel:
     """An exchange as the model needs it."""
 
     formula: str  # of `perfmodel`
@@ -45,7 +45,7 @@ class Exchange:
     overlaps: bool = False
     links: tuple[float, ...] = (nan,) * 4  # latency and 1/bandwidth within a node and between nodes; nan: fitted
 
-    def given(self, where: int, link: perfmodel.Link) -> "Exchange":
+    def given(self, where: int, link: perfmodel.Link) -> "ExchangeModel":
         """Return this exchange over a link that is known, `WITHIN` a node or `BETWEEN` nodes."""
         links = [*self.links]
         links[where + LATENCY], links[where + PER_BYTE] = link.latency, 1 / link.bandwidth
@@ -98,7 +98,7 @@ class Prediction:
 class Model:
     """The model of a step, fitted to some runs."""
 
-    def __init__(self, runs: Sequence[Run], exchange: Exchange, shares_memory: bool, seed: int = 0) -> None:
+    def __init__(self, runs: Sequence[Run], exchange: ExchangeModel, shares_memory: bool, seed: int = 0) -> None:
         self.runs, self.exchange, self.shares_memory = list(runs), exchange, shares_memory
         self._several = [at for at, run in enumerate(self.runs) if run.place.world_size > 1]
         self._exchanging = [at for at, run in enumerate(self.runs) if not isnan(run.exchange_s)]

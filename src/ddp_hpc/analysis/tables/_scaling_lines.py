@@ -11,7 +11,7 @@ import pandas as pd
 
 from ddp_hpc.analysis.columns import DISTURBED, ordered, rows_of, split, varying, with_standing
 from ddp_hpc.analysis.prediction.measured import Place, Run, reduced, relative_error
-from ddp_hpc.analysis.prediction.step_model import BETWEEN, WITHIN, Exchange, Model
+from ddp_hpc.analysis.prediction.step_model import BETWEEN, WITHIN, ExchangeModel, Model
 from ddp_hpc.analysis.prediction.trust import Doubt, HeldOut, doubt, held_out
 from ddp_hpc.analysis.tables._groups import Row, not_complete
 from ddp_hpc.analysis.tables._steps import rank_steps, step_times
@@ -125,7 +125,7 @@ def _of_exchange(
     planned = rows_of(runs)
     good, reason = usable(planned)
     exchange, measured = _exchange(planned[-1], planned, elsewhere), Measured()
-    if isinstance(exchange, Exchange):
+    if isinstance(exchange, ExchangeModel):
         for row in good:
             run = measured_run(study_runs, row, exchange.overlaps)
             if isinstance(run, Run):
@@ -137,7 +137,7 @@ def _of_exchange(
     for kind, name, batch in _batches(planned):
         own = [(row, run) for row, run in measured if row[name] == batch]
         model = None
-        if isinstance(exchange, Exchange) and any(run.place.world_size > 1 for _, run in measured):
+        if isinstance(exchange, ExchangeModel) and any(run.place.world_size > 1 for _, run in measured):
             model = _best_model(exchange, own, measured)
         yield Line(
             key=key,
@@ -161,7 +161,7 @@ def _batches(planned: Sequence[Row]) -> list[tuple[str, str, int]]:
     return found or [("weak", "batch_size", int(planned[-1]["batch_size"]))]
 
 
-def _best_model(exchange: Exchange, own: Measured, every: Measured) -> Model:
+def _best_model(exchange: ExchangeModel, own: Measured, every: Measured) -> Model:
     """Return the model of the runs of a line if they tell of the exchange what all do, else of all with this exchange.
 
     The time of work is not quite linear in the batch, so that nearer ones say more.
@@ -195,7 +195,7 @@ def measured_run(study_runs: StudyRuns, row: Row, overlaps: bool) -> Run | str:
     return reduced(place_of(row), rank_steps(study_runs, row["run"], _COLUMNS), mean_step_s, overlaps)
 
 
-def _exchange(row: Row, rows: Sequence[Row], elsewhere: Elsewhere) -> Exchange | str:
+def _exchange(row: Row, rows: Sequence[Row], elsewhere: Elsewhere) -> ExchangeModel | str:
     """Return the exchange of a line as the model needs it, or why it has no model."""
     name = str(row["exchange"])
     options = json.loads(row["exchange_options"] or "{}")
@@ -208,7 +208,7 @@ def _exchange(row: Row, rows: Sequence[Row], elsewhere: Elsewhere) -> Exchange |
     if parameters is None:
         return "no run has ended well"
     size = float(parameters) * BYTES[row["dtype"]]
-    found = Exchange(formula=model[0], size=size, options=model[1], overlaps=bool(flags.get("OVERLAPS")))
+    found = ExchangeModel(formula=model[0], size=size, options=model[1], overlaps=bool(flags.get("OVERLAPS")))
     for where, link in elsewhere.links.items():
         found = found.given(where, link)
     if elsewhere.link:
