@@ -3,11 +3,12 @@
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 from drawn import words
 from factory import Result, made_up
 
-from ddp_hpc.analysis import predict
+from ddp_hpc.analysis import predict, tables
 from ddp_hpc.analysis.figures import prediction as draw
 from ddp_hpc.analysis.figures._style import style
 from ddp_hpc.analysis.tables import cost, prediction
@@ -120,10 +121,20 @@ def test_a_node_boundary_that_was_never_crossed_needs_its_link(tmp_path):
     ],
 )
 def test_nothing_is_predicted_from_runs_whose_times_mean_nothing(tmp_path, columns, reason):
-    frame = prediction.build(study(tmp_path, 1, 2, 4, train=lambda spec: trained(spec, **columns)))
+    here = study(tmp_path, 1, 2, 4, train=lambda spec: trained(spec, **columns))
+    for name, value in (("prediction", "step_s"), ("cost", "train_s")):
+        file = tables.make(name, here, tmp_path / "tables")
+        frame = pd.read_parquet(file)
+        assert frame[value].isna().all()
+        assert frame["reason"].str.startswith(reason).all()
+        assert tables.lines(name, file) == []  # a terminal shows nothing of it
 
-    assert frame["step_s"].isna().all()
-    assert frame["reason"].str.startswith(reason).all()
+
+def test_an_exchange_that_overlaps_needs_its_whole_time(tmp_path):
+    several = {"exchange": "torch_ddp", "world_size": [2, 3, 4], "batch_size": 32, "learning_rate": 0.1}
+    frame = prediction.build(study(tmp_path, grid=[grid(1, 2)[0], several]))
+
+    assert frame["reason"].str.startswith("only the exposed part of the exchange was recorded").all()
 
 
 def test_ranks_that_step_by_themselves_have_no_model(tmp_path):

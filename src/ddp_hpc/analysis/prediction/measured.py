@@ -60,7 +60,7 @@ def reduced(place: Place, steps: Mapping[str, Array], mean_step_s: float, overla
     of_all = last
     if overlaps:
         if not np.isfinite(steps["exchange_busy_s"]).all():
-            return "of an exchange that overlaps the backward pass its whole time, exchange_busy_s, is needed"
+            return "only the exposed part of the exchange was recorded; what overlaps the backward pass is needed, too"
         of_all = steps["exchange_busy_s"].min(axis=1)
     ranks, exposed_s = place.world_size, float(last.mean())
     waits = exposed.mean(axis=1) - last

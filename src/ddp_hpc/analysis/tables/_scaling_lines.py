@@ -74,6 +74,8 @@ class Line:
         batch = self.batch_at(world_size)
         if batch != int(batch):
             return Doubt(f"a global batch of {self.batch} is no multiple of {world_size} ranks")
+        if not self.good:
+            return Doubt(self.reason or "no run tells")
         if world_size in self.measured:
             return place_of(self.measured[world_size][0])
         per_node = self._ranks_per_node(world_size)
@@ -105,7 +107,7 @@ def place_of(row: Mapping[str, Any]) -> Place:
     return Place(world_size=int(row["world_size"]), batch_size=float(row["batch_size"]), nodes=int(row["hosts"] or 1))
 
 
-def lines(study_runs: StudyRuns, elsewhere: Elsewhere | None = None) -> Iterator[Line]:
+def scaling_lines(study_runs: StudyRuns, elsewhere: Elsewhere | None = None) -> Iterator[Line]:
     """Yield the lines of a study: of each exchange and whatever else varies those over the ranks, weak, then strong."""
     runs = with_standing(study_runs.runs)
     runs["global_batch_size"] = runs["world_size"] * runs["batch_size"]
