@@ -44,6 +44,7 @@ HERE = [
     "ddp-hpc table mine runs winners",
     "ddp-hpc figure mine loss_curves",
     "ddp-hpc report mine",
+    "ddp-hpc predict mine",
     "ddp-hpc compare mine@before mine",
     "ddp-hpc compare results results",
     "ddp-hpc compare results/studies/mine/tables/runs.parquet mine --json",

@@ -194,6 +194,15 @@ def exchange_time(
     return cost(formula, size, world_size, **options).time(link, memory)
 
 
+def exposed_time(exchange_s: float, beside_s: float, last_s: float = 0.0) -> float:
+    """Return the seconds of an exchange that nothing is computed beside, of one that begins in the backward pass.
+
+    The exchange of what the pass gives first runs beside its rest, `beside_s`; that of what it gives last, `last_s`,
+    can begin only when the pass is over. No whole is longer than the exchange.
+    """
+    return min(exchange_s, max(last_s, exchange_s - beside_s))
+
+
 def bus_bandwidth(size: float, seconds: float, world_size: int) -> float | None:
     """Return size / seconds x 2(n-1)/n in B/s, comparable with the link whatever n is; None for one rank.
 

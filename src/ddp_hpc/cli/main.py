@@ -146,6 +146,14 @@ def _steps(text: str) -> list[int]:
     return [int(first), int(last or first)]
 
 
+def _counts(text: str) -> list[int]:
+    """Return `8,16,40` as numbers."""
+    words = text.split(",")
+    if not all(word.strip().isdigit() and int(word) > 0 for word in words):
+        raise argparse.ArgumentTypeError(f"given {text!r}, expected: world sizes with commas between, e.g. 8,16,40")
+    return sorted(set(map(int, words)))
+
+
 def _percent(text: str) -> float:
     value = float(text)
     if not 0 < value <= 100:
@@ -269,6 +277,26 @@ def _run(options: argparse.Namespace) -> int:
     from ddp_hpc.workflow import driver
 
     return driver.run(_project(), options.study, options.profile, options.launcher, options.snakemake)
+
+
+@Verb(
+    "predict steps and their cost at world sizes that were not measured, with intervals and the error of the model",
+    STUDY,
+    takes("--world-size", "world sizes, e.g. 8,16,40 (default: 2, 4 and 8 times the largest)", type=_counts),
+    takes("--profile", "take links, nodes and the price of a node-hour from this profile's machine"),
+    takes("--latency", "latency of the link, instead of the fitted one; with --bandwidth", type=float, metavar="S"),
+    takes("--bandwidth", "bandwidth of the link, per direction; with --latency", type=float, metavar="GB/S"),
+    takes("--ranks-per-node", "ranks of a node; then the link is the one between nodes", type=int, metavar="N"),
+    JSON,
+)
+def _predict(options: argparse.Namespace) -> int:
+    from ddp_hpc.analysis import predict
+
+    project = _project()
+    machine = project.machine_of(options.profile) if options.profile else None
+    elsewhere = predict.elsewhere(machine, options.latency, options.bandwidth, options.ranks_per_node)
+    found = predict.answer(project.study_runs(options.study), options.world_size, elsewhere)
+    return _say_json(found) if options.json else _say("\n".join(predict.lines(found)))
 
 
 @Verb(

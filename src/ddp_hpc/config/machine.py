@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, Field, ValidationInfo, field_val
 
 from ddp_hpc.config.catalog import did_you_mean
 from ddp_hpc.config.errors import StudyError
-from ddp_hpc.config.types import FEATURES, GPU_TYPE, STRICT, Int, Name, Positive
+from ddp_hpc.config.types import FEATURES, GPU_TYPE, STRICT, Float, Int, Name, Positive
 from ddp_hpc.config.validation import validated
 from ddp_hpc.config.yaml_file import read_mapping
 
@@ -91,6 +91,22 @@ class Retries(BaseModel):
     launch_failed: Int = Field(1, ge=0, description="the ranks did not start")
 
 
+class KnownLink(BaseModel):
+    """What lies between two ranks."""
+
+    model_config = STRICT
+    latency_us: Float = Field(ge=0, description="microseconds of a message, without its bytes")
+    gb_per_s: Float = Field(gt=0, description="GB/s per direction")
+
+
+class Links(BaseModel):
+    """Links that predictions take instead of those that they fit."""
+
+    model_config = STRICT
+    within: KnownLink | None = Field(None, description="between ranks of a node; null: fitted to the runs")
+    between: KnownLink | None = Field(None, description="between nodes; null: fitted to the runs")
+
+
 class Machine(BaseModel):
     """One machine file."""
 
@@ -125,6 +141,10 @@ class Machine(BaseModel):
     )
     checkpoint_every_s: Int = Field(
         600, ge=0, description="seconds between checkpoints; 0: only when a run is asked to end"
+    )
+    links: Links = Field(default_factory=Links, description="links that `ddp-hpc predict` takes instead of fitted ones")
+    price_per_node_hour: Annotated[Float, Field(gt=0)] | None = Field(
+        None, description="price of a node for an hour, for `ddp-hpc predict`; in which currency is for you to know"
     )
 
     @field_validator("extra")

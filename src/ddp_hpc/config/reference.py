@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from ddp_hpc.config.budget import Budget
 from ddp_hpc.config.claims import Bounds, Cells, Claim, Contradicted, Count, Expect, Ours, Predicted, Ratio, Trend
-from ddp_hpc.config.machine import Machine, Partition, Retries
+from ddp_hpc.config.machine import KnownLink, Links, Machine, Partition, Retries
 from ddp_hpc.config.publication import Creator, Funding, Publication
 from ddp_hpc.config.settings import ConfigFile, ProfileConfig
 from ddp_hpc.config.spec import COMPONENTS, RunSpec
@@ -21,9 +21,10 @@ from ddp_hpc.config.study import GLOBAL_BATCH, Pairs, Repeats, Rules, Study, Tar
 
 _CLAIMS = (Claim, Ours, Cells, Ratio, Trend, Count, Predicted, Expect, Contradicted, Bounds)
 _PARTS = (Budget, Trace, Pairs, Rules, Target, *_CLAIMS, Publication)
+_MACHINE = (Machine, Partition, Retries, Links, KnownLink)
 MODELS: Mapping[str, type[BaseModel]] = {"spec": RunSpec} | {
     model.__name__.lower(): model
-    for model in (Study, Repeats, *_PARTS, Creator, Funding, Machine, Partition, Retries, ConfigFile, ProfileConfig)
+    for model in (Study, Repeats, *_PARTS, Creator, Funding, *_MACHINE, ConfigFile, ProfileConfig)
 }
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 OPTION = f"^({'|'.join(COMPONENTS)})\\.[a-z_0-9]+$"

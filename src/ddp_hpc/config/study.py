@@ -95,6 +95,10 @@ class Rules(BaseModel):
         None,
         description="peak GB/s of a node's links to others, per direction, for `link_share`; null: unknown",
     )
+    worthwhile_efficiency: Annotated[Float, Field(gt=0, lt=1)] = Field(
+        0.5,
+        description="share of the first rank's rate that one more rank must add to be worth it, for the table `cost`",
+    )
 
 
 FIRST_REPEATS = 3  # fewer say little of how repeats scatter

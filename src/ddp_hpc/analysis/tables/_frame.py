@@ -26,7 +26,8 @@ _TYPES: dict[str, str] = (
             "runs pairs rounds repeats points step evaluations rank traced_steps global_batch_size from_world_size",
             "parameter_bytes settle_step settle_5_percent_step cannot_be_told_from_count eligible_points",
             "eligible_points_over_samples",
-            "excluded_points excluded_runs",
+            "excluded_points excluded_runs batch nodes held_out_world_size worthwhile_world_size worthwhile_low",
+            "worthwhile_high",
         ),
         INT,
     )
@@ -35,8 +36,8 @@ _TYPES: dict[str, str] = (
             "id statement source unit expected verdict interval_from reference first second ratios kind from_exchange",
             "bar sentence host gpu core_set slow_phase slow_ranks point excluded winner cannot_be_told_from judged_by",
             "times_as_fast_from weak_efficiency_from over_none_from",
+            "from to_run worth_it winner_over_samples only_by_luck",
             "excluded_because winner_runs doubt scheme computes moves_gradients moves_model gpu_data_path bandwidth_of",
-            "winner_over_samples only_by_luck",
         ),
         TEXT,
     )

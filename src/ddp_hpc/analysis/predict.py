@@ -1,0 +1,163 @@
+"""The answer of `ddp-hpc predict`: steps, what they cost, how far to trust that, and what to run to know more."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from ddp_hpc.analysis.columns import rows_of, show_component, split
+from ddp_hpc.analysis.prediction.step_model import BETWEEN, WITHIN
+from ddp_hpc.analysis.tables import cost, prediction
+from ddp_hpc.analysis.tables._scaling_lines import Elsewhere
+from ddp_hpc.config.machine import KnownLink, Machine
+from ddp_hpc.config.spec import SPEC_COLUMNS
+from ddp_hpc.perfmodel import Link
+from ddp_hpc.runs.study_runs import StudyRuns
+from ddp_hpc.system.terminal import table_lines
+
+_SHOWN = {  # of the terminal: a column of the table and its heading
+    "world_size": "ranks",
+    "batch_size": "batch",
+    "nodes": "nodes",
+    "measured": "measured step",
+    "step": "predicted step",
+    "work": "work",
+    "waiting": "waiting",
+    "exchange": "exchange",
+    "speedup": "speedup",
+    "efficiency": "efficiency",
+    "train": "training",
+    "node_hours": "node-hours",
+    "money": "money",
+}
+
+
+def elsewhere(
+    machine: Machine | None, latency_s: float | None, gb_per_s: float | None, ranks_per_node: int | None
+) -> Elsewhere:
+    """Return what is known beside the runs, from a machine file and by hand, which counts more."""
+    if (latency_s is None) != (gb_per_s is None):
+        raise ValueError("given one of --latency and --bandwidth, expected: both, e.g. --latency 2e-6 --bandwidth 12.5")
+    if latency_s is not None and gb_per_s is not None and (latency_s < 0 or gb_per_s <= 0):
+        raise ValueError(f"given --latency {latency_s:g} --bandwidth {gb_per_s:g}, expected: from 0 s, above 0 GB/s")
+    if ranks_per_node is not None and ranks_per_node < 1:
+        raise ValueError(f"given --ranks-per-node {ranks_per_node}, expected: 1 or more")
+    by_hand = None
+    if latency_s is not None and gb_per_s is not None:
+        by_hand = Link(latency=latency_s, bandwidth=1e9 * gb_per_s)
+    if machine is None:
+        return Elsewhere(link=by_hand, ranks_per_node=ranks_per_node)
+    _, partition = machine.partition(None)
+    both = {WITHIN: machine.links.within, BETWEEN: machine.links.between}
+    return Elsewhere(
+        links={where: _link(link) for where, link in both.items() if link},
+        link=by_hand,
+        ranks_per_node=ranks_per_node or partition.gpus_per_node or None,
+        price_per_node_hour=machine.price_per_node_hour,
+    )
+
+
+def _link(link: KnownLink) -> Link:
+    return Link(latency=1e-6 * link.latency_us, bandwidth=1e9 * link.gb_per_s)
+
+
+def answer(study_runs: StudyRuns, world_sizes: Sequence[int] | None, known: Elsewhere) -> dict[str, Any]:
+    """Return the rows of the tables `prediction` and `cost` at these world sizes, by the names of their columns."""
+    tables = {
+        "prediction": prediction.predicted(study_runs, world_sizes, known),
+        "cost": cost.costs(study_runs, world_sizes, known),
+    }
+    return {"study": study_runs.study.name} | {name: list(map(_plain, rows_of(rows))) for name, rows in tables.items()}
+
+
+def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: None if pd.isna(value) else value for name, value in row.items()}
+
+
+def lines(found: Mapping[str, Any]) -> Iterator[str]:
+    """Yield an answer as people read it: a block for each line over the ranks."""
+    rows, costs = (pd.DataFrame(found[name]) for name in ("prediction", "cost"))
+    if rows.empty:
+        yield "nothing to predict: no run of this study has an exchange"
+        return
+    axes = [name for name in SPEC_COLUMNS if name in rows and name not in ("world_size", "batch_size")]
+    rows = (
+        rows.merge(
+            costs[[name for name in (*axes, "kind", "batch", "world_size", *_OF_COST) if name in costs]], how="left"
+        )
+        if len(costs)
+        else rows
+    )
+    for number, (key, block) in enumerate(split(rows, [*axes, "kind", "batch"])):
+        listed = rows_of(block)
+        yield from [""] * bool(number)
+        yield f"{_title(key)}{_checked(listed)}"
+        yield from (f"  {line}" for line in table_lines([_cells(row) for row in listed]))
+        yield from _why_not(listed)
+        yield from {f"  {row['worth_it']}" for row in listed if isinstance(row.get("worth_it"), str)}
+
+
+_OF_COST = ("train_s", "node_hours", "money", "worth_it")
+
+
+def _title(key: Mapping[str, Any]) -> str:
+    words = [show_component(key["exchange"], key.get("exchange_options", "{}"))]
+    words += [f"{name} {value}" for name, value in key.items() if name not in _OWN and not name.endswith("_options")]
+    batch = "per rank" if key["kind"] == "weak" else "in all"
+    return f"{', '.join(words)}: {key['kind']} scaling, {key['batch']} samples {batch}"
+
+
+_OWN = ("exchange", "exchange_options", "kind", "batch")
+
+
+def _checked(rows: Sequence[Mapping[str, Any]]) -> str:
+    known = [row for row in rows if pd.notna(row["held_out_error_percent"])]
+    if not known:
+        return ""
+    row = known[0]
+    error, world_size = row["held_out_error_percent"], row["held_out_world_size"]
+    return f"; predicted from the smaller ones, {world_size:.0f} ranks are {error:+.1f} % off what was measured"
+
+
+def _cells(row: Mapping[str, Any]) -> dict[str, Any]:
+    values: dict[str, Any] = {name: row.get(name) for name in ("world_size", "batch_size", "nodes")}
+    values |= {name: _between(row, name) for name in ("measured", "step")}
+    values |= {name: _time(row[f"{name}_s"]) for name in ("work", "waiting", "exchange")}
+    values["train"] = _time(row.get("train_s"))
+    for name in ("speedup", "efficiency", "node_hours", "money"):
+        value = row.get(name)
+        values[name] = None if pd.isna(value) else f"{value:.3g}"
+    if values["money"] is None:
+        del values["money"]
+    whole = {name: None if pd.isna(value) else value for name, value in values.items()}
+    return {_SHOWN[name]: int(v) if isinstance(v := whole[name], float) else v for name in _SHOWN if name in whole}
+
+
+def _between(row: Mapping[str, Any], name: str) -> str | None:
+    middle, low, high = (row[f"{name}{end}_s"] for end in ("", "_low", "_high"))
+    if pd.isna(middle):
+        return None
+    return _time(middle) if pd.isna(low) else f"{_time(middle)} ({_time(low)} to {_time(high)})"
+
+
+def _time(seconds: float | None) -> str | None:
+    """Return e.g. `12.3 ms`."""
+    if seconds is None or pd.isna(seconds):
+        return None
+    for unit, factor in (("s", 1.0), ("ms", 1e3)):
+        if seconds * factor >= 1:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} us"
+
+
+def _why_not(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield what cannot be said, the world sizes with a common reason together, and what to run."""
+    reasons: dict[tuple[str, Any], list[str]] = {}
+    for row in rows:
+        if isinstance(row["reason"], str):
+            to_run = row["to_run"] if isinstance(row["to_run"], str) else None
+            reasons.setdefault((row["reason"], to_run), []).append(str(row["world_size"]))
+    for (reason, to_run), sizes in reasons.items():
+        yield f"  {', '.join(sizes)} ranks: {reason}"
+        if to_run:
+            yield from ("  what would tell, to paste under `grid`:", f"    {to_run}")

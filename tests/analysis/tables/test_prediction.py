@@ -1,0 +1,217 @@
+"""What a study's own runs say of world sizes that it did not measure: rows, reasons, and what to run."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from drawn import words
+from factory import Result, made_up
+
+from ddp_hpc.analysis import predict, tables
+from ddp_hpc.analysis.figures import prediction as draw
+from ddp_hpc.analysis.figures._style import style
+from ddp_hpc.analysis.tables import cost, prediction
+from ddp_hpc.analysis.tables._scaling_lines import Elsewhere
+from ddp_hpc.cli import main
+from ddp_hpc.perfmodel import Link
+
+STEPS, SIZE = 60, 4e4  # bytes of 10,000 parameters
+LATENCY, BANDWIDTH = 5e-5, 1e8
+
+
+def work_s(batch):
+    return 1e-3 + 2e-5 * batch
+
+
+def exchange_s(n):
+    return 2 * (n - 1) * LATENCY + 2 * (n - 1) / n * SIZE / BANDWIDTH  # ring
+
+
+def trained(spec, scatter=0.01, **columns):
+    """Steps of known work and a ring of known latency and bandwidth; the ranks scatter evenly about their mean."""
+    rng, n = np.random.default_rng(spec.seed + 100 * spec.world_size), spec.world_size
+    own = work_s(spec.batch_size) * (1 + scatter * rng.normal(size=(STEPS, n)))
+    late, moving = own.max(axis=1, keepdims=True) - own, 0.0 if spec.exchange.name == "none" else exchange_s(n)
+
+    def of_rank(step, rank):
+        waiting, work = late[step - 1, rank], own[step - 1, rank]
+        return {
+            "step_s": work + waiting + moving,
+            "exchange_exposed_s": waiting + moving,
+            "wait_s": waiting,
+            "move_s": moving,
+        }
+
+    t_s = np.cumsum(own.max(axis=1) + moving)
+    return Result(t_s=tuple(t_s), loss=tuple(2.0 / (1 + np.arange(STEPS))), of_rank=of_rank, columns=columns)
+
+
+def grid(*world_sizes, **more):
+    alone = {"exchange": "none", "world_size": 1}
+    several = {"exchange": "ring", "world_size": [n for n in world_sizes if n > 1]}
+    return [one | {"batch_size": 32, "learning_rate": 0.1} | more for one in (alone, several)]
+
+
+def study(folder, *world_sizes, train=trained, repeats=3, **keys):
+    keys = {"grid": grid(*world_sizes), "budget": {"steps": STEPS}, "repeats": repeats} | keys
+    return made_up(folder, train, **keys)
+
+
+def at(frame, n, kind="weak"):
+    return frame[(frame["world_size"] == n) & (frame["kind"] == kind)].iloc[0]
+
+
+def test_a_step_is_predicted_from_smaller_world_sizes(tmp_path):
+    frame = prediction.predicted(study(tmp_path, 1, 2, 3, 4), [8, 33], Elsewhere(ranks_per_node=1024))
+
+    row = at(frame, 8)
+    assert row["exchange_s"] == pytest.approx(exchange_s(8), rel=1e-6)
+    assert row["work_s"] == pytest.approx(work_s(32), rel=0.01)
+    waiting_s = 0.01 * work_s(32) * 1.4236  # the expected maximum of 8 normal deviates
+    assert row["waiting_s"] == pytest.approx(waiting_s, rel=0.2)
+    assert row["step_low_s"] < work_s(32) + waiting_s + exchange_s(8) < row["step_high_s"]
+    assert row["held_out_world_size"] == 4
+    assert abs(row["held_out_error_percent"]) < 1
+    far = at(frame, 33)
+    assert np.isnan(far["step_s"])
+    assert far["reason"] == "more than 8 times the largest measured world size, 4"
+
+
+def test_strong_scaling_follows_the_batch(tmp_path):
+    share = [
+        {name: one[name] for name in one if name != "batch_size"} | {"global_batch_size": 96} for one in grid(2, 3, 4)
+    ]
+    frame = prediction.predicted(study(tmp_path, grid=share), [8, 10], Elsewhere(ranks_per_node=1024))
+
+    assert at(frame, 8, "strong")["work_s"] == pytest.approx(work_s(12), rel=0.01)
+    assert at(frame, 10, "strong")["reason"] == "a global batch of 96 is no multiple of 10 ranks"
+
+
+def test_what_was_proposed_makes_a_prediction_possible(tmp_path):
+    lacking = prediction.build(study(tmp_path / "a", 1, 2))
+    row = at(lacking, 8)
+    assert row["reason"].endswith("too few world sizes to tell latency from bandwidth")
+    assert row["to_run"] == "- {exchange: ring, world_size: [3], batch_size: 32, learning_rate: 0.1}"
+
+    whole = [*grid(1, 2), {"exchange": "ring", "world_size": [3], "batch_size": 32, "learning_rate": 0.1}]
+    assert at(prediction.predicted(study(tmp_path / "b", grid=whole), [8]), 8)["step_s"] > 0
+
+
+def test_a_node_boundary_that_was_never_crossed_needs_its_link(tmp_path):
+    here = study(tmp_path, 1, 2, 4)  # on a node of 8 cores
+    row = at(prediction.predicted(here, [16]), 16)
+    assert "no run crossed a node boundary" in row["reason"]
+    assert row["to_run"] == (
+        "- {exchange: ring, world_size: [2, 3], batch_size: 32, placement: spread, ranks_per_node: 1, "
+        "learning_rate: 0.1}"
+    )
+
+    known = Elsewhere(link=Link(latency=1e-3, bandwidth=1e9), ranks_per_node=8)
+    row = at(prediction.predicted(here, [16], known), 16)
+    assert row["nodes"] == 2
+    assert row["exchange_s"] == pytest.approx(30 * 1e-3 + 30 / 16 * SIZE / 1e9)
+
+
+@pytest.mark.parametrize(
+    ("columns", "reason"),
+    [
+        ({"oversubscribed": True}, "its runs have more ranks x threads than cores"),
+        ({"step_s": 1e-6}, "its runs were disturbed"),
+    ],
+)
+def test_nothing_is_predicted_from_runs_whose_times_mean_nothing(tmp_path, columns, reason):
+    here = study(tmp_path, 1, 2, 4, train=lambda spec: trained(spec, **columns))
+    for name, value in (("prediction", "step_s"), ("cost", "train_s")):
+        file = tables.make(name, here, tmp_path / "tables")
+        frame = pd.read_parquet(file)
+        assert frame[value].isna().all()
+        assert frame["reason"].str.startswith(reason).all()
+        assert tables.lines(name, file) == []  # a terminal shows nothing of it
+
+
+def test_an_exchange_that_overlaps_needs_its_whole_time(tmp_path):
+    several = {"exchange": "torch_ddp", "world_size": [2, 3, 4], "batch_size": 32, "learning_rate": 0.1}
+    frame = prediction.build(study(tmp_path, grid=[grid(1, 2)[0], several]))
+
+    assert frame["reason"].str.startswith("only the exposed part of the exchange was recorded").all()
+
+
+def test_ranks_that_step_by_themselves_have_no_model(tmp_path):
+    several = {"exchange": "async_server", "world_size": [2, 4], "batch_size": 32, "learning_rate": 0.1}
+    frame = prediction.build(study(tmp_path, grid=[grid(1, 2)[0], several]))
+
+    assert frame["reason"].str.contains("each rank takes its steps by itself").all()
+
+
+def test_cost_is_time_times_ranks_and_nodes(tmp_path):
+    here = study(tmp_path, 1, 2, 4, rules={"loss_threshold": 0.5})
+    known = Elsewhere(ranks_per_node=2, link=Link(latency=LATENCY, bandwidth=BANDWIDTH), price_per_node_hour=3.0)
+    frame = cost.costs(here, [8], known)
+
+    row = at(frame, 8)
+    assert row["from"] == "predicted"
+    assert row["nodes"] == 4
+    assert row["train_s"] == pytest.approx(STEPS * at(prediction.predicted(here, [8], known), 8)["step_s"])
+    assert row["rank_hours"] == pytest.approx(8 * row["train_s"] / 3600)
+    assert row["node_hours"] == pytest.approx(4 * row["train_s"] / 3600)
+    assert row["money"] == pytest.approx(3 * row["node_hours"])
+    assert at(frame, 4)["from"] == "measured"
+    assert at(frame, 4)["threshold_steps"] == 4  # the loss is 2/4 there
+    assert np.isnan(row["threshold_steps"])  # of another global batch
+
+
+def test_more_ranks_are_worth_it_until_the_exchange_takes_what_they_add(tmp_path):
+    def rate(n):
+        return n / (work_s(32) + exchange_s(n))
+
+    row = at(cost.costs(study(tmp_path, 1, 2, 4), [8], Elsewhere(ranks_per_node=1024)), 8)
+    gains = {n: (rate(2 * n) - rate(n)) / n / rate(1) for n in (1, 2, 4, 8, 16)}
+    assert row["worthwhile_world_size"] == next(n for n, gain in gains.items() if gain < 0.5)
+
+
+def test_the_verb_says_in_words_and_in_json_what_the_table_says(tmp_path, monkeypatch, capsys):
+    here = study(tmp_path, 1, 2, 3, 4)
+    monkeypatch.setattr(main, "_project", lambda: type("P", (), {"study_runs": lambda self, name: here})())
+
+    def said(*words):
+        with pytest.raises(SystemExit) as ended:
+            main.main(["predict", "made_up", *words])
+        assert ended.value.code == (0 if "8,80" in words else 2)
+        return capsys.readouterr()
+
+    text = said("--world-size", "8,80").out
+    assert text.startswith("ring: weak scaling, 32 samples per rank; predicted from the smaller ones, 4 ranks are ")
+    assert "80 ranks: it needs several nodes" in text
+    rows = json.loads(said("--world-size", "8,80", "--json").out)["prediction"]
+    assert [row["world_size"] for row in rows] == [1, 2, 3, 4, 8, 80]
+    assert rows[-1]["step_s"] is None
+    assert "expected: both" in said("--latency", "1e-6").err
+    assert "expected: world sizes" in said("--world-size", "8,x").err
+    assert list(predict.lines({"prediction": [], "cost": []})) == [
+        "nothing to predict: no run of this study has an exchange"
+    ]
+
+
+def test_the_figure_says_what_was_measured_what_not_and_how_far_off_the_model_is(tmp_path):
+    here = study(tmp_path, 1, 2, 3, 4)
+    frame = prediction.predicted(here, [8, 80])
+    with style():
+        figure = draw.draw({"prediction": frame}, here.study, "6 of 6 runs")
+
+    told = words(figure)
+    assert "4 ranks left out" in told
+    assert "No prediction at 80 ranks" in told
+    upper, lower = figure.axes
+    (hollow,) = (line for line in upper.lines if line.get_markerfacecolor() == "#ffffff")
+    assert list(hollow.get_xdata()) == [8]
+    heights = np.array([bar.get_height() for bar in lower.patches]).reshape(-1, 3).sum(axis=1)
+    assert heights == pytest.approx(1e3 * frame["step_s"].dropna())  # parts add up to the step
+
+
+def test_a_figure_of_nothing_says_why(tmp_path):
+    here = study(tmp_path, 1, 2, train=lambda spec: Result("missing"))
+    with style():
+        figure = draw.draw({"prediction": prediction.build(here)}, here.study, "0 of 6 runs")
+
+    assert "not complete: not yet run" in words(figure).replace("\n", " ")
