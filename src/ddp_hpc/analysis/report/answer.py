@@ -1,0 +1,256 @@
+"""The answer that the page begins with: what was found and how sure that is, in sentences made from the tables."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+
+from ddp_hpc.analysis.claim_verdict import SIGNS
+from ddp_hpc.analysis.columns import ERRORS, decisive, rows_of, search_columns, show
+from ddp_hpc.analysis.formatting import heading
+from ddp_hpc.analysis.report.publishable import WITHIN_ONE, of_what
+from ddp_hpc.analysis.report.row_runs import runs_of_rows
+from ddp_hpc.analysis.report.units import digits, time
+from ddp_hpc.config.spec import SPEC_COLUMNS
+from ddp_hpc.config.study import Study
+from ddp_hpc.runs.study_runs import StudyRuns
+
+MOST = 4  # sentences of a kind on the first screen
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A sentence, the section that has all of its kind, and the runs that it is made from."""
+
+    text: str
+    section: str = ""
+    runs: list[int] = field(default_factory=list)
+
+
+def found(study_runs: StudyRuns, tables: Mapping[str, pd.DataFrame]) -> list[Finding]:
+    """Return what was found: speedups, exchanges and pairs compared, the winners, the claims."""
+    runs = study_runs.runs
+    parts = (
+        _speedups(tables, runs),
+        _of_exchanges(tables, runs),
+        _of_pairs(tables, runs),
+        _of_winners(study_runs, tables),
+        _of_claims(tables),
+    )
+    return [finding for part in parts for finding in part]
+
+
+def _at_most(findings: list[Finding], section: str) -> list[Finding]:
+    """Return the first few, and how many there are besides."""
+    more = len(findings) - MOST
+    return findings if more <= 0 else [*findings[:MOST], Finding(f"And {more} more.", section)]
+
+
+def _speedups(tables: Mapping[str, pd.DataFrame], runs: pd.DataFrame) -> list[Finding]:
+    """Return a sentence per exchange and world size: of the winner's point where there is one, else of the first."""
+    if "scaling" not in tables:
+        return []
+    table = tables["scaling"].reset_index(drop=True)
+    links = runs_of_rows(table, runs)
+    chosen: dict[tuple[Any, ...], tuple[bool, int]] = {}
+    won = _winning_keys(tables, table)
+    rows = rows_of(table)
+    for place, row in enumerate(rows):
+        if row["world_size"] == 1 or pd.isna(row["speedup"]) or row["oversubscribed"]:
+            continue
+        key = (row["exchange"], row.get("exchange_options"), row["world_size"])
+        wins = any(all(_same(row[name], value) for name, value in winner.items()) for winner in won)
+        if key not in chosen or wins and not chosen[key][0]:
+            chosen[key] = (wins, place)
+    named = len({key[:2] for key in chosen}) > 1
+    order = sorted(chosen.values(), key=lambda one: -rows[one[1]]["world_size"]) if len(chosen) > MOST else chosen.values()
+    findings = [Finding(_speedup(table, rows[at], named, wins), "scaling", links[at]) for wins, at in order]
+    return _at_most(findings, "scaling") or _no_speedup(rows)
+
+
+def _winning_keys(tables: Mapping[str, pd.DataFrame], table: pd.DataFrame) -> list[Row]:
+    """Return the fields of specs of each winner, as far as the table of scaling has them."""
+    if "winners" not in tables:
+        return []
+    fields = [name for name in SPEC_COLUMNS if name in tables["winners"] and name in table]
+    won = tables["winners"]
+    return rows_of(won.loc[won["winner_runs"].notna(), fields])
+
+
+def _same(one: Any, other: Any) -> bool:
+    return bool(one == other) or bool(pd.isna(one) and pd.isna(other))
+
+
+def _speedup(table: pd.DataFrame, row: Row, named: bool, wins: bool) -> str:
+    ranks, speedup = row["world_size"], interval(row, "speedup")
+    sure = _between(row, "speedup", row["interval_from"])
+    if row["kind"] == "weak":
+        did = f"{ranks} ranks train {speedup} times as many samples per second as one rank"
+    else:
+        did = f"{ranks} ranks train in {time(row['train_s'])} what one rank trains in {time(row['baseline_train_s'])}: "
+        did += f"{speedup} times as fast"
+    start = f"With {row['exchange']}, " if named else ""
+    point = of_what(table, row).partition(f"{ranks} ranks")[2].strip(", ")
+    at = f" At {point}{', which wins' if wins else ''}." if point else ""
+    return f"{start}{did} ({sure}), an efficiency of {row['efficiency']:.0%}.{at}"
+
+
+def _no_speedup(rows: list[Row]) -> list[Finding]:
+    several = [row for row in rows if row["world_size"] > 1]
+    if not several:
+        return []
+    reasons = Counter(
+        "more threads than cores" if row["oversubscribed"] and pd.notna(row["speedup"]) else row["reason"] or "unknown"
+        for row in several
+    )
+    (reason, count), *_ = reasons.most_common()
+    return [Finding(f"No speedup can be told: {reason} ({count} of {len(several)} points).", "scaling")]
+
+
+def interval(row: Row, name: str) -> str:
+    """Return the middle in the digits that its interval allows."""
+    return digits(row[name], (row[f"{name}_high"] - row[f"{name}_low"]) / 2)
+
+
+def _between(row: Row, name: str, basis: Any) -> str:
+    """Return e.g. `95 %: 1.46 to 1.56, from 3 runs`."""
+    if pd.isna(row[f"{name}_low"]):
+        return "no interval"
+    half = (row[f"{name}_high"] - row[f"{name}_low"]) / 2
+    low, high = (digits(row[f"{name}_{end}"], half) for end in ("low", "high"))
+    return f"95 %: {low} to {high}, {basis}"
+
+
+def _of_exchanges(tables: Mapping[str, pd.DataFrame], runs: pd.DataFrame) -> list[Finding]:
+    """Return a sentence per exchange: how it compares with the reference at the most ranks."""
+    if "exchanges" not in tables:
+        return []
+    table = tables["exchanges"].reset_index(drop=True)
+    links, last = runs_of_rows(table, runs), {}
+    for row, own in zip(rows_of(table), links, strict=True):
+        counts = pd.notna(row["times_as_fast"]) and not row["oversubscribed"]
+        if counts and row["exchange"] != row["reference"] and row["world_size"] > 1:
+            key = (row["exchange"], row.get("exchange_options"))
+            if key not in last or row["world_size"] > last[key][0]["world_size"]:
+                last[key] = (row, own)
+    findings = [
+        Finding(
+            f"{row['exchange']} on {row['world_size']} ranks is {interval(row, 'times_as_fast')} times as fast as "
+            f"{row['reference']} ({_between(row, 'times_as_fast', row['times_as_fast_from'])}).",
+            "exchanges",
+            own,
+        )
+        for row, own in sorted(last.values(), key=lambda one: -one[0]["times_as_fast"])
+    ]
+    return _at_most(findings, "exchanges")
+
+
+def _of_pairs(tables: Mapping[str, pd.DataFrame], runs: pd.DataFrame) -> list[Finding]:
+    if "pairs" not in tables:
+        return []
+    table = tables["pairs"].reset_index(drop=True)
+    findings = [
+        Finding(
+            f"{of_what(table, row)}: {row['second']} is {interval(row, 'ratio')} times as fast as {row['first']} "
+            f"({_between(row, 'ratio', row['interval_from'])})"
+            f"{'' if row['told_apart'] is True else ', which does not tell them apart'}.",
+            "pairs",
+            own,
+        )
+        for row, own in zip(rows_of(table), runs_of_rows(table, runs), strict=True)
+        if pd.notna(row["ratio"]) and not row["oversubscribed"]
+    ]
+    return _at_most(findings, "pairs")
+
+
+def _of_winners(study_runs: StudyRuns, tables: Mapping[str, pd.DataFrame]) -> list[Finding]:
+    if "winners" not in tables or not len(tables["winners"]):
+        return []
+    table, runs = tables["winners"].reset_index(drop=True), study_runs.runs
+    names = runs["test_metric_name"].dropna().unique()
+    metric = f"test {names[0]}" if len(names) == 1 else "test metric"
+    links = zip(rows_of(table), runs_of_rows(table, runs), strict=True)
+    won = [
+        Finding(_winner(study_runs.study, table, row, metric), "winners", own)
+        for row, own in links
+        if pd.notna(row["winner_runs"])
+    ]
+    none = len(table) - len(won)
+    return _at_most(won, "winners") + (
+        [Finding(f"In {none} of {len(table)} groups no run may win.", "winners")] if none else []
+    )
+
+
+def _winner(study: Study, table: pd.DataFrame, row: Row, metric: str) -> str:
+    """Return e.g. `ring, 2 ranks: batch size 64, learning rate 0.5 wins: loss area 0.24 loss x s; ...`."""
+    search, by = search_columns(study), decisive(study.rules)
+    point = [f"{name.replace('_', ' ')} {show(row[name])}" for name in search if not name.endswith("_options")]
+    group = of_what(table.drop(columns=[name for name in search if name in table]), row)
+    error = row[ERRORS[by]]
+    score = f"{heading(by)} {row[by]:.3g}" if by != "test_metric" else f"{metric} {row[by]:.3g}"
+    parts = [score + ("" if pd.isna(error) else f" (standard error {error:.2g})")]
+    if by != "test_metric" and pd.notna(row.get("test_metric")):
+        parts.append(f"{metric} {row['test_metric']:.3g}")
+    if pd.notna(row["margin_percent"]):
+        parts.append(f"{row['margin_percent']:.2g} % ahead of {row['second']}")
+    alike = row["cannot_be_told_from_count"]
+    if row["points"] > 1:
+        parts.append(f"not told apart from {alike} other{'s' * (alike != 1)}" if alike else "told apart from all others")
+    return f"{group}: {', '.join(point) or row['winner']} wins: {'; '.join(parts)}."
+
+
+def _of_claims(tables: Mapping[str, pd.DataFrame]) -> list[Finding]:
+    if "claims" not in tables or not len(tables["claims"]):
+        return []
+    counts = Counter(tables["claims"]["verdict"])
+    told = ", ".join(f"{counts[verdict]} {verdict}" for verdict in SIGNS if counts[verdict])
+    return [Finding(f"Of {len(tables['claims'])} claims of the sources: {told}.", "claims")]
+
+
+def how_sure(study_runs: StudyRuns, tables: Mapping[str, pd.DataFrame]) -> list[Finding]:
+    """Return how sure that is: how winners were judged, from what intervals are, and what was left out of them."""
+    return [*_judged(tables), *_intervals(tables), *_alone(study_runs), *_left_out(study_runs.runs)]
+
+
+def _judged(tables: Mapping[str, pd.DataFrame]) -> Iterator[Finding]:
+    won = tables["winners"] if "winners" in tables else pd.DataFrame({"winner_runs": []})
+    won = won[won["winner_runs"].notna()]
+    if not len(won):
+        return
+    for judged_by, count in Counter(won["judged_by"]).most_common(2):
+        yield Finding(f"Winners judged by {judged_by} ({count} of {len(won)} groups).", "winners")
+    apart = int((won["cannot_be_told_from_count"] == 0).sum())
+    doubts = int(won["doubt"].notna().sum()) if "doubt" in won else 0
+    yield Finding(
+        f"In {apart} of {len(won)} groups the winner is told apart from all others"
+        + (f"; in {doubts} luck or budget may have decided." if doubts else "."),
+        "winners",
+    )
+
+
+def _intervals(tables: Mapping[str, pd.DataFrame]) -> Iterator[Finding]:
+    if "scaling" not in tables:
+        return
+    table = tables["scaling"]
+    told = table[(table["world_size"] > 1) & table["speedup"].notna()]
+    if not len(told):
+        return
+    within = int(told["interval_from"].fillna("").str.endswith(WITHIN_ONE).sum())
+    none = int(told["interval_from"].isna().sum())
+    words = {"over several runs": len(told) - within - none, "within one run, a lower bound": within, "none": none}
+    said = ", ".join(f"{count} {word}" for word, count in words.items() if count)
+    yield Finding(f"Intervals of the {len(told)} speedups: {said}.", "scaling")
+
+
+def _alone(study_runs: StudyRuns) -> Iterator[Finding]:
+    if len({planned.spec.seed for planned in study_runs.planned}) == 1:
+        yield Finding("Each point ran once: how the loss differs between seeds is not known.")
+
+
+def _left_out(runs: pd.DataFrame) -> Iterator[Finding]:
+    crowded = int(runs["oversubscribed"].fillna(False).astype(bool).sum())
+    if crowded:
+        yield Finding(f"{crowded} of {len(runs)} runs had more threads than cores: no number here is from them.", "coverage")
