@@ -1,5 +1,6 @@
 """The answer that the page begins with: what was found and how sure that is, in sentences made from the tables."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,8 +17,10 @@ from ddp_hpc.analysis.report.units import digits, time
 from ddp_hpc.config.spec import SPEC_COLUMNS
 from ddp_hpc.config.study import Study
 from ddp_hpc.runs.study_runs import StudyRuns
+from ddp_hpc.system.terminal import counted
 
-MOST = 4  # sentences of a kind on the first screen
+MOST = 3  # sentences of a kind on the first screen
+_FREEDOM = re.compile(r",( at least)? [\d.]+ degrees? of freedom")
 Row = dict[str, Any]
 
 
@@ -31,14 +34,14 @@ class Finding:
 
 
 def found(study_runs: StudyRuns, tables: Mapping[str, pd.DataFrame]) -> list[Finding]:
-    """Return what was found: speedups, exchanges and pairs compared, the winners, the claims."""
+    """Return what was found: the verdicts on claims, speedups, winners, exchanges and pairs compared."""
     runs = study_runs.runs
     parts = (
+        _of_claims(tables),
         _speedups(tables, runs),
+        _of_winners(study_runs, tables),
         _of_exchanges(tables, runs),
         _of_pairs(tables, runs),
-        _of_winners(study_runs, tables),
-        _of_claims(tables),
     )
     return [finding for part in parts for finding in part]
 
@@ -66,7 +69,9 @@ def _speedups(tables: Mapping[str, pd.DataFrame], runs: pd.DataFrame) -> list[Fi
         if key not in chosen or wins and not chosen[key][0]:
             chosen[key] = (wins, place)
     named = len({key[:2] for key in chosen}) > 1
-    order = sorted(chosen.values(), key=lambda one: -rows[one[1]]["world_size"]) if len(chosen) > MOST else chosen.values()
+    order = (
+        sorted(chosen.values(), key=lambda one: -rows[one[1]]["world_size"]) if len(chosen) > MOST else chosen.values()
+    )
     findings = [Finding(_speedup(table, rows[at], named, wins), "scaling", links[at]) for wins, at in order]
     return _at_most(findings, "scaling") or _no_speedup(rows)
 
@@ -95,7 +100,7 @@ def _speedup(table: pd.DataFrame, row: Row, named: bool, wins: bool) -> str:
     start = f"With {row['exchange']}, " if named else ""
     point = of_what(table, row).partition(f"{ranks} ranks")[2].strip(", ")
     at = f" At {point}{', which wins' if wins else ''}." if point else ""
-    return f"{start}{did} ({sure}), an efficiency of {row['efficiency']:.0%}.{at}"
+    return f"{start}{did} ({sure}), efficiency {100 * row['efficiency']:.0f} %.{at}"
 
 
 def _no_speedup(rows: list[Row]) -> list[Finding]:
@@ -116,12 +121,12 @@ def interval(row: Row, name: str) -> str:
 
 
 def _between(row: Row, name: str, basis: Any) -> str:
-    """Return e.g. `95 %: 1.46 to 1.56, from 3 runs`."""
+    """Return e.g. `95 %: 1.46 to 1.56`, and whether only one run says so."""
     if pd.isna(row[f"{name}_low"]):
         return "no interval"
     half = (row[f"{name}_high"] - row[f"{name}_low"]) / 2
     low, high = (digits(row[f"{name}_{end}"], half) for end in ("low", "high"))
-    return f"95 %: {low} to {high}, {basis}"
+    return f"95 %: {low} to {high}{', within one run' if WITHIN_ONE in str(basis) else ''}"
 
 
 def _of_exchanges(tables: Mapping[str, pd.DataFrame], runs: pd.DataFrame) -> list[Finding]:
@@ -173,12 +178,11 @@ def _of_winners(study_runs: StudyRuns, tables: Mapping[str, pd.DataFrame]) -> li
     names = runs["test_metric_name"].dropna().unique()
     metric = f"test {names[0]}" if len(names) == 1 else "test metric"
     links = zip(rows_of(table), runs_of_rows(table, runs), strict=True)
-    won = [
-        Finding(_winner(study_runs.study, table, row, metric), "winners", own)
-        for row, own in links
-        if pd.notna(row["winner_runs"])
-    ]
+    won = [(row, own) for row, own in links if pd.notna(row["winner_runs"])]
     none = len(table) - len(won)
+    if len(won) > MOST:
+        won.sort(key=lambda one: -one[0]["world_size"])
+    won = [Finding(_winner(study_runs.study, table, row, metric), "winners", own) for row, own in won]
     return _at_most(won, "winners") + (
         [Finding(f"In {none} of {len(table)} groups no run may win.", "winners")] if none else []
     )
@@ -190,7 +194,8 @@ def _winner(study: Study, table: pd.DataFrame, row: Row, metric: str) -> str:
     point = [f"{name.replace('_', ' ')} {show(row[name])}" for name in search if not name.endswith("_options")]
     group = of_what(table.drop(columns=[name for name in search if name in table]), row)
     error = row[ERRORS[by]]
-    score = f"{heading(by)} {row[by]:.3g}" if by != "test_metric" else f"{metric} {row[by]:.3g}"
+    words, _, unit = heading(by).partition(" (")
+    score = f"{metric} {row[by]:.3g}" if by == "test_metric" else f"{words} {row[by]:.3g} {unit.removesuffix(')')}"
     parts = [score + ("" if pd.isna(error) else f" (standard error {error:.2g})")]
     if by != "test_metric" and pd.notna(row.get("test_metric")):
         parts.append(f"{metric} {row['test_metric']:.3g}")
@@ -198,7 +203,9 @@ def _winner(study: Study, table: pd.DataFrame, row: Row, metric: str) -> str:
         parts.append(f"{row['margin_percent']:.2g} % ahead of {row['second']}")
     alike = row["cannot_be_told_from_count"]
     if row["points"] > 1:
-        parts.append(f"not told apart from {alike} other{'s' * (alike != 1)}" if alike else "told apart from all others")
+        parts.append(
+            f"not told apart from {alike} other{'s' * (alike != 1)}" if alike else "told apart from all others"
+        )
     return f"{group}: {', '.join(point) or row['winner']} wins: {'; '.join(parts)}."
 
 
@@ -207,50 +214,54 @@ def _of_claims(tables: Mapping[str, pd.DataFrame]) -> list[Finding]:
         return []
     counts = Counter(tables["claims"]["verdict"])
     told = ", ".join(f"{counts[verdict]} {verdict}" for verdict in SIGNS if counts[verdict])
-    return [Finding(f"Of {len(tables['claims'])} claims of the sources: {told}.", "claims")]
+    return [Finding(f"Of {counted(len(tables['claims']), 'claim')} of the sources: {told}.", "claims")]
 
 
-def how_sure(study_runs: StudyRuns, tables: Mapping[str, pd.DataFrame]) -> list[Finding]:
+def how_sure(study_runs: StudyRuns, tables: Mapping[str, pd.DataFrame]) -> list[str]:
     """Return how sure that is: how winners were judged, from what intervals are, and what was left out of them."""
     return [*_judged(tables), *_intervals(tables), *_alone(study_runs), *_left_out(study_runs.runs)]
 
 
-def _judged(tables: Mapping[str, pd.DataFrame]) -> Iterator[Finding]:
+def _judged(tables: Mapping[str, pd.DataFrame]) -> Iterator[str]:
     won = tables["winners"] if "winners" in tables else pd.DataFrame({"winner_runs": []})
     won = won[won["winner_runs"].notna()]
     if not len(won):
         return
-    for judged_by, count in Counter(won["judged_by"]).most_common(2):
-        yield Finding(f"Winners judged by {judged_by} ({count} of {len(won)} groups).", "winners")
+    by = Counter(_FREEDOM.sub("", text) for text in won["judged_by"])
+    yield f"Winners are judged by {'; '.join(f'{text} ({n} of {len(won)} groups)' for text, n in by.most_common(2))}."
     apart = int((won["cannot_be_told_from_count"] == 0).sum())
     doubts = int(won["doubt"].notna().sum()) if "doubt" in won else 0
-    yield Finding(
-        f"In {apart} of {len(won)} groups the winner is told apart from all others"
-        + (f"; in {doubts} luck or budget may have decided." if doubts else "."),
-        "winners",
-    )
+    luck = f"; in {doubts} luck or lack of budget may have decided" if doubts else ""
+    yield f"In {apart} of {len(won)} groups the winner is told apart from all others{luck}."
 
 
-def _intervals(tables: Mapping[str, pd.DataFrame]) -> Iterator[Finding]:
+def _intervals(tables: Mapping[str, pd.DataFrame]) -> Iterator[str]:
+    """Yield from what the intervals of the speedups are that count."""
     if "scaling" not in tables:
         return
     table = tables["scaling"]
-    told = table[(table["world_size"] > 1) & table["speedup"].notna()]
+    counts = ~table["oversubscribed"].fillna(False).astype(bool)
+    told = table[(table["world_size"] > 1) & table["speedup"].notna() & counts]
     if not len(told):
         return
-    within = int(told["interval_from"].fillna("").str.endswith(WITHIN_ONE).sum())
-    none = int(told["interval_from"].isna().sum())
-    words = {"over several runs": len(told) - within - none, "within one run, a lower bound": within, "none": none}
-    said = ", ".join(f"{count} {word}" for word, count in words.items() if count)
-    yield Finding(f"Intervals of the {len(told)} speedups: {said}.", "scaling")
+    by = Counter(_basis(basis) for basis in told["interval_from"])
+    said = ", ".join(f"{count} {words}" for words, count in by.most_common())
+    yield f"Intervals of {len(told)} speedups: {said}."
 
 
-def _alone(study_runs: StudyRuns) -> Iterator[Finding]:
+def _basis(basis: Any) -> str:
+    if pd.isna(basis):
+        return "unknown"
+    if WITHIN_ONE in basis:
+        return "within one run, a lower bound"
+    return "from one run and others that do equal work" if basis.startswith("1 run") else "over several runs"
+
+
+def _alone(study_runs: StudyRuns) -> Iterator[str]:
     if len({planned.spec.seed for planned in study_runs.planned}) == 1:
-        yield Finding("Each point ran once: how the loss differs between seeds is not known.")
+        yield "Each point ran once: how the loss differs between seeds is not known."
 
 
-def _left_out(runs: pd.DataFrame) -> Iterator[Finding]:
-    crowded = int(runs["oversubscribed"].fillna(False).astype(bool).sum())
-    if crowded:
-        yield Finding(f"{crowded} of {len(runs)} runs had more threads than cores: no number here is from them.", "coverage")
+def _left_out(runs: pd.DataFrame) -> Iterator[str]:
+    if crowded := int(runs["oversubscribed"].fillna(False).astype(bool).sum()):
+        yield f"{crowded} of {len(runs)} runs had more threads than cores: no sentence here is from them."

@@ -101,12 +101,11 @@ def _runs(
 ) -> dict[str, Any]:
     """Return what the page says of single runs: the table of all, what its columns mean, and the cards behind it."""
     made = cards(study_runs, tables, provenance, study_folder / "report")
-    points = [card["point"] for card in made["runs"]]
     text = json.dumps(made, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return {
-        "points": list(zip(points, (card["status"] for card in made["runs"]), strict=True)),
+        "points": [card["point"] for card in made["runs"]],
         "cards": Markup(re.sub(r"[<>&]", lambda sign: f"\\u{ord(sign[0]):04x}", text)),  # harmless within a script
-        "runs": runs_table.interactive(tables["runs"], points) if "runs" in tables else "",
+        "runs": runs_table.interactive(tables["runs"]) if "runs" in tables else "",
         "dictionary": runs_table.dictionary(tables["runs"]) if "runs" in tables else [],
     }
 

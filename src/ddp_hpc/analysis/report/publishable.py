@@ -14,13 +14,14 @@ from ddp_hpc.analysis.report.units import SECONDS, digits, unit_names
 from ddp_hpc.config.spec import SPEC_COLUMNS
 from ddp_hpc.config.study import Study
 
+FIRST = 3
 WITHIN_ONE = "within it only"  # so ends what an interval of one run is from
 ALONE = "the interval is of one run only: a lower bound of the uncertainty"
 RULES = (
-    "A number passes if its 95 % interval is over several runs (an interval within one run is only a lower bound of "
-    "the uncertainty), every thread had a core, no other program took cores from its runs, at most a third of their "
-    "time went to slow steps, and their ranks sat where the study asks. A winner passes if repeats tell it apart from all other points "
-    "and nothing says luck or lack of budget. A claim passes if the whole interval decides."
+    "A number passes if its 95 % interval is from several runs, its own or others that do equal work (one within a single "
+    "run is only a lower bound), every thread had a core, no other program took cores from its runs, at most a third of their "
+    "time went to slow steps, and their ranks sat where the study asks. A winner passes if repeats tell it apart from all "
+    "other points and nothing says luck or lack of budget. A claim passes if its whole interval decides."
 )
 # by table: the column, what it is in words, and the column that says from what its interval is
 _MEASURED = {
@@ -42,6 +43,7 @@ class Number:
     basis: str
     section: str
     runs: list[int] = field(default_factory=list)
+    ranks: int = 0
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,13 @@ class Publishable:
 
     numbers: list[Number]
     others: list[tuple[str, int]]
+
+    @property
+    def best(self) -> list[Number]:
+        """A few to begin with: of each section the one with the most ranks."""
+        sections = dict.fromkeys(number.section for number in self.numbers)
+        own = ([number for number in self.numbers if number.section == section] for section in sections)
+        return [max(numbers, key=lambda number: number.ranks) for numbers in own][:FIRST]
 
     @property
     def count(self) -> int:
@@ -102,7 +111,16 @@ def _of_winners(study: Study, tables: Mapping[str, pd.DataFrame], runs: pd.DataF
             what = f"winner {row['winner']}: {heading(by)}"
             error = row[ERRORS[by]]
             told = "" if pd.isna(error) else f"standard error {error:.2g}"
-            yield Number(what, of_what(table, row), f"{row[by]:.3g}", told, row["judged_by"], "winners", numbers)
+            yield Number(
+                what,
+                of_what(table, row),
+                f"{row[by]:.3g}",
+                told,
+                row["judged_by"],
+                "winners",
+                numbers,
+                row["world_size"],
+            )
 
 
 def _of_table(name: str, table: pd.DataFrame, runs: pd.DataFrame) -> Iterator[Number | str]:
@@ -125,7 +143,16 @@ def _of_table(name: str, table: pd.DataFrame, runs: pd.DataFrame) -> Iterator[Nu
         texts = [digits(value, (high - low) / 2) for value in (factor * row[column], low, high)]
         what = words.format_map({key: show(value) for key, value in row.items()})
         interval = f"{texts[1]} to {texts[2]}{unit}"
-        yield Number(what, of_what(table, row), texts[0] + unit, interval, row[from_column], name, numbers)
+        yield Number(
+            what,
+            of_what(table, row),
+            texts[0] + unit,
+            interval,
+            row[from_column],
+            name,
+            numbers,
+            row.get("world_size", 0),
+        )
 
 
 def why_not(row: Mapping[str, object], low: str, from_column: str) -> str:
@@ -154,6 +181,6 @@ def of_what(table: pd.DataFrame, row: Mapping[str, object]) -> str:
     fields = [name for name in SPEC_COLUMNS if name in table and name not in ("exchange", "world_size")]
     told = [name for name in fields if not name.endswith("_options") and table[name].nunique(dropna=False) > 1]
     told = [name for name in told if pd.notna(row[name])]
-    first = [f"{show(row['exchange'])}"] if "exchange" in row else []
+    first = ["no exchange" if row["exchange"] == "none" else str(row["exchange"])] if "exchange" in row else []
     ranks = [f"{row['world_size']} rank{'s' * (row['world_size'] != 1)}"] if "world_size" in row else []
     return ", ".join([*first, *ranks, *(f"{name.replace('_', ' ')} {show(row[name])}" for name in told)])

@@ -7,7 +7,7 @@ from ddp_hpc.analysis.columns import varying
 from ddp_hpc.analysis.report.units import in_units, unit_names
 from ddp_hpc.runs.schema import RUN
 
-POINT = "point"
+NUMBER = "no."
 HIDDEN = ("spec_hash", "code_hash", "ended_at")  # never shown
 RESULTS = ("status", "train_s", "samples_per_s", "test_metric", "loss_area_loss_s", "time_to_s", "min_loss", "step_s")
 BESIDE = ("excluded", "reason")  # shown last
@@ -15,11 +15,7 @@ SIGNIFICANT_DIGITS = 4
 FILTERED = 12  # letters of a filter: a column is no wider for it
 # null comes to the page as a word or as NaN (the only value that differs from itself)
 NULL_IS_BLANK = "function (data) { return data === '<NA>' || data !== data ? '' : data; }"
-# the runs stand in the order of the plan, however the table is sorted
-LINK = (
-    "function (data, type, row, meta) { if (type !== 'display') return data; const link = document.createElement('a'); "
-    "link.href = `#run-${meta.row + 1}`; link.textContent = data; return link.outerHTML; }"
-)
+LINK = "function (data, type) { return type === 'display' ? `<a href=\"#run-${data}\">run ${data}</a>` : data; }"
 LATEX = "function (event, table) { tableAsLatex(table.buttons.exportData({columns: ':visible'}), event); }"
 # what the table of runs holds beside the records, or judges otherwise
 DERIVED = {
@@ -38,8 +34,8 @@ DERIVED = {
 }
 
 
-def interactive(runs: pd.DataFrame, points: list[str]) -> Markup:
-    """Return the table of all runs, each under the name of its point, which leads to what is known of the run."""
+def interactive(runs: pd.DataFrame) -> Markup:
+    """Return the table of all runs, each with its number in the plan, which leads to what is known of the run."""
     import itables
     from itables.javascript import generate_init_offline_itables_html, to_html_datatable
 
@@ -52,7 +48,7 @@ def interactive(runs: pd.DataFrame, points: list[str]) -> Markup:
         shown[name] = [float(f"{value:.{SIGNIFICANT_DIGITS}g}") for value in shown[name]]
     for name in shown.select_dtypes("string"):
         shown[name] = shown[name].fillna("")
-    shown.insert(0, POINT, points)
+    shown.insert(0, NUMBER, range(1, len(shown) + 1))
     table = to_html_datatable(
         shown,
         connected=False,

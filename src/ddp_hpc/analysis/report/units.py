@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
+from ddp_hpc.analysis.columns import ERRORS
 from ddp_hpc.analysis.formatting import Readable, as_texts, cell, readable
 from ddp_hpc.config.spec import SPEC_COLUMNS
 
@@ -50,7 +51,9 @@ def in_units(frame: pd.DataFrame) -> pd.DataFrame:
     """Return a table whose times are in the units, and under the names, that suit them."""
     names = unit_names(frame)
     changed = {name: new for name, new in names.items() if new != name}
-    factors = {name: SECONDS[name.rpartition("_")[2]] / SECONDS[new.rpartition("_")[2]] for name, new in changed.items()}
+    factors = {
+        name: SECONDS[name.rpartition("_")[2]] / SECONDS[new.rpartition("_")[2]] for name, new in changed.items()
+    }
     return frame.assign(**{name: frame[name] * factor for name, factor in factors.items()}).rename(columns=changed)
 
 
@@ -79,6 +82,10 @@ def rounded(frame: pd.DataFrame) -> pd.DataFrame:
                 digits(value, (above - below) / 2)
                 for value, below, above in zip(frame[name].astype("float64"), low, high, strict=True)
             ]
+    for value, error in ERRORS.items():
+        if value in names and error in names:
+            for name in (value, error):
+                texts[name] = [digits(*both) for both in zip(frame[name], frame[error], strict=True)]
     return texts
 
 
