@@ -66,12 +66,12 @@ def _speedups(tables: Mapping[str, pd.DataFrame], runs: pd.DataFrame) -> list[Fi
             continue
         key = (row["exchange"], row.get("exchange_options"), row["world_size"])
         wins = any(all(_same(row[name], value) for name, value in winner.items()) for winner in won)
-        if key not in chosen or wins and not chosen[key][0]:
+        if key not in chosen or (wins and not chosen[key][0]):
             chosen[key] = (wins, place)
     named = len({key[:2] for key in chosen}) > 1
-    order = (
-        sorted(chosen.values(), key=lambda one: -rows[one[1]]["world_size"]) if len(chosen) > MOST else chosen.values()
-    )
+    order = list(chosen.values())
+    if len(order) > MOST:
+        order.sort(key=lambda one: -rows[one[1]]["world_size"])
     findings = [Finding(_speedup(table, rows[at], named, wins), "scaling", links[at]) for wins, at in order]
     return _at_most(findings, "scaling") or _no_speedup(rows)
 
@@ -134,7 +134,8 @@ def _of_exchanges(tables: Mapping[str, pd.DataFrame], runs: pd.DataFrame) -> lis
     if "exchanges" not in tables:
         return []
     table = tables["exchanges"].reset_index(drop=True)
-    links, last = runs_of_rows(table, runs), {}
+    links = runs_of_rows(table, runs)
+    last: dict[tuple[Any, ...], tuple[Row, list[int]]] = {}
     for row, own in zip(rows_of(table), links, strict=True):
         counts = pd.notna(row["times_as_fast"]) and not row["oversubscribed"]
         if counts and row["exchange"] != row["reference"] and row["world_size"] > 1:
@@ -182,8 +183,8 @@ def _of_winners(study_runs: StudyRuns, tables: Mapping[str, pd.DataFrame]) -> li
     none = len(table) - len(won)
     if len(won) > MOST:
         won.sort(key=lambda one: -one[0]["world_size"])
-    won = [Finding(_winner(study_runs.study, table, row, metric), "winners", own) for row, own in won]
-    return _at_most(won, "winners") + (
+    findings = [Finding(_winner(study_runs.study, table, row, metric), "winners", own) for row, own in won]
+    return _at_most(findings, "winners") + (
         [Finding(f"In {none} of {len(table)} groups no run may win.", "winners")] if none else []
     )
 
@@ -203,9 +204,7 @@ def _winner(study: Study, table: pd.DataFrame, row: Row, metric: str) -> str:
         parts.append(f"{row['margin_percent']:.2g} % ahead of {row['second']}")
     alike = row["cannot_be_told_from_count"]
     if row["points"] > 1:
-        parts.append(
-            f"not told apart from {alike} other{'s' * (alike != 1)}" if alike else "told apart from all others"
-        )
+        parts.append(f"not told apart from {counted(alike, 'other')}" if alike else "told apart from all others")
     return f"{group}: {', '.join(point) or row['winner']} wins: {'; '.join(parts)}."
 
 

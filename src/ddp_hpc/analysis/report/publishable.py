@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import pandas as pd
 
@@ -18,10 +19,11 @@ FIRST = 3
 WITHIN_ONE = "within it only"  # so ends what an interval of one run is from
 ALONE = "the interval is of one run only: a lower bound of the uncertainty"
 RULES = (
-    "A number passes if its 95 % interval is from several runs, its own or others that do equal work (one within a single "
-    "run is only a lower bound), every thread had a core, no other program took cores from its runs, at most a third of their "
-    "time went to slow steps, and their ranks sat where the study asks. A winner passes if repeats tell it apart from all "
-    "other points and nothing says luck or lack of budget. A claim passes if its whole interval decides."
+    "A number passes if its 95 % interval is from several runs, its own or others that do equal work (one within a "
+    "single run is only a lower bound), every thread had a core, no other program took cores from its runs, at most a "
+    "third of their time went to slow steps, and their ranks sat where the study asks. A winner passes if repeats tell "
+    "it apart from all other points and nothing says luck or lack of budget. A claim passes if its whole interval "
+    "decides."
 )
 # by table: the column, what it is in words, and the column that says from what its interval is
 _MEASURED = {
@@ -111,16 +113,8 @@ def _of_winners(study: Study, tables: Mapping[str, pd.DataFrame], runs: pd.DataF
             what = f"winner {row['winner']}: {heading(by)}"
             error = row[ERRORS[by]]
             told = "" if pd.isna(error) else f"standard error {error:.2g}"
-            yield Number(
-                what,
-                of_what(table, row),
-                f"{row[by]:.3g}",
-                told,
-                row["judged_by"],
-                "winners",
-                numbers,
-                row["world_size"],
-            )
+            of, value, ranks = of_what(table, row), digits(row[by], error), row["world_size"]
+            yield Number(what, of, value, told, row["judged_by"], "winners", numbers, ranks)
 
 
 def _of_table(name: str, table: pd.DataFrame, runs: pd.DataFrame) -> Iterator[Number | str]:
@@ -143,19 +137,11 @@ def _of_table(name: str, table: pd.DataFrame, runs: pd.DataFrame) -> Iterator[Nu
         texts = [digits(value, (high - low) / 2) for value in (factor * row[column], low, high)]
         what = words.format_map({key: show(value) for key, value in row.items()})
         interval = f"{texts[1]} to {texts[2]}{unit}"
-        yield Number(
-            what,
-            of_what(table, row),
-            texts[0] + unit,
-            interval,
-            row[from_column],
-            name,
-            numbers,
-            row.get("world_size", 0),
-        )
+        of, ranks = of_what(table, row), row.get("world_size", 0)
+        yield Number(what, of, texts[0] + unit, interval, row[from_column], name, numbers, ranks)
 
 
-def why_not(row: Mapping[str, object], low: str, from_column: str) -> str:
+def why_not(row: Mapping[str, Any], low: str, from_column: str) -> str:
     """Return why a number of a table may not be published; empty if it may."""
     if row.get("oversubscribed"):
         return "more threads than cores"
@@ -176,7 +162,7 @@ def _disturbed(runs: pd.DataFrame) -> list[str]:
     return [words[0] if out else words[1] if busy else "" for out, busy in zip(misplaced, taken, strict=True)]
 
 
-def of_what(table: pd.DataFrame, row: Mapping[str, object]) -> str:
+def of_what(table: pd.DataFrame, row: Mapping[str, Any]) -> str:
     """Return what a row is of, by the fields of specs in which the rows of its table differ."""
     fields = [name for name in SPEC_COLUMNS if name in table and name not in ("exchange", "world_size")]
     told = [name for name in fields if not name.endswith("_options") and table[name].nunique(dropna=False) > 1]

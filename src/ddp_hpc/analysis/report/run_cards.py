@@ -1,4 +1,4 @@
-"""What the page says of each run, as JSON that a script shows when it is asked for: small, though there be 1,000 runs."""
+"""What the page says of each run, as JSON that a script shows when asked: small, though there be 1,000 runs."""
 
 import os
 import shlex
@@ -31,7 +31,7 @@ def cards(
     `results`, `fields` and `phases` name what stands in the lists of a run; null is what was not measured. Paths are
     relative to `folder`, in which the page lies.
     """
-    runs = tables["runs"] if "runs" in tables else study_runs.runs
+    runs = tables.get("runs", study_runs.runs)
     results = [name for name in RESULTS if name in runs and runs[name].notna().any()]
     phases = [name for name in (*PHASES, "forward_backward_s") if name in runs and runs[name].notna().any()]
     differ = list(dict.fromkeys(name for varying in study_runs.varying.values() for name in varying))

@@ -1,4 +1,4 @@
-"""The table of all runs: results, then what varies, the rest on demand; it sorts, filters and copies offline (itables)."""
+"""The table of all runs: results, then what varies, the rest when asked; it sorts and filters offline (itables)."""
 
 import pandas as pd
 from markupsafe import Markup

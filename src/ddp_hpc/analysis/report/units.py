@@ -1,4 +1,4 @@
-"""Numbers as the page shows them: one unit per column, by its largest value, and as many digits as an interval allows."""
+"""Numbers as the page shows them: one unit per column, by its largest value, and the digits that an interval allows."""
 
 import math
 import re
@@ -38,7 +38,7 @@ def unit_names(frame: pd.DataFrame) -> dict[str, str]:
     for name in frame.select_dtypes("number"):
         if found := _TIME.match(str(name)):
             values = frame[name].astype("float64").abs().to_numpy()
-            most = np.nanmax(values[np.isfinite(values)], initial=0.0) * SECONDS[found[2]]
+            most = float(values[np.isfinite(values)].max(initial=0.0)) * SECONDS[found[2]]
             largest[_middle(str(name))] = max(largest.get(_middle(str(name)), 0.0), most)
     return {
         str(name): f"{found[1]}_{_unit(largest[_middle(str(name))])}"
@@ -51,10 +51,13 @@ def in_units(frame: pd.DataFrame) -> pd.DataFrame:
     """Return a table whose times are in the units, and under the names, that suit them."""
     names = unit_names(frame)
     changed = {name: new for name, new in names.items() if new != name}
-    factors = {
-        name: SECONDS[name.rpartition("_")[2]] / SECONDS[new.rpartition("_")[2]] for name, new in changed.items()
-    }
-    return frame.assign(**{name: frame[name] * factor for name, factor in factors.items()}).rename(columns=changed)
+    scaled = {name: frame[name] * (_seconds(name) / _seconds(new)) for name, new in changed.items()}
+    return frame.assign(**scaled).rename(columns=changed)
+
+
+def _seconds(name: str) -> float:
+    """Return the unit of a column of times, in seconds."""
+    return SECONDS[name.rpartition("_")[2]]
 
 
 def _unit(seconds: float) -> str:
