@@ -180,7 +180,7 @@ def test_a_study_may_ask_for_fewer_tables_and_figures(tmp_path):
 def test_the_same_results_make_the_same_page(tmp_path, page):
     study_runs = made_up(tmp_path, train, grid=GRID, budget={"samples_seen": 12288}, citation="Cite <me>, 2026")
 
-    assert page_of(study_runs, tmp_path / "study") == page
+    assert page_of(study_runs, tmp_path / "results" / "studies" / "made_up") == page
 
 
 def test_not_a_number_is_no_number_of_the_page(tmp_path):

@@ -68,7 +68,7 @@ def make(study_runs: StudyRuns, study_folder: Path) -> Path:
         captions={name: constants.get("CAPTION", name) for name, constants in known.items()},
         asked=[(name, name.replace("_", " ").capitalize()) for name in asked],
         pictures=[_picture(study_folder / "figures" / f"{name}.svg") for name in study.figure_names],
-        files=_files(study_folder),
+        files=_files(study, study_folder),
         claims=_claims(tables["claims"]) if "claims" in tables else [],
         verdicts=summary(tables["claims"]["verdict"]) if "claims" in tables else "",
         provenance=provenance,
@@ -110,11 +110,11 @@ def _runs(
     }
 
 
-def _files(study_folder: Path) -> dict[str, dict[str, list[str]]]:
-    """Return the files that lie beside the page: of tables and of figures, by name their endings."""
+def _files(study: Study, study_folder: Path) -> dict[str, dict[str, list[str]]]:
+    """Return the files that lie beside the page: of the study's tables and figures, by name their endings."""
     found: dict[str, dict[str, list[str]]] = {}
-    for kind in ("tables", "figures"):
-        for file in sorted((study_folder / kind).glob("[!.]*.*")):
+    for kind, names in (("tables", study.table_names), ("figures", study.figure_names)):
+        for file in (file for name in names for file in sorted((study_folder / kind).glob(f"{name}.*"))):
             found.setdefault(kind, {}).setdefault(file.stem, []).append(file.suffix[1:])
     return found
 

@@ -1,5 +1,7 @@
 """The table of all runs: results, then what varies, the rest when asked; it sorts and filters offline (itables)."""
 
+import re
+
 import pandas as pd
 from markupsafe import Markup
 
@@ -12,7 +14,6 @@ HIDDEN = ("spec_hash", "code_hash", "ended_at")  # never shown
 RESULTS = ("status", "train_s", "samples_per_s", "test_metric", "loss_area_loss_s", "time_to_s", "min_loss", "step_s")
 BESIDE = ("excluded", "reason")  # shown last
 SIGNIFICANT_DIGITS = 4
-FILTERED = 12  # letters of a filter: a column is no wider for it
 # null comes to the page as a word or as NaN (the only value that differs from itself)
 NULL_IS_BLANK = "function (data) { return data === '<NA>' || data !== data ? '' : data; }"
 LINK = "function (data, type) { return type === 'display' ? `<a href=\"#run-${data}\">run ${data}</a>` : data; }"
@@ -74,6 +75,7 @@ def interactive(runs: pd.DataFrame) -> Markup:
         pageLength=25,
         display_logo_when_loading=False,
     )
+    table = re.sub(r"<sup><noscript>.*?</sup>", "", table)  # a link to where itables explains itself
     return Markup(generate_init_offline_itables_html(itables.options.dt_bundle) + table)
 
 
