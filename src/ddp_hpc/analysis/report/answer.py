@@ -9,9 +9,9 @@ from typing import Any
 import pandas as pd
 
 from ddp_hpc.analysis.claim_verdict import SIGNS
-from ddp_hpc.analysis.columns import ERRORS, decisive, rows_of, search_columns, show
+from ddp_hpc.analysis.columns import ERRORS, decisive, rows_of
 from ddp_hpc.analysis.formatting import heading
-from ddp_hpc.analysis.report.publishable import WITHIN_ONE, of_what
+from ddp_hpc.analysis.report.publishable import WITHIN_ONE, group_of, of_what, point
 from ddp_hpc.analysis.report.row_runs import runs_of_rows
 from ddp_hpc.analysis.report.units import digits, time
 from ddp_hpc.config.spec import SPEC_COLUMNS
@@ -121,12 +121,14 @@ def interval(row: Row, name: str) -> str:
 
 
 def _between(row: Row, name: str, basis: Any) -> str:
-    """Return e.g. `95 %: 1.46 to 1.56`, and whether only one run says so."""
+    """Return e.g. `95 %: 1.46 to 1.56`, whether only one run says so, and whether it may be no difference at all."""
     if pd.isna(row[f"{name}_low"]):
         return "no interval"
     half = (row[f"{name}_high"] - row[f"{name}_low"]) / 2
     low, high = (digits(row[f"{name}_{end}"], half) for end in ("low", "high"))
-    return f"95 %: {low} to {high}{', within one run' if WITHIN_ONE in str(basis) else ''}"
+    alone = ", within one run" if WITHIN_ONE in str(basis) else ""
+    nothing = ": may be no difference" if row[f"{name}_low"] <= 1 <= row[f"{name}_high"] else ""
+    return f"95 %: {low} to {high}{alone}{nothing}"
 
 
 def _of_exchanges(tables: Mapping[str, pd.DataFrame], runs: pd.DataFrame) -> list[Finding]:
@@ -191,9 +193,7 @@ def _of_winners(study_runs: StudyRuns, tables: Mapping[str, pd.DataFrame]) -> li
 
 def _winner(study: Study, table: pd.DataFrame, row: Row, metric: str) -> str:
     """Return e.g. `ring, 2 ranks: batch size 64, learning rate 0.5 wins: loss area 0.24 loss x s; ...`."""
-    search, by = search_columns(study), decisive(study.rules)
-    point = [f"{name.replace('_', ' ')} {show(row[name])}" for name in search if not name.endswith("_options")]
-    group = of_what(table.drop(columns=[name for name in search if name in table]), row)
+    by = decisive(study.rules)
     error = row[ERRORS[by]]
     words, _, unit = heading(by).partition(" (")
     score = f"{metric} {row[by]:.3g}" if by == "test_metric" else f"{words} {row[by]:.3g} {unit.removesuffix(')')}"
@@ -205,7 +205,7 @@ def _winner(study: Study, table: pd.DataFrame, row: Row, metric: str) -> str:
     alike = row["cannot_be_told_from_count"]
     if row["points"] > 1:
         parts.append(f"not told apart from {counted(alike, 'other')}" if alike else "told apart from all others")
-    return f"{group}: {', '.join(point) or row['winner']} wins: {'; '.join(parts)}."
+    return f"{group_of(study, table, row)}: {point(study, row)} wins: {'; '.join(parts)}."
 
 
 def _of_claims(tables: Mapping[str, pd.DataFrame]) -> list[Finding]:

@@ -8,7 +8,17 @@ from typing import Any
 import pandas as pd
 
 from ddp_hpc.analysis.claim_verdict import CONTRADICTED, REPRODUCED
-from ddp_hpc.analysis.columns import DISTURBED, ERRORS, MISPLACED, crowded, decisive, rows_of, show, standing
+from ddp_hpc.analysis.columns import (
+    DISTURBED,
+    ERRORS,
+    MISPLACED,
+    crowded,
+    decisive,
+    rows_of,
+    search_columns,
+    show,
+    standing,
+)
 from ddp_hpc.analysis.formatting import heading
 from ddp_hpc.analysis.report.row_runs import runs_of_rows
 from ddp_hpc.analysis.report.units import SECONDS, digits, unit_names
@@ -110,10 +120,10 @@ def _of_winners(study: Study, tables: Mapping[str, pd.DataFrame], runs: pd.DataF
         elif row["cannot_be_told_from_count"]:
             yield "the winner cannot be told apart from other points"
         else:
-            what = f"winner {row['winner']}: {heading(by)}"
+            what = f"{heading(by)} of the winner, {point(study, row)}"
             error = row[ERRORS[by]]
             told = "" if pd.isna(error) else f"standard error {error:.2g}"
-            of, value, ranks = of_what(table, row), digits(row[by], error), row["world_size"]
+            of, value, ranks = group_of(study, table, row), digits(row[by], error), row["world_size"]
             yield Number(what, of, value, told, row["judged_by"], "winners", numbers, ranks)
 
 
@@ -160,6 +170,17 @@ def _disturbed(runs: pd.DataFrame) -> list[str]:
     taken, misplaced = crowded(runs), standing(runs) == MISPLACED
     words = ("the ranks did not sit where the study asks", "other programs took cores from the runs")
     return [words[0] if out else words[1] if busy else "" for out, busy in zip(misplaced, taken, strict=True)]
+
+
+def point(study: Study, row: Mapping[str, Any]) -> str:
+    """Return where in its search a winner lies: `batch size 64, learning rate 0.5`."""
+    search = [name for name in search_columns(study) if not name.endswith("_options")]
+    return ", ".join(f"{name.replace('_', ' ')} {show(row[name])}" for name in search) or str(row["winner"])
+
+
+def group_of(study: Study, winners: pd.DataFrame, row: Mapping[str, Any]) -> str:
+    """Return of what group a row of the winners is."""
+    return of_what(winners.drop(columns=search_columns(study), errors="ignore"), row)
 
 
 def of_what(table: pd.DataFrame, row: Mapping[str, Any]) -> str:
