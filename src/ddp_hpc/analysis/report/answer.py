@@ -162,7 +162,7 @@ def _of_pairs(tables: Mapping[str, pd.DataFrame], runs: pd.DataFrame) -> list[Fi
     table = tables["pairs"].reset_index(drop=True)
     findings = [
         Finding(
-            f"{of_what(table, row)}: {row['second']} is {interval(row, 'ratio')} times as fast as {row['first']} "
+            f"{of_what(table, row) or 'Pairs'}: {row['second']} is {interval(row, 'ratio')} times as fast as {row['first']} "
             f"({_between(row, 'ratio', row['interval_from'])})"
             f"{'' if row['told_apart'] is True else ', which does not tell them apart'}.",
             "pairs",

@@ -101,11 +101,12 @@ def _runs(
 ) -> dict[str, Any]:
     """Return what the page says of single runs: the table of all, what its columns mean, and the cards behind it."""
     made = cards(study_runs, tables, provenance, study_folder / "report")
+    number = {card["id"]: place for place, card in enumerate(made["runs"], 1)}
     text = json.dumps(made, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return {
         "points": [card["point"] for card in made["runs"]],
         "cards": Markup(re.sub(r"[<>&]", lambda sign: f"\\u{ord(sign[0]):04x}", text)),  # harmless within a script
-        "runs": runs_table.interactive(tables["runs"]) if "runs" in tables else "",
+        "runs": runs_table.interactive(tables["runs"], number) if "runs" in tables else "",
         "dictionary": runs_table.dictionary(tables["runs"]) if "runs" in tables else [],
     }
 

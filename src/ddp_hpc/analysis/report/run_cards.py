@@ -36,7 +36,8 @@ def cards(
     phases = [name for name in (*PHASES, "forward_backward_s") if name in runs and runs[name].notna().any()]
     differ = list(dict.fromkeys(name for varying in study_runs.varying.values() for name in varying))
     curves = _curves(tables["curves"]) if "curves" in tables else {}
-    by_run = {str(row["run"]): row for row in rows_of(runs)}
+    # the table may be older than the plan
+    by_run = {str(row["run"]): row for frame in (study_runs.runs, runs) for row in rows_of(frame)}
     root = study_runs.store.root.parent
     listed = []
     for planned in study_runs.planned:
@@ -49,9 +50,9 @@ def cards(
                 "reason": _text(row["reason"]),
                 "excluded": _text(row.get("excluded")),
                 "ranks": planned.spec.world_size,
-                "fields": [_text(row[name]) for name in differ],
-                "results": [_number(row[name]) for name in results],
-                "phases": [_number(row[name]) for name in phases],
+                "fields": [_text(row.get(name)) for name in differ],
+                "results": [_number(row.get(name)) for name in results],
+                "phases": [_number(row.get(name)) for name in phases],
                 "curve": curves.get(planned.run),
                 "log": log.is_file(),
                 "record": study_runs.store.file(planned.run).is_file(),

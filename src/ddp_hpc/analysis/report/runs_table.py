@@ -1,6 +1,7 @@
 """The table of all runs: results, then what varies, the rest when asked; it sorts and filters offline (itables)."""
 
 import re
+from collections.abc import Mapping
 
 import pandas as pd
 from markupsafe import Markup
@@ -16,7 +17,9 @@ BESIDE = ("excluded", "reason")  # shown last
 SIGNIFICANT_DIGITS = 4
 # null comes to the page as a word or as NaN (the only value that differs from itself)
 NULL_IS_BLANK = "function (data) { return data === '<NA>' || data !== data ? '' : data; }"
-LINK = "function (data, type) { return type === 'display' ? `<a href=\"#run-${data}\">run ${data}</a>` : data; }"
+LINK = (
+    "function (data, type) { return type === 'display' && data ? `<a href=\"#run-${data}\">run ${data}</a>` : data; }"
+)
 LATEX = "function (event, table) { tableAsLatex(table.buttons.exportData({columns: ':visible'}), event); }"
 # what the table of runs holds beside the records, or judges otherwise
 DERIVED = {
@@ -35,8 +38,11 @@ DERIVED = {
 }
 
 
-def interactive(runs: pd.DataFrame) -> Markup:
-    """Return the table of all runs, each with its number in the plan, which leads to what is known of the run."""
+def interactive(runs: pd.DataFrame, number: Mapping[str, int]) -> Markup:
+    """Return the table of all runs, each with its number in the plan, which leads to what is known of the run.
+
+    One that is planned no longer, in a table that is out of date, has the number 0.
+    """
     import itables
     from itables.javascript import generate_init_offline_itables_html, to_html_datatable
 
@@ -49,7 +55,7 @@ def interactive(runs: pd.DataFrame) -> Markup:
         shown[name] = [float(f"{value:.{SIGNIFICANT_DIGITS}g}") for value in shown[name]]
     for name in shown.select_dtypes("string"):
         shown[name] = shown[name].fillna("")
-    shown.insert(0, NUMBER, range(1, len(shown) + 1))
+    shown.insert(0, NUMBER, [number.get(run, 0) for run in runs["run"]])
     table = to_html_datatable(
         shown,
         connected=False,
