@@ -160,18 +160,17 @@ def _of_pairs(tables: Mapping[str, pd.DataFrame], runs: pd.DataFrame) -> list[Fi
     if "pairs" not in tables:
         return []
     table = tables["pairs"].reset_index(drop=True)
-    findings = [
-        Finding(
-            f"{of_what(table, row) or 'Pairs'}: {row['second']} is {interval(row, 'ratio')} times as fast as {row['first']} "
-            f"({_between(row, 'ratio', row['interval_from'])})"
-            f"{'' if row['told_apart'] is True else ', which does not tell them apart'}.",
-            "pairs",
-            own,
-        )
-        for row, own in zip(rows_of(table), runs_of_rows(table, runs), strict=True)
-        if pd.notna(row["ratio"]) and not row["oversubscribed"]
-    ]
+    rows = zip(rows_of(table), runs_of_rows(table, runs), strict=True)
+    counted_rows = [(row, own) for row, own in rows if pd.notna(row["ratio"]) and not row["oversubscribed"]]
+    findings = [Finding(_pair(row, of_what(table, row) or "Pairs"), "pairs", own) for row, own in counted_rows]
     return _at_most(findings, "pairs")
+
+
+def _pair(row: Row, of: str) -> str:
+    apart = pd.notna(row["told_apart"]) and bool(row["told_apart"])
+    ratio = f"{interval(row, 'ratio')} times as fast as {row['first']}"
+    sure = _between(row, "ratio", row["interval_from"])
+    return f"{of}: {row['second']} is {ratio} ({sure}){'' if apart else ', which does not tell them apart'}."
 
 
 def _of_winners(study_runs: StudyRuns, tables: Mapping[str, pd.DataFrame]) -> list[Finding]:
