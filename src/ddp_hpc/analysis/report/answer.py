@@ -64,7 +64,7 @@ def _speedups(tables: Mapping[str, pd.DataFrame], runs: pd.DataFrame) -> list[Fi
     for place, row in enumerate(rows):
         if row["world_size"] == 1 or pd.isna(row["speedup"]) or row["oversubscribed"]:
             continue
-        key = (row["exchange"], row.get("exchange_options"), row["world_size"])
+        key = (row["exchange"], str(row.get("exchange_options")), row["world_size"])
         wins = any(all(_same(row[name], value) for name, value in winner.items()) for winner in won)
         if key not in chosen or (wins and not chosen[key][0]):
             chosen[key] = (wins, place)
@@ -141,13 +141,13 @@ def _of_exchanges(tables: Mapping[str, pd.DataFrame], runs: pd.DataFrame) -> lis
     for row, own in zip(rows_of(table), links, strict=True):
         counts = pd.notna(row["times_as_fast"]) and not row["oversubscribed"]
         if counts and row["exchange"] != row["reference"] and row["world_size"] > 1:
-            key = (row["exchange"], row.get("exchange_options"))
+            key = (row["exchange"], str(row.get("exchange_options")))
             if key not in last or row["world_size"] > last[key][0]["world_size"]:
                 last[key] = (row, own)
     findings = [
         Finding(
-            f"{row['exchange']} on {row['world_size']} ranks is {interval(row, 'times_as_fast')} times as fast as "
-            f"{row['reference']} ({_between(row, 'times_as_fast', row['times_as_fast_from'])}).",
+            f"{of_what(table, row)}: {interval(row, 'times_as_fast')} times as fast as {row['reference']} "
+            f"({_between(row, 'times_as_fast', row['times_as_fast_from'])}).",
             "exchanges",
             own,
         )
