@@ -17,6 +17,7 @@ from ddp_hpc.analysis.columns import (
     rows_of,
     search_columns,
     show,
+    show_component,
     standing,
 )
 from ddp_hpc.analysis.formatting import heading
@@ -188,6 +189,7 @@ def of_what(table: pd.DataFrame, row: Mapping[str, Any]) -> str:
     fields = [name for name in SPEC_COLUMNS if name in table and name not in ("exchange", "world_size")]
     told = [name for name in fields if not name.endswith("_options") and table[name].nunique(dropna=False) > 1]
     told = [name for name in told if pd.notna(row[name])]
-    first = ["no exchange" if row["exchange"] == "none" else str(row["exchange"])] if "exchange" in row else []
+    exchange = show_component(row["exchange"], row.get("exchange_options")) if "exchange" in row else ""
+    first = ["no exchange" if exchange == "none" else exchange] if exchange else []
     ranks = [f"{row['world_size']} rank{'s' * (row['world_size'] != 1)}"] if "world_size" in row else []
     return ", ".join([*first, *ranks, *(f"{name.replace('_', ' ')} {show(row[name])}" for name in told)])
