@@ -96,14 +96,19 @@ function showRun() {
   wanted.querySelector("summary").focus({ preventScroll: true });
 }
 document.documentElement.classList.add("scripted");
+let opener = null; // the link that led to the run
 document.addEventListener("toggle", event => { // who closes it goes on where he was
-  if (event.target.matches("details.run") && !event.target.open && location.hash === `#${event.target.id}`) history.replaceState(null, "", " ");
+  if (event.target.matches("details.run") && !event.target.open && location.hash === `#${event.target.id}`) {
+    history.replaceState(null, "", location.pathname + location.search);
+    opener?.focus({ preventScroll: true });
+  }
 }, true);
 addEventListener("keydown", event => {
   if (event.key === "Escape") for (const card of document.querySelectorAll("details.run[open]")) card.open = false;
 });
 addEventListener("click", event => { // the same link again, after the card was closed
   const link = event.target.closest?.('a[href^="#run-"]');
+  if (link) opener = link;
   if (link && link.hash === location.hash) showRun();
 });
 addEventListener("hashchange", showRun);
