@@ -47,7 +47,7 @@ def test_the_answer_says_the_speedup_with_its_interval_and_the_winner_with_its_m
     speedup, *winners = [finding for finding in findings if finding.runs]
 
     assert speedup.text.startswith("2 ranks train in 5")
-    assert "what one rank trains in 10 s: 2.0" in speedup.text
+    assert "what one rank trains in 10 s: 1.998" in speedup.text
     assert "(95 %: " in speedup.text
     assert "At learning rate 0.5, which wins." in speedup.text
     assert [finding.text.partition(":")[0] for finding in winners] == ["no exchange, 1 rank", "ring, 2 ranks"]
