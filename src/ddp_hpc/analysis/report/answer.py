@@ -25,7 +25,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Finding:
+class Sentence:
     """A sentence, the section that has all of its kind, and the runs that it is made from."""
 
     text: str
@@ -33,7 +33,7 @@ class Finding:
     runs: list[int] = field(default_factory=list)
 
 
-def found(study_runs: StudyRuns, tables: Mapping[str, pd.DataFrame]) -> list[Finding]:
+def found(study_runs: StudyRuns, tables: Mapping[str, pd.DataFrame]) -> list[Sentence]:
     """Return what was found: the verdicts on claims, speedups, winners, exchanges and pairs compared."""
     runs = study_runs.runs
     parts = (
@@ -46,13 +46,13 @@ def found(study_runs: StudyRuns, tables: Mapping[str, pd.DataFrame]) -> list[Fin
     return [finding for part in parts for finding in part]
 
 
-def _at_most(findings: list[Finding], section: str) -> list[Finding]:
+def _at_most(findings: list[Sentence], section: str) -> list[Sentence]:
     """Return the first few, and how many there are besides."""
     more = len(findings) - MOST
-    return findings if more <= 0 else [*findings[:MOST], Finding(f"And {more} more.", section)]
+    return findings if more <= 0 else [*findings[:MOST], Sentence(f"And {more} more.", section)]
 
 
-def _speedups(tables: Mapping[str, pd.DataFrame], runs: pd.DataFrame) -> list[Finding]:
+def _speedups(tables: Mapping[str, pd.DataFrame], runs: pd.DataFrame) -> list[Sentence]:
     """Return a sentence per exchange and world size: of the winner's point where there is one, else of the first."""
     if "scaling" not in tables:
         return []
@@ -72,7 +72,7 @@ def _speedups(tables: Mapping[str, pd.DataFrame], runs: pd.DataFrame) -> list[Fi
     order = list(chosen.values())
     if len(order) > MOST:
         order.sort(key=lambda one: -rows[one[1]]["world_size"])
-    findings = [Finding(_speedup(table, rows[at], named, wins), "scaling", links[at]) for wins, at in order]
+    findings = [Sentence(_speedup(table, rows[at], named, wins), "scaling", links[at]) for wins, at in order]
     return _at_most(findings, "scaling") or _no_speedup(rows)
 
 
@@ -103,7 +103,7 @@ def _speedup(table: pd.DataFrame, row: Row, named: bool, wins: bool) -> str:
     return f"{start}{did} ({sure}), efficiency {100 * row['efficiency']:.0f} %.{at}"
 
 
-def _no_speedup(rows: list[Row]) -> list[Finding]:
+def _no_speedup(rows: list[Row]) -> list[Sentence]:
     several = [row for row in rows if row["world_size"] > 1]
     if not several:
         return []
@@ -112,7 +112,7 @@ def _no_speedup(rows: list[Row]) -> list[Finding]:
         for row in several
     )
     (reason, count), *_ = reasons.most_common()
-    return [Finding(f"No speedup can be told: {reason} ({count} of {len(several)} points).", "scaling")]
+    return [Sentence(f"No speedup can be told: {reason} ({count} of {len(several)} points).", "scaling")]
 
 
 def interval(row: Row, name: str) -> str:
@@ -131,7 +131,7 @@ def _between(row: Row, name: str, basis: Any) -> str:
     return f"95 %: {low} to {high}{alone}{nothing}"
 
 
-def _of_exchanges(tables: Mapping[str, pd.DataFrame], runs: pd.DataFrame) -> list[Finding]:
+def _of_exchanges(tables: Mapping[str, pd.DataFrame], runs: pd.DataFrame) -> list[Sentence]:
     """Return a sentence per exchange: how it compares with the reference at the most ranks."""
     if "exchanges" not in tables:
         return []
@@ -145,7 +145,7 @@ def _of_exchanges(tables: Mapping[str, pd.DataFrame], runs: pd.DataFrame) -> lis
             if key not in last or row["world_size"] > last[key][0]["world_size"]:
                 last[key] = (row, own)
     findings = [
-        Finding(
+        Sentence(
             f"{of_what(table, row)}: {interval(row, 'times_as_fast')} times as fast as {row['reference']} "
             f"({_between(row, 'times_as_fast', row['times_as_fast_from'])}).",
             "exchanges",
@@ -156,13 +156,13 @@ def _of_exchanges(tables: Mapping[str, pd.DataFrame], runs: pd.DataFrame) -> lis
     return _at_most(findings, "exchanges")
 
 
-def _of_pairs(tables: Mapping[str, pd.DataFrame], runs: pd.DataFrame) -> list[Finding]:
+def _of_pairs(tables: Mapping[str, pd.DataFrame], runs: pd.DataFrame) -> list[Sentence]:
     if "pairs" not in tables:
         return []
     table = tables["pairs"].reset_index(drop=True)
     rows = zip(rows_of(table), runs_of_rows(table, runs), strict=True)
-    counted_rows = [(row, own) for row, own in rows if pd.notna(row["ratio"]) and not row["oversubscribed"]]
-    findings = [Finding(_pair(row, of_what(table, row) or "Pairs"), "pairs", own) for row, own in counted_rows]
+    told = [(row, own) for row, own in rows if pd.notna(row["ratio"]) and not row["oversubscribed"]]
+    findings = [Sentence(_pair(row, of_what(table, row) or "Pairs"), "pairs", own) for row, own in told]
     return _at_most(findings, "pairs")
 
 
@@ -173,7 +173,7 @@ def _pair(row: Row, of: str) -> str:
     return f"{of}: {row['second']} is {ratio} ({sure}){'' if apart else ', which does not tell them apart'}."
 
 
-def _of_winners(study_runs: StudyRuns, tables: Mapping[str, pd.DataFrame]) -> list[Finding]:
+def _of_winners(study_runs: StudyRuns, tables: Mapping[str, pd.DataFrame]) -> list[Sentence]:
     if "winners" not in tables or not len(tables["winners"]):
         return []
     table, runs = tables["winners"].reset_index(drop=True), study_runs.runs
@@ -184,9 +184,9 @@ def _of_winners(study_runs: StudyRuns, tables: Mapping[str, pd.DataFrame]) -> li
     none = len(table) - len(won)
     if len(won) > MOST:
         won.sort(key=lambda one: -one[0]["world_size"])
-    findings = [Finding(_winner(study_runs.study, table, row, metric), "winners", own) for row, own in won]
+    findings = [Sentence(_winner(study_runs.study, table, row, metric), "winners", own) for row, own in won]
     return _at_most(findings, "winners") + (
-        [Finding(f"In {none} of {len(table)} groups no run may win.", "winners")] if none else []
+        [Sentence(f"In {none} of {len(table)} groups no run may win.", "winners")] if none else []
     )
 
 
@@ -207,12 +207,12 @@ def _winner(study: Study, table: pd.DataFrame, row: Row, metric: str) -> str:
     return f"{group_of(study, table, row)}: {point(study, row)} wins: {'; '.join(parts)}."
 
 
-def _of_claims(tables: Mapping[str, pd.DataFrame]) -> list[Finding]:
+def _of_claims(tables: Mapping[str, pd.DataFrame]) -> list[Sentence]:
     if "claims" not in tables or not len(tables["claims"]):
         return []
     counts = Counter(tables["claims"]["verdict"])
     told = ", ".join(f"{counts[verdict]} {verdict}" for verdict in SIGNS if counts[verdict])
-    return [Finding(f"Of {counted(len(tables['claims']), 'claim')} of the sources: {told}.", "claims")]
+    return [Sentence(f"Of {counted(len(tables['claims']), 'claim')} of the sources: {told}.", "claims")]
 
 
 def how_sure(study_runs: StudyRuns, tables: Mapping[str, pd.DataFrame]) -> list[str]:

@@ -46,7 +46,7 @@ _MEASURED = {
 
 
 @dataclass(frozen=True)
-class Number:
+class PublishableNumber:
     """A number that may be published, as text, with its interval, and the runs that it is from."""
 
     what: str
@@ -63,11 +63,11 @@ class Number:
 class Publishable:
     """The numbers that pass, and how many do not, by reason, the most common first."""
 
-    numbers: list[Number]
+    numbers: list[PublishableNumber]
     others: list[tuple[str, int]]
 
     @property
-    def best(self) -> list[Number]:
+    def best(self) -> list[PublishableNumber]:
         """A few to begin with: of each section the one with the most ranks."""
         sections = dict.fromkeys(number.section for number in self.numbers)
         own = ([number for number in self.numbers if number.section == section] for section in sections)
@@ -85,10 +85,10 @@ def publishable(study: Study, tables: Mapping[str, pd.DataFrame], runs: pd.DataF
     for name in (name for name in _MEASURED if name in tables):
         judged += _of_table(name, tables[name], runs)
     reasons = Counter(one for one in judged if isinstance(one, str))
-    return Publishable([one for one in judged if isinstance(one, Number)], reasons.most_common())
+    return Publishable([one for one in judged if isinstance(one, PublishableNumber)], reasons.most_common())
 
 
-def _of_claims(tables: Mapping[str, pd.DataFrame]) -> Iterator[Number | str]:
+def _of_claims(tables: Mapping[str, pd.DataFrame]) -> Iterator[PublishableNumber | str]:
     for row in rows_of(tables["claims"]) if "claims" in tables else ():
         if row["verdict"] not in (REPRODUCED, CONTRADICTED):
             yield f"the claim is {row['verdict']}"
@@ -100,12 +100,14 @@ def _of_claims(tables: Mapping[str, pd.DataFrame]) -> Iterator[Number | str]:
             half = (row["ours_high"] - row["ours_low"]) / 2
             ours, low, high = (digits(row[name], half) for name in ("ours", "ours_low", "ours_high"))
             unit = "" if pd.isna(row["unit"]) else f" {row['unit']}"
-            yield Number(
+            yield PublishableNumber(
                 f"claim {row['verdict']}", row["id"], ours + unit, f"{low} to {high}", row["interval_from"], "claims"
             )
 
 
-def _of_winners(study: Study, tables: Mapping[str, pd.DataFrame], runs: pd.DataFrame) -> Iterator[Number | str]:
+def _of_winners(
+    study: Study, tables: Mapping[str, pd.DataFrame], runs: pd.DataFrame
+) -> Iterator[PublishableNumber | str]:
     if "winners" not in tables:
         return
     table, by = tables["winners"], decisive(study.rules)
@@ -125,10 +127,10 @@ def _of_winners(study: Study, tables: Mapping[str, pd.DataFrame], runs: pd.DataF
             error = row[ERRORS[by]]
             told = "" if pd.isna(error) else f"standard error {error:.2g}"
             of, value, ranks = group_of(study, table, row), digits(row[by], error), row["world_size"]
-            yield Number(what, of, value, told, row["judged_by"], "winners", numbers, ranks)
+            yield PublishableNumber(what, of, value, told, row["judged_by"], "winners", numbers, ranks)
 
 
-def _of_table(name: str, table: pd.DataFrame, runs: pd.DataFrame) -> Iterator[Number | str]:
+def _of_table(name: str, table: pd.DataFrame, runs: pd.DataFrame) -> Iterator[PublishableNumber | str]:
     column, words, from_column = _MEASURED[name]
     if column not in table:
         return
@@ -149,7 +151,7 @@ def _of_table(name: str, table: pd.DataFrame, runs: pd.DataFrame) -> Iterator[Nu
         what = words.format_map({key: show(value) for key, value in row.items()})
         interval = f"{texts[1]} to {texts[2]}{unit}"
         of, ranks = of_what(table, row), row.get("world_size", 0)
-        yield Number(what, of, texts[0] + unit, interval, row[from_column], name, numbers, ranks)
+        yield PublishableNumber(what, of, texts[0] + unit, interval, row[from_column], name, numbers, ranks)
 
 
 def why_not(row: Mapping[str, Any], low: str, from_column: str) -> str:
