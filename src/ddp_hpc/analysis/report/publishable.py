@@ -46,7 +46,7 @@ _MEASURED = {
 
 
 @dataclass(frozen=True)
-class PublishableNumber:
+class Passed:
     """A number that may be published, as text, with its interval, and the runs that it is from."""
 
     what: str
@@ -63,11 +63,11 @@ class PublishableNumber:
 class Publishable:
     """The numbers that pass, and how many do not, by reason, the most common first."""
 
-    numbers: list[PublishableNumber]
+    numbers: list[Passed]
     others: list[tuple[str, int]]
 
     @property
-    def best(self) -> list[PublishableNumber]:
+    def best(self) -> list[Passed]:
         """A few to begin with: of each section the one with the most ranks."""
         sections = dict.fromkeys(number.section for number in self.numbers)
         own = ([number for number in self.numbers if number.section == section] for section in sections)
@@ -85,10 +85,10 @@ def publishable(study: Study, tables: Mapping[str, pd.DataFrame], runs: pd.DataF
     for name in (name for name in _MEASURED if name in tables):
         judged += _of_table(name, tables[name], runs)
     reasons = Counter(one for one in judged if isinstance(one, str))
-    return Publishable([one for one in judged if isinstance(one, PublishableNumber)], reasons.most_common())
+    return Publishable([one for one in judged if isinstance(one, Passed)], reasons.most_common())
 
 
-def _of_claims(tables: Mapping[str, pd.DataFrame]) -> Iterator[PublishableNumber | str]:
+def _of_claims(tables: Mapping[str, pd.DataFrame]) -> Iterator[Passed | str]:
     for row in rows_of(tables["claims"]) if "claims" in tables else ():
         if row["verdict"] not in (REPRODUCED, CONTRADICTED):
             yield f"the claim is {row['verdict']}"
@@ -100,14 +100,12 @@ def _of_claims(tables: Mapping[str, pd.DataFrame]) -> Iterator[PublishableNumber
             half = (row["ours_high"] - row["ours_low"]) / 2
             ours, low, high = (digits(row[name], half) for name in ("ours", "ours_low", "ours_high"))
             unit = "" if pd.isna(row["unit"]) else f" {row['unit']}"
-            yield PublishableNumber(
+            yield Passed(
                 f"claim {row['verdict']}", row["id"], ours + unit, f"{low} to {high}", row["interval_from"], "claims"
             )
 
 
-def _of_winners(
-    study: Study, tables: Mapping[str, pd.DataFrame], runs: pd.DataFrame
-) -> Iterator[PublishableNumber | str]:
+def _of_winners(study: Study, tables: Mapping[str, pd.DataFrame], runs: pd.DataFrame) -> Iterator[Passed | str]:
     if "winners" not in tables:
         return
     table, by = tables["winners"], decisive(study.rules)
@@ -127,10 +125,10 @@ def _of_winners(
             error = row[ERRORS[by]]
             told = "" if pd.isna(error) else f"standard error {error:.2g}"
             of, value, ranks = group_of(study, table, row), digits(row[by], error), row["world_size"]
-            yield PublishableNumber(what, of, value, told, row["judged_by"], "winners", numbers, ranks)
+            yield Passed(what, of, value, told, row["judged_by"], "winners", numbers, ranks)
 
 
-def _of_table(name: str, table: pd.DataFrame, runs: pd.DataFrame) -> Iterator[PublishableNumber | str]:
+def _of_table(name: str, table: pd.DataFrame, runs: pd.DataFrame) -> Iterator[Passed | str]:
     column, words, from_column = _MEASURED[name]
     if column not in table:
         return
@@ -151,7 +149,7 @@ def _of_table(name: str, table: pd.DataFrame, runs: pd.DataFrame) -> Iterator[Pu
         what = words.format_map({key: show(value) for key, value in row.items()})
         interval = f"{texts[1]} to {texts[2]}{unit}"
         of, ranks = of_what(table, row), row.get("world_size", 0)
-        yield PublishableNumber(what, of, texts[0] + unit, interval, row[from_column], name, numbers, ranks)
+        yield Passed(what, of, texts[0] + unit, interval, row[from_column], name, numbers, ranks)
 
 
 def why_not(row: Mapping[str, Any], low: str, from_column: str) -> str:
