@@ -138,7 +138,7 @@ def _of_table(name: str, table: pd.DataFrame, runs: pd.DataFrame) -> Iterator[Pa
     factor, unit = (1 / SECONDS[shown_in], f" {shown_in}") if dot else (1.0, "")
     disturbed = _disturbed(runs)
     for row, numbers in zip(rows_of(table), runs_of_rows(table, runs), strict=True):
-        if pd.isna(row[column]) or (name == "scaling" and row["world_size"] == 1 and row["exchange"] == "none"):
+        if pd.isna(row[column]) or _of_itself(name, row):
             continue
         reason = why_not(row, ends[0], from_column) or next(filter(None, (disturbed[one - 1] for one in numbers)), "")
         if reason:
@@ -150,6 +150,12 @@ def _of_table(name: str, table: pd.DataFrame, runs: pd.DataFrame) -> Iterator[Pa
         interval = f"{texts[1]} to {texts[2]}{unit}"
         of, ranks = of_what(table, row), row.get("world_size", 0)
         yield Passed(what, of, texts[0] + unit, interval, row[from_column], name, numbers, ranks)
+
+
+def _of_itself(name: str, row: Mapping[str, Any]) -> bool:
+    """Return whether a row compares a baseline or a reference with itself."""
+    alone = name == "scaling" and row["world_size"] == 1 and row["exchange"] == "none"
+    return bool(alone or (name == "exchanges" and row["exchange"] == row["reference"]))
 
 
 def why_not(row: Mapping[str, Any], low: str, from_column: str) -> str:

@@ -44,7 +44,8 @@ function drawPlot() {
   svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
   svg.setAttribute("role", "img");
   svg.setAttribute("aria-label", "Each run as a line across its parameters and results. The numbers are in the table of runs.");
-  const x = at => 70 + at * (width - 150) / Math.max(axes.length - 1, 1);
+  const left = 40 + 6.5 * Math.max(4, ...axes.slice(0, 1).flatMap(axis => axis.ticks.map(([, text]) => text.length)));
+  const x = at => left + at * (width - left - 60) / Math.max(axes.length - 1, 1);
   const y = share => height - bottom - share * (height - top - bottom);
   const lines = CARDS.runs.map((run, place) => {
     const points = axes.map((axis, at) => [x(at), axis.at(axis.values[place])]).filter(([, share]) => share !== undefined);
