@@ -11,7 +11,7 @@ import pandas as pd
 from ddp_hpc.analysis.claim_verdict import SIGNS
 from ddp_hpc.analysis.columns import ERRORS, decisive, rows_of
 from ddp_hpc.analysis.formatting import heading
-from ddp_hpc.analysis.report.publishable import WITHIN_ONE, group_of, of_what, point
+from ddp_hpc.analysis.report.publishable import WITHIN_ONE, group_of, of_itself, of_what, point
 from ddp_hpc.analysis.report.row_runs import runs_of_rows
 from ddp_hpc.analysis.report.units import digits, time
 from ddp_hpc.config.spec import SPEC_COLUMNS
@@ -140,7 +140,7 @@ def _of_exchanges(tables: Mapping[str, pd.DataFrame], runs: pd.DataFrame) -> lis
     last: dict[tuple[Any, ...], tuple[Row, list[int]]] = {}
     for row, own in zip(rows_of(table), links, strict=True):
         counts = pd.notna(row["times_as_fast"]) and not row["oversubscribed"]
-        if counts and row["exchange"] != row["reference"] and row["world_size"] > 1:
+        if counts and not of_itself("exchanges", row) and row["world_size"] > 1:
             key = (row["exchange"], str(row.get("exchange_options")))
             if key not in last or row["world_size"] > last[key][0]["world_size"]:
                 last[key] = (row, own)

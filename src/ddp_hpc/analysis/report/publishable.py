@@ -138,7 +138,7 @@ def _of_table(name: str, table: pd.DataFrame, runs: pd.DataFrame) -> Iterator[Pa
     factor, unit = (1 / SECONDS[shown_in], f" {shown_in}") if dot else (1.0, "")
     disturbed = _disturbed(runs)
     for row, numbers in zip(rows_of(table), runs_of_rows(table, runs), strict=True):
-        if pd.isna(row[column]) or _of_itself(name, row):
+        if pd.isna(row[column]) or of_itself(name, row):
             continue
         reason = why_not(row, ends[0], from_column) or next(filter(None, (disturbed[one - 1] for one in numbers)), "")
         if reason:
@@ -152,10 +152,11 @@ def _of_table(name: str, table: pd.DataFrame, runs: pd.DataFrame) -> Iterator[Pa
         yield Passed(what, of, texts[0] + unit, interval, row[from_column], name, numbers, ranks)
 
 
-def _of_itself(name: str, row: Mapping[str, Any]) -> bool:
+def of_itself(name: str, row: Mapping[str, Any]) -> bool:
     """Return whether a row compares a baseline or a reference with itself."""
-    alone = name == "scaling" and row["world_size"] == 1 and row["exchange"] == "none"
-    return bool(alone or (name == "exchanges" and row["exchange"] == row["reference"]))
+    if name == "exchanges":  # its other options are compared with it
+        return bool(row["exchange"] == row["reference"] and row["times_as_fast"] == 1 == row["times_as_fast_low"])
+    return bool(name == "scaling" and row["world_size"] == 1 and row["exchange"] == "none")
 
 
 def why_not(row: Mapping[str, Any], low: str, from_column: str) -> str:
