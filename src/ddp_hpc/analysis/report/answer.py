@@ -167,7 +167,7 @@ def _of_pairs(tables: Mapping[str, pd.DataFrame], runs: pd.DataFrame) -> list[Se
 
 
 def _pair(row: Row, of: str) -> str:
-    apart = bool(row["told_apart"]) if pd.notna(row["told_apart"]) else False
+    apart: bool = bool(row["told_apart"]) if pd.notna(row["told_apart"]) else False
     ratio = f"{interval(row, 'ratio')} times as fast as {row['first']}"
     sure = _between(row, "ratio", row["interval_from"])
     return f"{of}: {row['second']} is {ratio} ({sure}){'' if apart else ', which does not tell them apart'}."
