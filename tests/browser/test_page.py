@@ -1,16 +1,20 @@
-"""The page in a browser, without a network: it loads without a complaint, sorts, filters, and fits a phone."""
+"""The page in a browser, without a network: it answers first, leads to each run, filters, fits a phone and paper."""
 
 import base64
+import csv
 import json
 import shutil
 import time
 from dataclasses import replace
+from pathlib import Path
+from urllib.parse import unquote, urlparse
 
 import pytest
 from factory import Result, made_up, realistic
 
 from ddp_hpc.analysis import figures, tables
 from ddp_hpc.analysis.report import page as report
+from ddp_hpc.runs.schema import RUN
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
@@ -19,6 +23,8 @@ pytestmark = pytest.mark.skipif(
     not (CHROMIUM and DRIVER), reason="needs a browser: the Debian packages chromium and chromium-driver"
 )
 
+HEADINGS = ["What was found", "How sure that is", "What may be published"]
+NULL = [name for name in RUN.names if "gpu" in name or "energy" in name or "bytes" in name]
 CELLS = "#runs .dt-scroll-body tbody tr td:nth-child({})"
 
 
@@ -26,7 +32,14 @@ def train(spec):
     if spec.batch_size == 16:
         return Result("crashed", "rank 1: boom")
     environment = {"A_NAME_" * 9 + str(spec.world_size): "a,value,without,any,space," * 20}
-    return replace(realistic(spec), provenance={"software": {"torch": "2.13.0"}, "environment": environment})
+    return replace(
+        realistic(spec),
+        provenance={
+            "software": {"torch": "2.13.0"},
+            "environment": environment,
+            "null_columns": dict.fromkeys(NULL, "no GPU is used"),
+        },
+    )
 
 
 @pytest.fixture(scope="module")
@@ -128,13 +141,134 @@ def test_a_column_filters_and_the_search_finds(browser):
     wait(lambda: "of 36 entries" in info.text and "filtered" not in info.text)
 
 
-@pytest.mark.parametrize("width", [390, 1280])
-def test_only_tables_scroll_sideways(browser, width):
-    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+def resize(driver, width, height=900):
+    size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    wait(lambda: driver.execute_script("return innerWidth") == width)
 
-    wait(lambda: browser.execute_script("return document.documentElement.scrollWidth") <= width)
+
+# what reaches beyond the page, or is squeezed to nothing; tables may scroll, each in its own box
+MISPLACED = """
+    const wide = document.documentElement.clientWidth;
+    const box = element => element.getBoundingClientRect();
+    const boxed = element => element.closest(arguments[0]);
+    const row = ['DD', 'DT', 'P', 'LI'];
+    const seen = [...document.querySelectorAll('header *, main *')].filter(e => e.checkVisibility() && !boxed(e));
+    const outside = seen.filter(e => box(e).right > wide + 1 || box(e).left < -1);
+    const squeezed = seen.filter(e => row.includes(e.tagName) && box(e).width < 60 && box(e).height > 120);
+    return [...outside, ...squeezed].map(e => `${e.outerHTML.slice(0, 80)}: ${box(e).left} to ${box(e).right}`);
+"""
+
+
+@pytest.mark.parametrize("width", [390, 800, 1280])
+def test_nothing_is_beyond_its_box_but_in_tables_that_scroll(browser, width):
+    resize(browser, width)
+
+    assert wait(lambda: browser.execute_script("return document.documentElement.scrollWidth") <= width)
+    assert browser.execute_script(MISPLACED, ".scroll, .dt-scroll, pre, .skip, details:not([open])") == []
     browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_the_first_screen_has_the_answer_how_sure_it_is_and_what_may_be_published(browser):
+    resize(browser, 1280, 800)
+    browser.execute_script("scrollTo(0, 0)")
+    ends = browser.execute_script(
+        "return [...document.querySelectorAll('#answer h2, #answer li')]"
+        ".map(e => [e.innerText, e.getBoundingClientRect().bottom])"
+    )
+
+    assert [text for text, _ in ends if text in HEADINGS] == HEADINGS
+    assert max(bottom for _, bottom in ends) <= 800
+    said = " ".join(text for text, _ in ends)
+    assert "2 ranks train in" in said
+    assert "times as fast (95 %: " in said
+    assert "wins: loss area" in said
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_every_link_goes_somewhere(browser, page):
+    links = browser.execute_script("return [...document.links].map(link => link.getAttribute('href'))")
+    ids = set(browser.execute_script("return [...document.querySelectorAll('[id]')].map(e => e.id)"))
+
+    within = {link[1:] for link in links if link.startswith("#")}
+    assert {"run-1", "winners", "publish"} <= within
+    assert within <= ids
+    files = {link for link in links if not link.startswith("#")}
+    assert {"../tables/winners.csv", "../tables/winners.tex", "../figures/speedup.pdf"} <= files
+    assert [file for file in files if not (page.parent / file).is_file()] == []
+
+
+def test_a_link_to_a_run_shows_its_spec_curve_phases_files_and_how_to_train_it_again(browser, page):
+    cards = json.loads(browser.execute_script("return document.getElementById('run-cards').textContent"))
+    winner = browser.find_element("css selector", "#winners td.of-runs a")
+    number = int(winner.get_attribute("hash").removeprefix("#run-"))
+    run = cards["runs"][number - 1]
+    browser.execute_script("arguments[0].click()", winner)
+    card = wait(lambda: browser.find_elements("css selector", "details.run[open]"))[0]
+
+    assert card.get_attribute("id") == f"run-{number}"
+    for text in (
+        run["point"],
+        f"ddp-hpc train {run['id']} --again",
+        "learning_rate",
+        "samples_per_s",
+        f"{run['id']}.log",
+    ):
+        assert text in card.text
+    assert card.find_element("css selector", "svg .curve").get_attribute("d").count("L") > 50
+    assert "backward" in card.find_element("css selector", ".parts").text
+    records = [link.get_attribute("href") for link in card.find_elements("css selector", "dd a")]
+    assert [file.rpartition("/")[2] for file in records] == ["run.parquet", "steps.parquet"]
+    assert all(Path(unquote(urlparse(file).path)).is_file() for file in records)
+    webdriver.ActionChains(browser).send_keys("\ue00c").perform()  # Escape
+    wait(lambda: not browser.find_elements("css selector", "details.run[open]"))
+
+
+def test_a_run_that_crashed_has_its_reason_and_no_curve(browser):
+    browser.execute_script("location.hash = 'run-1'")
+    card = wait(lambda: browser.find_elements("css selector", "details.run[open]"))[0]
+
+    assert "crashed: rank 1: boom" in card.text
+    assert card.find_elements("css selector", "svg, dd a") == []
+    browser.execute_script("location.hash = ''")
+
+
+def test_a_table_can_be_taken_as_csv_and_latex(browser):
+    browser.execute_script("window.save = (text, name) => { window.saved = [name, text]; }")
+    buttons = browser.find_elements("css selector", "[data-table=winners-table] button")
+    assert [button.text for button in buttons] == ["Copy", "CSV", "LaTeX"]
+    browser.execute_script("arguments[0].click()", buttons[1])
+    name, text = browser.execute_script("return saved")
+    rows = list(csv.reader(text.splitlines()))
+
+    assert name == "made_up-winners.csv"
+    assert "winner" in rows[0]
+    assert "runs" not in rows[0]
+    assert len(rows) == 1 + len(browser.find_elements("css selector", "#winners-table tbody tr"))
+    latex = browser.execute_script("return latexOf([['a_b', 'x'], ['1', '50 %']])")
+    assert "\\begin{tabular}{rl}" in latex
+    assert "a\\_b & x \\\\" in latex
+    assert "50 \\%" in latex
+
+
+def test_a_range_of_an_axis_filters_the_table_of_runs(browser):
+    info = browser.find_element("css selector", "#runs .dt-info")
+    axis = next(
+        n
+        for n, text in enumerate(browser.find_elements("css selector", "#search-plot .name"))
+        if text.text == "learning_rate"
+    )
+    grip = browser.find_elements("css selector", "#search-plot .grip")[axis]
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", grip)
+    height = grip.size["height"]
+    drag = webdriver.ActionChains(browser).move_to_element_with_offset(grip, 0, round(0.49 * height)).click_and_hold()
+    drag.move_by_offset(0, round(-0.2 * height)).release().perform()  # from the end, 0.1, not to the middle, 0.5
+    wait(lambda: "of 12 entries (filtered from 36" in info.text)
+
+    assert browser.find_element("id", "search-kept").text == "12 of 36 runs kept."
+    assert set(cells(browser, column(browser, "learning_rate")[0])) == {"0.1"}
+    browser.find_element("css selector", "#search-axes button").click()
+    wait(lambda: "of 36 entries" in info.text and "filtered" not in info.text)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -168,8 +302,23 @@ def contrast(one, other):
     return (high + 0.05) / (low + 0.05)
 
 
-def test_the_page_prints(browser):
-    printed = base64.b64decode(browser.execute_cdp_cmd("Page.printToPDF", {})["data"])
+def test_paper_has_whole_tables_and_nothing_to_press(browser):
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    resize(browser, 718)  # A4 between margins of a centimetre
+    browser.execute_script("dispatchEvent(new Event('beforeprint'))")
+    wait(lambda: len(cells(browser, 1)) == 36)
+    winners = browser.execute_script(
+        "return [...document.querySelectorAll('#winners tbody tr')].filter(row => row.offsetHeight).length"
+    )
 
+    assert winners == len(browser.find_elements("css selector", "#winners tbody tr")) == 4
+    assert browser.execute_script(MISPLACED, "pre, .skip, #cards") == []
+    shown = browser.execute_script(
+        "return [...document.querySelectorAll('input, button')].filter(e => e.checkVisibility()).length"
+    )
+    assert shown == 0
+    printed = base64.b64decode(browser.execute_cdp_cmd("Page.printToPDF", {})["data"])
     assert printed.startswith(b"%PDF")
-    assert len(printed) > 20_000
+    browser.execute_script("dispatchEvent(new Event('afterprint'))")
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

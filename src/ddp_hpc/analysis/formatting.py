@@ -1,6 +1,6 @@
 """Tables and rules formatted for reading: short numbers, headings with units, and what all rows share said once."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,15 +95,25 @@ def heading(name: str) -> str:
     """Return the heading of a column, with its unit: `step (s)` for `step_s`."""
     if name in _HEADINGS:
         return _HEADINGS[name]
+    for unit in ("us", "ms"):
+        if name.endswith(f"_{unit}") and (in_s := _HEADINGS.get(f"{name.removesuffix(unit)}s", "")).endswith("(s)"):
+            return f"{in_s.removesuffix('(s)')}({unit})"
     suffix = next((suffix for suffix in _UNITS if name.endswith(suffix)), "")
     words = name.removesuffix(suffix).replace("_", " ")
     return f"{words} ({_UNITS[suffix]})" if suffix else words
 
 
-def readable(frame: pd.DataFrame, left_out: Collection[str] = ()) -> Readable:
+def as_texts(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return all values for reading, each by itself."""
+    return frame.astype(object).map(cell)
+
+
+def readable(
+    frame: pd.DataFrame, left_out: Collection[str] = (), texts_of: Callable[[pd.DataFrame], pd.DataFrame] = as_texts
+) -> Readable:
     """Return a table for readers, without the columns `left_out` and those that hold one value only, which notes name.
 
-    Numbers that would mislead are blank.
+    Numbers that would mislead are blank. `texts_of` makes texts of a table whose numbers are rounded by one another.
     """
     notes, shown = [], frame
     if "karp_flatt" in frame and "karp_flatt" not in left_out:
@@ -113,12 +123,13 @@ def readable(frame: pd.DataFrame, left_out: Collection[str] = ()) -> Readable:
             notes.append(NO_SERIAL_FRACTION)
     kept = [str(name) for name in shown if name not in left_out]
     same = [name for name in kept if len(shown) > 1 and shown[name].nunique(dropna=False) == 1]
-    known = [f"{heading(name)} {text}" for name in same if (text := cell(shown[name].iloc[0]))]
+    texts = texts_of(shown)
+    known = [f"{heading(name)} {text}" for name in same if (text := texts[name].iloc[0])]
     if known:
         notes.append(f"The same in all rows: {', '.join(known)}.")
     columns = [name for name in kept if name not in same]
     numeric = [pd.api.types.is_numeric_dtype(shown[name]) and shown[name].dtype != "boolean" for name in columns]
-    texts = shown[columns].astype(object).map(cell)
+    texts = texts[columns]
     texts.columns = pd.Index([heading(name) for name in columns])
     gone = [str(name) for name in frame if name in left_out]
     more = (f"Left out here, but in the Parquet and CSV files: {', '.join(gone)}.",) if gone else ()

@@ -31,7 +31,7 @@ class Cells(HTMLParser):
     def __init__(self, page):
         super().__init__()
         self.rows = []
-        self.feed(re.search(r'(?s)<table class="claims">.*?</table>', page)[0])
+        self.feed(re.search(r'(?s)<table class="claims"[^>]*>.*?</table>', page)[0])
 
     def handle_starttag(self, tag, attributes):
         if tag == "tr":

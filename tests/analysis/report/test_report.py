@@ -1,6 +1,7 @@
 """The page of a study: whole, self-contained, and frank about what is missing."""
 
 import itertools
+import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -167,6 +168,22 @@ def test_a_page_without_its_tables_and_figures_says_so(tmp_path):
     assert "The table of runs has not been made." in text_of(page)
 
 
+def test_tables_older_than_the_plan_make_a_page_in_which_no_run_has_the_number_of_another(tmp_path):
+    keys = {"budget": {"samples_seen": 6144}, "tables": ["runs"], "figures": []}
+    folder = tmp_path / "study"
+    before = made_up(tmp_path, grid=[GRID[0] | {"batch_size": [32, 64]}], **keys)
+    tables.make("runs", before, folder / "tables")
+    page = report.make(planned(tmp_path, grid=[GRID[0] | {"batch_size": [16, 32]}], **keys), folder).read_text()
+    cards = json.loads(re.search(r'(?s)id="run-cards">(.*?)</script>', page)[1])["runs"]
+
+    assert [card["point"] for card in cards] == [
+        f"batch_size {batch}, learning_rate {rate}" for batch in (16, 32) for rate in (0.1, 0.5)
+    ]
+    assert [card["status"] for card in cards] == ["not yet run", "not yet run", "ok", "ok"]
+    rows = json.loads(json.loads(re.search(r'"data_json": ("(?:[^"\\]|\\.)*")', page)[1]))
+    assert [row[0] for row in rows] == [1 + 2, 2 + 2, 0, 0]
+
+
 def test_a_study_may_ask_for_fewer_tables_and_figures(tmp_path):
     study_runs = made_up(
         tmp_path, grid=GRID[:1], budget={"samples_seen": 6144}, tables=["scaling"], figures=["speedup"]
@@ -180,7 +197,7 @@ def test_a_study_may_ask_for_fewer_tables_and_figures(tmp_path):
 def test_the_same_results_make_the_same_page(tmp_path, page):
     study_runs = made_up(tmp_path, train, grid=GRID, budget={"samples_seen": 12288}, citation="Cite <me>, 2026")
 
-    assert page_of(study_runs, tmp_path / "study") == page
+    assert page_of(study_runs, tmp_path / "results" / "studies" / "made_up") == page
 
 
 def test_not_a_number_is_no_number_of_the_page(tmp_path):

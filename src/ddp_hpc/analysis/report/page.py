@@ -1,9 +1,11 @@
 """Writes the report of a study: one HTML file without dependencies, readable offline, in dark mode and on paper."""
 
 import base64
+import json
 import re
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -13,37 +15,22 @@ from ruamel.yaml import YAML
 from ddp_hpc import __version__
 from ddp_hpc.analysis.claim_verdict import KINDS, SIGNS, summary
 from ddp_hpc.analysis.columns import rows_of
-from ddp_hpc.analysis.formatting import cell, in_words, readable
-from ddp_hpc.analysis.report.provenance import of_runs
+from ddp_hpc.analysis.formatting import cell, in_words
+from ddp_hpc.analysis.report import answer, runs_table
+from ddp_hpc.analysis.report.provenance import Provenance, of_runs
+from ddp_hpc.analysis.report.publishable import RULES, publishable
+from ddp_hpc.analysis.report.row_runs import runs_of_rows
+from ddp_hpc.analysis.report.run_cards import cards
+from ddp_hpc.analysis.report.units import for_page
 from ddp_hpc.analysis.report.warnings import flags, lacking
 from ddp_hpc.config import catalog
 from ddp_hpc.config.claims import MEASURED
 from ddp_hpc.config.study import OF_STUDIES, Study
 from ddp_hpc.runs import records
-from ddp_hpc.runs.schema import RUN
 from ddp_hpc.runs.study_runs import StudyRuns
 from ddp_hpc.system.files import replaced
 
-HIDDEN = ("spec_hash", "code_hash", "ended_at")  # in the table of runs
-SIGNIFICANT_DIGITS = 6
 POINTS_PER_REM = 7.0  # letters of 7 points in a figure are then about as large as the text
-# null comes to the page as a word or as NaN (the only value that differs from itself)
-NULL_IS_BLANK = "function (data) { return data === '<NA>' || data !== data ? '' : data; }"
-# what the table of runs holds beside the records, or judges otherwise
-DERIVED = {
-    "status": "how the run ended: ok, diverged, oom_gpu, or why it has no result",
-    "min_loss": "least mean loss over the study's loss_window",
-    "time_to_s": "training time at the first evaluation that had the test metric of winner_by; null if none had",
-    "time_before_s": "training time at the evaluation before that, 0 if it was the first; at the last if none had it",
-    "excluded": "why the run may not win; blank if it may",
-    "slow_steps_share": "share of train_s beyond steps x step_s: near 0 on a quiet machine",
-    "step_low_s": "low end of the 95 % interval of step_s, within this run",
-    "step_high_s": "high end of the 95 % interval of step_s, within this run",
-    "drift_percent": "trend of the step times from the first step to the last, of the first",
-    "drifting": "that trend is beyond the noise of the steps, and at least 5 %",
-    "slow_ranks": "ranks whose own work takes longer than that of the others by 10 % or more; blank if none does",
-    "attempts": "how often the run was started",
-}
 SHOWN = ("winners", "scaling", "exchanges", "pairs", "phases")  # tables that any study may have on its page
 
 
@@ -60,6 +47,7 @@ def make(study_runs: StudyRuns, study_folder: Path) -> Path:
     known = {name: catalog.constants("table", name) for name in tables}
     known = {name: constants for name, constants in known.items() if constants.get("FOR_READING", True)}
     asked = [name for name in study.table_names if name in known and not OF_STUDIES & known[name].keys()]
+    shown = [name for name in (*SHOWN, *asked) if name in tables]
     loader = PackageLoader("ddp_hpc.analysis.report")
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -71,21 +59,22 @@ def make(study_runs: StudyRuns, study_folder: Path) -> Path:
         statuses=study_runs.runs["status"].value_counts().to_dict(),
         lacking=lacking(study_runs.runs),
         flags=flags(study_runs, tables, provenance),
+        found=answer.found(study_runs, tables),
+        sure=answer.how_sure(study_runs, tables),
+        publishable=publishable(study, tables, study_runs.runs),
+        publishing_rules=RULES,
         rules=in_words(study.rules, study.looks),
-        tables={
-            name: readable(tables[name], records.read_metadata(files[name])["left_out"])
-            for name in (*SHOWN, *asked)
-            if name in tables
-        },
+        tables={name: for_page(tables[name], records.read_metadata(files[name])["left_out"]) for name in shown},
+        row_runs={name: runs_of_rows(tables[name], study_runs.runs) for name in shown},
         captions={name: constants.get("CAPTION", name) for name, constants in known.items()},
         asked=[(name, name.replace("_", " ").capitalize()) for name in asked],
         pictures=[_picture(study_folder / "figures" / f"{name}.svg") for name in study.figure_names],
-        runs=_interactive(tables["runs"]) if "runs" in tables else "",
-        dictionary=_dictionary([str(name) for name in tables["runs"]]) if "runs" in tables else [],
+        files=_files(study, study_folder),
         claims=_claims(tables["claims"]) if "claims" in tables else [],
         verdicts=_verdicts(tables["claims"]) if "claims" in tables else "",
         provenance=provenance,
         source=_source(study),
+        **_runs(study_runs, tables, provenance, study_folder),
     )
     file = study_folder / "report" / "index.html"
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -112,11 +101,28 @@ def _claims(table: pd.DataFrame) -> list[dict[str, str]]:
     return shown
 
 
-def _dictionary(columns: list[str]) -> list[tuple[str, str, str]]:
-    """Return name, unit and meaning of the columns of the table of runs, in its order."""
-    metadata = {name: RUN.field(name).metadata for name in RUN.names}
-    told = [[metadata.get(name, {}).get(key, b"").decode() for key in (b"unit", b"meaning")] for name in columns]
-    return [(name, unit, DERIVED.get(name, meaning)) for name, (unit, meaning) in zip(columns, told, strict=True)]
+def _runs(
+    study_runs: StudyRuns, tables: dict[str, pd.DataFrame], provenance: Provenance, study_folder: Path
+) -> dict[str, Any]:
+    """Return what the page says of single runs: the table of all, what its columns mean, and the cards behind it."""
+    made = cards(study_runs, tables, provenance, study_folder / "report")
+    number = {card["id"]: place for place, card in enumerate(made["runs"], 1)}
+    text = json.dumps(made, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return {
+        "points": [card["point"] for card in made["runs"]],
+        "cards": Markup(re.sub(r"[<>&]", lambda sign: f"\\u{ord(sign[0]):04x}", text)),  # harmless within a script
+        "runs": runs_table.interactive(tables["runs"], number) if "runs" in tables else "",
+        "dictionary": runs_table.dictionary(tables["runs"]) if "runs" in tables else [],
+    }
+
+
+def _files(study: Study, study_folder: Path) -> dict[str, dict[str, list[str]]]:
+    """Return the files that lie beside the page: of the study's tables and figures, by name their endings."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for kind, names in (("tables", study.table_names), ("figures", study.figure_names)):
+        for file in (file for name in names for file in sorted((study_folder / kind).glob(f"{name}.*"))):
+            found.setdefault(kind, {}).setdefault(file.stem, []).append(file.suffix[1:])
+    return found
 
 
 def _picture(file: Path) -> dict[str, str | float]:
@@ -130,36 +136,6 @@ def _picture(file: Path) -> dict[str, str | float]:
         "uri": f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}" if svg else "",
         "width_rem": round(float(size[1]) / POINTS_PER_REM, 1) if size else 40,
     }
-
-
-def _interactive(runs: pd.DataFrame) -> Markup:
-    """Return the table of all runs, which sorts, searches and filters without the network (itables)."""
-    import itables
-    from itables.javascript import generate_init_offline_itables_html, to_html_datatable
-
-    differ = [name for name in runs if name not in HIDDEN and (len(runs) < 2 or runs[name].nunique(dropna=False) > 1)]
-    shown = runs[[name for name in differ if runs[name].notna().any()]].copy()
-    for name in shown.select_dtypes("float"):
-        shown[name] = [float(f"{value:.{SIGNIFICANT_DIGITS}g}") for value in shown[name]]
-    for name in shown.select_dtypes("string"):
-        shown[name] = shown[name].fillna("")
-    blank = itables.JavascriptFunction(NULL_IS_BLANK)
-    table = to_html_datatable(
-        shown,
-        connected=False,
-        table_id="runs-table",
-        classes="display compact nowrap",
-        showIndex=False,
-        maxBytes=0,
-        maxRows=0,
-        maxColumns=0,
-        column_filters="footer",
-        columnDefs=[{"targets": list(range(shown.shape[1])), "render": blank}],
-        scrollX=True,
-        pageLength=25,
-        display_logo_when_loading=False,
-    )
-    return Markup(generate_init_offline_itables_html(itables.options.dt_bundle) + table)
 
 
 def _source(study: Study) -> str:

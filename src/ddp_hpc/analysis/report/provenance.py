@@ -34,13 +34,16 @@ class Provenance:
     nulls: Facts  # columns that are null, and why; those with the same reasons together
     bugs: list[tuple[str, int]]  # of ddp-hpc, beside the training: each traceback, and in how many runs it stands
     warnings: list[tuple[str, int]]  # that Python gave on ranks: each text, and in how many runs
+    listed: list[tuple[str, str]]  # each fact in which runs differ, once
+    of_run: dict[str, list[int]]  # by run: the places of its facts in `listed`
 
 
 def of_runs(study_runs: StudyRuns) -> Provenance:
     """Return the provenance of all finished runs."""
     done = study_runs.runs.loc[study_runs.runs["status"].isin(FINISHED), "run"]
     found = [records.read_metadata(study_runs.store.file(run)).get("provenance", {}) for run in done]
-    facts = _counted(_flat(provenance) for provenance in found)
+    flat = [dict(_flat(provenance)) for provenance in found]
+    facts = _counted(one.items() for one in flat)
     common = {name: values for name, values in facts.items() if len(values) == 1 and values[0][1] == len(done)}
     nulls: dict[tuple[tuple[str, int], ...], list[str]] = {}
     reasons = _counted(provenance.get("null_columns", {}).items() for provenance in found)
@@ -50,10 +53,18 @@ def of_runs(study_runs: StudyRuns) -> Provenance:
         Counter(text for provenance in found for text in set(provenance.get(name, []))).most_common()
         for name in ("bugs", "warnings")
     )
+    differing = {name: values for name, values in facts.items() if name not in common}
+    listed = [(name, text) for name, values in differing.items() for text, _ in values]
+    place = {fact: number for number, fact in enumerate(listed)}
     return Provenance(
         runs=len(done),
         common=common,
-        differing={name: values for name, values in facts.items() if name not in common},
+        differing=differing,
+        listed=listed,
+        of_run={
+            str(run): [place[fact] for fact in one.items() if fact in place]
+            for run, one in zip(done, flat, strict=True)
+        },
         nulls={", ".join(names): reasons[names[0]] for names in nulls.values()},
         bugs=bugs,
         warnings=warnings,
