@@ -1,62 +1,70 @@
-"""The style of all figures: sizes, colours that are legible in grey and for the colour-blind, numbers of an axis."""
+"""The style of all figures: two widths, letters of 7 points, seaborn's theme and colours, numbers of an axis."""
 
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 os.environ["MPLBACKEND"] = "Agg"  # a login node has no display, and a wrong value would stop the import
 
 import matplotlib as mpl
+import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.ticker import FuncFormatter
 
-COLUMN_IN, PAGE_IN = 3.5, 7.0  # widths of one and two columns of a journal
-SMALL, TEXT = 5.5, 7.0  # points
+SIZES = {"column": 3.4, "page": 7.0}  # inches: a column of a journal, and both
+COLUMN_IN, PAGE_IN = SIZES.values()
+TEXT = 7.0  # points, of all letters
 NARROW = 3.0  # times: the ends of a logarithmic axis on which 1, 2 and 5 are too few
 FEW_DECADES = 300  # ratio of the ends of a logarithmic axis up to which more than the decades is named
 HEADROOM = 1.1  # of an axis over what is drawn
 
-# Okabe and Ito, Color Universal Design (2008): the order alternates dark and light, so it also reads in grey
-COLOURS = ("#0072B2", "#E69F00", "#000000", "#56B4E9", "#D55E00", "#009E73", "#CC79A7", "#F0E442")
+# a colour means one thing in all figures: vermilion a winner, crimson time that is lost, the others an exchange
+_BLUE, _ORANGE, _GREEN, WINNER, _PURPLE, _BROWN, _PINK, GREY, _, _SKY = sns.color_palette("colorblind").as_hex()
+EXCHANGES = (_BLUE, _ORANGE, _GREEN, _PURPLE, _SKY, _BROWN, _PINK)
+LOST = "#b0174b"
+INK = "#404040"
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 LINES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (3, 1, 1, 1, 1, 1)))
-GREY, INK = "#8c8c8c", "#404040"
 EDGE: dict[str, Any] = {"edgecolor": INK, "linewidth": 0.4}  # of a bar
 IDEAL: dict[str, Any] = {"color": GREY, "linewidth": 0.8, "linestyle": (0, (4, 2))}
 
+_asked_in: ContextVar[float | None] = ContextVar("width of figures that is asked for", default=None)
+
 
 @contextmanager
-def style() -> Iterator[None]:
-    """Draw and save with our settings, whatever the user's matplotlibrc says."""
+def style(size: str | None = None) -> Iterator[None]:
+    """Draw and save with our settings, whatever the user's matplotlibrc says; as wide as `size`, if it is given."""
+    letters = ("font.size", "axes.titlesize", "axes.labelsize", "xtick.labelsize", "ytick.labelsize", "legend.fontsize")
     settings: dict[str, Any] = {
-        "font.family": "DejaVu Sans",
-        "font.size": TEXT,
-        "axes.titlesize": TEXT,
-        "axes.labelsize": TEXT,
-        "xtick.labelsize": 6.0,
-        "ytick.labelsize": 6.0,
-        "legend.fontsize": 6.0,
-        "legend.frameon": True,
+        "font.family": "DejaVu Sans",  # comes with matplotlib
         "legend.facecolor": "#ffffff",
         "legend.edgecolor": "none",
-        "legend.framealpha": 0.8,
         "axes.linewidth": 0.6,
         "axes.spines.top": False,
         "axes.spines.right": False,
         "lines.linewidth": 1.0,
+        "lines.markersize": 4.0,
         "hatch.linewidth": 0.5,
-        "xtick.major.width": 0.6,
-        "ytick.major.width": 0.6,
+        **{f"{axis}tick.{kind}": value for axis in "xy" for kind, value in (("major.width", 0.6), ("major.size", 3.0))},
         "svg.hashsalt": "ddp-hpc",
         "pdf.fonttype": 42,
         "savefig.dpi": 300,
     }
+    asked = _asked_in.set(SIZES[size] if size else None)
     with mpl.rc_context():
         mpl.rcdefaults()
-        mpl.rcParams.update(settings)  # type: ignore[arg-type]
+        theme = sns.axes_style("ticks") | sns.plotting_context("paper") | dict.fromkeys(letters, TEXT)
+        mpl.rcParams.update(theme | settings)
         yield
+    _asked_in.reset(asked)
+
+
+def width_in(suits: float) -> float:
+    """Return how wide a figure is: what was asked for, or what `suits` it."""
+    return _asked_in.get() or suits
 
 
 def plain_numbers(axis: Axis, few: float = FEW_DECADES) -> None:

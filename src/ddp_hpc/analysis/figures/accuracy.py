@@ -6,14 +6,16 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import seaborn as sns
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ddp_hpc.analysis.columns import key_of, split, varying
+from ddp_hpc.analysis.figures._curves import Look, handles, looks_of
 from ddp_hpc.analysis.figures._layout import finished, nothing
 from ddp_hpc.analysis.figures._marks import OVERSUBSCRIBED
 from ddp_hpc.analysis.figures._panels import columns_but, group_columns, title
-from ddp_hpc.analysis.figures._style import COLOURS, LINES, PAGE_IN, plain_numbers, rule
+from ddp_hpc.analysis.figures._style import PAGE_IN, plain_numbers, rule, width_in
 from ddp_hpc.config.study import Study
 
 INPUTS = ("evaluations", "winners")
@@ -22,22 +24,23 @@ CAPTION = (
     "medians over the runs of a setting, the band spans them."
 )
 
-MOST_LINES = len(COLOURS)
+MOST_LINES = 8
 PANEL_IN = 1.75
 WIDE = 30  # ratio of the largest to the least loss from which on its axis is logarithmic
 FEW = 30  # ratio from which on only decades are named
 # not said where the rest tells lines apart
 RARELY_SAID = ("evaluate_every_steps", "base_batch_size", "learning_rate_warm_up_steps", "ranks_per_node", "placement")
 HOLLOW: dict[str, Any] = {"markerfacecolor": "#ffffff", "markersize": 3.5}
+OVER_RUNS: dict[str, Any] = {"estimator": "median", "errorbar": ("pi", 100), "legend": False}
 BEYOND = 4  # times the median time of the lines, which a panel shows at most
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What is one line: its words, and the medians of its runs at each evaluation."""
+    """What is one line."""
 
-    words: str
-    points: pd.DataFrame  # epoch or samples, seconds, metric, loss, and the least and largest of the last two
+    look: Look  # with its words
+    points: pd.DataFrame  # its evaluations; those of a step at the same time
     oversubscribed: bool
     scaling: str | None  # of the learning rate
 
@@ -59,16 +62,16 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
         best = watched["run"].isin(tables["winners"]["winner_runs"].dropna().str.split().explode())
         of_a_group = [watched[name] for name in group_columns(watched, study)]
         chosen = watched[best | ~best.groupby(of_a_group, dropna=False).transform("any")]  # without a winner all runs
-    settings = _settings(chosen, of_a_setting)
+    settings = _settings(chosen, of_a_setting, study)
     chunks = _chunks(settings)
-    figure = Figure((PAGE_IN, 2 * PANEL_IN * len(chunks)), layout="constrained")
+    figure = Figure((width_in(PAGE_IN), 2 * PANEL_IN * len(chunks)), layout="constrained")
     axes = figure.subplots(2 * len(chunks), 2, squeeze=False, sharex="col", sharey="row")
     progress, along = ("epoch", "epochs") if chosen["epoch"].notna().all() else ("samples_seen", "samples seen")
     metric = ", ".join(sorted(chosen["test_metric_name"].dropna().unique()))
     legend: list[Line2D] = []
     for number, part in enumerate(chunks):
         rows = axes[2 * number : 2 * number + 2]
-        legend += _chunk(rows, part, progress, number)
+        legend += _chunk(rows, part, progress)
         rows[0, 0].set_ylabel(f"test {metric}")
         rows[1, 0].set_ylabel("test loss")
     ends_s = [float(setting.points["t_s"].max()) for setting in settings]
@@ -89,7 +92,7 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
     return finished(figure, coverage, notes, legend)
 
 
-def _settings(evaluations: pd.DataFrame, of_a_setting: list[str]) -> list[Setting]:
+def _settings(evaluations: pd.DataFrame, of_a_setting: list[str], study: Study) -> list[Setting]:
     """Return the settings in the words that tell each from the others; fewest ranks first."""
     groups = list(split(evaluations, of_a_setting))
     groups.sort(key=lambda one: (key_of(one[0], ["world_size"]), one[0].get("exchange") != "none"))
@@ -100,8 +103,13 @@ def _settings(evaluations: pd.DataFrame, of_a_setting: list[str]) -> list[Settin
     short = [title(key, differ - {"learning_rate_scaling"}) for key in keys]
     words = [one if short.count(one) == 1 else title(key, differ) for one, key in zip(short, keys, strict=True)]
     return [
-        Setting(text, _points(rows), bool(rows["oversubscribed"].fillna(False).any()), key.get("learning_rate_scaling"))
-        for text, (key, rows) in zip(words, groups, strict=True)
+        Setting(
+            look | {"marker": ""},
+            rows.assign(t_s=rows.groupby("step")["t_s"].transform("median")),
+            bool(rows["oversubscribed"].fillna(False).any()),
+            key.get("learning_rate_scaling"),
+        )
+        for look, (key, rows) in zip(looks_of(keys, words, study), groups, strict=True)
     ]
 
 
@@ -115,32 +123,17 @@ def _chunks(settings: list[Setting]) -> list[list[Setting]]:
     return [part[at : at + MOST_LINES] for part in alike.values() for at in range(0, len(part), MOST_LINES)]
 
 
-def _points(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return what is drawn of a setting, by step."""
-    by_step = rows.groupby("step", sort=True)
-    columns = {name: by_step[name].median() for name in ("epoch", "samples_seen", "t_s", "test_metric", "test_loss")}
-    for name in ("test_metric", "test_loss"):
-        columns |= {f"{name}_least": by_step[name].min(), f"{name}_largest": by_step[name].max()}
-    return pd.DataFrame(columns).astype("float64")
-
-
-def _chunk(axes: Any, settings: Sequence[Setting], progress: str, before: int) -> list[Line2D]:
+def _chunk(axes: Any, settings: Sequence[Setting], progress: str) -> list[Line2D]:
     """Draw up to eight settings into two rows of two panels; return them for the legend."""
-    legend = []
-    for number, setting in enumerate(settings):
-        looks: dict[str, Any] = {"color": COLOURS[number], "linestyle": LINES[(number + before) % len(LINES)]}
+    for setting in settings:
         for row, name in zip(axes, ("test_metric", "test_loss"), strict=True):
             for one, x in zip(row, (progress, "t_s"), strict=True):
-                points = setting.points
-                band = points[f"{name}_least"], points[f"{name}_largest"]
-                one.fill_between(points[x], *band, color=looks["color"], alpha=0.15, linewidth=0)
-                one.plot(points[x], points[name], linewidth=1.1, **looks)
+                sns.lineplot(setting.points, x=x, y=name, ax=one, **setting.look, **OVER_RUNS)
+                one.set(xlabel="", ylabel="")
             if setting.oversubscribed:
-                last = setting.points.iloc[-1:]
-                row[1].plot(last["t_s"], last[name], "o", color=looks["color"], **HOLLOW)
-        looks |= HOLLOW | {"marker": "o" if setting.oversubscribed else ""}
-        legend.append(Line2D([], [], label=setting.words, **looks))
-    return legend
+                last = setting.points[setting.points["step"] == setting.points["step"].max()]
+                row[1].plot(last["t_s"].iloc[0], last[name].median(), "o", color=setting.look["color"], **HOLLOW)
+    return handles(setting.look | HOLLOW | {"marker": "o" if setting.oversubscribed else ""} for setting in settings)
 
 
 def _scale(axes: Any, settings: Sequence[Setting], last_s: float) -> None:

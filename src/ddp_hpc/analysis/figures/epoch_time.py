@@ -29,10 +29,10 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
     lines = [rows for _, rows in split(known, columns_but(known, "batch_size"))]
     longest = max(map(len, lines))
     shown = pd.concat([rows for rows in lines if len(rows) >= min(longest, 3)])
-    shown, names = numbered(shown, columns_but(known, "batch_size"))
+    shown, looks = numbered(shown, columns_but(known, "batch_size"), study)
     figure, axes = grid(len(PANELS), 2.5)
     for one, (name, words) in zip(axes, PANELS.items(), strict=True):
-        curves(one, shown, "batch_size", name)
+        curves(one, shown, looks, "batch_size", name)
         one.set(xscale="log", yscale="log", xlabel=axis_label("batch_size"), ylabel=words)
         named_ticks(one, sorted(shown["batch_size"].unique()))
         rule(one)
@@ -41,4 +41,4 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
     notes = [interval_note(shown, "Bars: 95 % intervals")] if shown["epoch_low_s"].notna().any() else []
     if len(shown) < len(known):
         notes.append("Settings with fewer batch sizes are in the table only.")
-    return finished(figure, coverage, notes, handles(names) if len(names) > 1 else [], shown)
+    return finished(figure, coverage, notes, handles(looks) if len(looks) > 1 else [], shown)
