@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ddp_hpc.analysis.columns import key_of, rows_of, split, varying
 from ddp_hpc.analysis.figures._layout import LETTER_IN, Thinned, say, width_of
 from ddp_hpc.analysis.figures._marks import face, ring
-from ddp_hpc.analysis.figures._panels import title
+from ddp_hpc.analysis.figures._panels import exchange_words, title
 from ddp_hpc.analysis.figures._style import EXCHANGES, GREY, HEADROOM, LINES, MARKERS
 from ddp_hpc.config.study import Study
 
@@ -53,7 +53,7 @@ def look(colour: str, number: int, of: int) -> Look:
 def looks_of(keys: Sequence[Mapping[str, Any]], words: Sequence[str], study: Study) -> list[Look]:
     """Return the looks of curves: the colour says which exchange, shade, dash and marker say the rest.
 
-    A curve that nothing sets apart is what was measured.
+    A curve that nothing sets apart is named by its exchange.
     """
     exchanges = [str(key.get("exchange", "")) for key in keys]
     rest = [
@@ -65,7 +65,8 @@ def looks_of(keys: Sequence[Mapping[str, Any]], words: Sequence[str], study: Stu
     ]
     seen = list(dict.fromkeys(rest))
     return [
-        look(colour_of(exchange, study), seen.index(one), len(seen)) | {"label": said or "measured"}
+        look(colour_of(exchange, study), seen.index(one), len(seen))
+        | {"label": said or exchange_words(exchange or "measured")}
         for exchange, one, said in zip(exchanges, rest, words, strict=True)
     ]
 

@@ -57,9 +57,9 @@ def width_of(axes: Axes) -> float:
     return axes.get_figure(root=True).get_figwidth() / columns_of(axes)  # type: ignore[union-attr]
 
 
-def head(axes: Axes, text: str, more: str = "", small: Sequence[str] = ()) -> None:
-    """Write the title of a panel, `text: more`, in two lines where one is too short; beneath it small print."""
-    letters = letters_in(axes)
+def head(axes: Axes, text: str, more: str = "", small: Sequence[str] = (), letters: int = 0) -> None:
+    """Write the title of a panel, `text: more`, in two lines where one of so many letters is too short; then `small`."""
+    letters = letters or letters_in(axes)
     text = text.replace(" rank", "\u00a0rank") + (":" if more else "")
     whole = f"{text} {more}".rstrip()
     lines = [line for part in ([whole] if len(whole) <= letters else [text, more]) for line in wrapped(part, letters)]

@@ -68,7 +68,7 @@ def width_in(suits: float) -> float:
 
 
 def plain_numbers(axis: Axis, few: float = FEW_DECADES) -> None:
-    """Write the numbers of an axis in full, 0.2 and not 2 x 10^-1.
+    """Write the numbers of an axis in full, 0.2 and not 2 x 10^-1, large ones in thousands: 20k.
 
     Of a logarithmic axis the 1, 2 and 5 of each decade are named, or the decades alone where its ends are more than
     `few` times apart, or all marks where they are less than `NARROW` times apart.
@@ -77,10 +77,19 @@ def plain_numbers(axis: Axis, few: float = FEW_DECADES) -> None:
     def minor(value: float, _: int | None) -> str:
         low, high = sorted(axis.get_view_interval())
         named = high < NARROW * low or (high < few * low and f"{value:e}"[0] in "25")
-        return f"{value:g}" if named else ""
+        return _plain(value) if named else ""
 
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: _plain(value)))
     axis.set_minor_formatter(FuncFormatter(minor))
+
+
+def _plain(value: float) -> str:
+    return f"{value / 1e3:g}k" if abs(value) >= 1e4 else f"{value:g}"
+
+
+def three_digits(value: float) -> str:
+    """Return a number in three digits, or whole: 0.0123, 1.23, 1234."""
+    return f"{value:.0f}" if 1e3 <= abs(value) < 1e5 else f"{value:.3g}"
 
 
 def rule(axes: Axes) -> None:

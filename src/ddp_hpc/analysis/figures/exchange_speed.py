@@ -12,7 +12,7 @@ from ddp_hpc.analysis.figures._curves import colour_of
 from ddp_hpc.analysis.figures._layout import finished, grid, head, label_outer, nothing, wrapped
 from ddp_hpc.analysis.figures._marks import face, ring
 from ddp_hpc.analysis.figures._panels import columns_but, exchange_words, panels
-from ddp_hpc.analysis.figures._style import GREY, PAGE_IN, name_bars, plain_numbers
+from ddp_hpc.analysis.figures._style import GREY, PAGE_IN, name_bars, plain_numbers, three_digits
 from ddp_hpc.config.study import Study
 
 INPUTS = ("exchanges",)
@@ -103,7 +103,7 @@ def _in_lines(name: str) -> str:
 
 def _beside(row: dict[str, Any], us: float) -> str:
     """Return the time and, where there is a reference, the ratio with its range."""
-    time = f"{row['step_us'] / us:.3g}"
+    time = three_digits(row["step_us"] / us)
     if pd.isna(row["times_as_fast"]):
         return time
     if row["is_reference"]:

@@ -28,7 +28,7 @@ from ddp_hpc.analysis.figures._layout import (
 )
 from ddp_hpc.analysis.figures._marks import is_oversubscribed, mark_notes
 from ddp_hpc.analysis.figures._panels import axis_label, group_columns, panels
-from ddp_hpc.analysis.figures._style import GREY, WINNER, plain_numbers
+from ddp_hpc.analysis.figures._style import GREY, WINNER, plain_numbers, three_digits
 from ddp_hpc.analysis.formatting import heading
 from ddp_hpc.config.spec import SPEC_COLUMNS
 from ddp_hpc.config.study import Study
@@ -42,6 +42,7 @@ OF_A_SEARCH = True
 
 FAR = 10  # times the least value: beyond, nothing has a colour where no point may win
 LETTERS = 5  # of a number
+BAR_IN = 0.9  # width of the scale of colours, and of the names of the lowest row
 FRAMED: dict[str, Any] = {"fill": False, "edgecolor": WINNER, "linewidth": 1.6}
 WHITE, PALE = (1.0, 1.0, 1.0, 1.0), (0.88, 0.88, 0.88, 1.0)  # no value; one that may not win
 COLOURS = colormaps["cividis"].with_extremes(over=PALE, bad=WHITE)  # even in grey and to the colour-blind
@@ -88,7 +89,8 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
     figure, axes = grid(len(shown), 0.75 + cells_in, most_columns=2 if len(across) > 6 else 4)
     norm = _norm(areas)
     for one, panel in zip(axes, shown, strict=True):
-        head(one, panel.title, "" if panel.rows["wins"].any() else "no winner")
+        letters = int((figure.get_figwidth() - BAR_IN) / columns_of(one) / LETTER_IN)
+        head(one, panel.title, "" if panel.rows["wins"].any() else "no winner", letters=letters)
         _panel(one, panel.rows, across, up, norm)
     label_outer(axes, *(axis_label(columns[0]) if columns else "" for columns in (x, y)))
     if norm is not None:
@@ -156,7 +158,7 @@ def _panel(axes: Axes, rows: pd.DataFrame, across: list[str], up: list[str], nor
     """Draw the cells of a panel, their numbers where there is room, and marks on them."""
     beyond = 2 * abs(norm.vmax or 0) + 1 if norm else 1.0  # has the colour of what may not win
     cells = rows.assign(shown=rows["decisive"].where(rows["coloured"] | rows["decisive"].isna(), beyond))
-    cells["number"] = [f"{x:.0f}" if 1e3 <= x < 1e5 else f"{x:.3g}" for x in rows["decisive"]]
+    cells["number"] = rows["decisive"].map(three_digits)
     shown, numbers = (
         cells.pivot(index="up", columns="across", values=name).reindex(range(len(up)), columns=range(len(across)))
         for name in ("shown", "number")

@@ -41,7 +41,7 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
     won = [row for row in rows_of(winners) if pd.notna(row["winner_runs"])]
     won.sort(key=lambda row: row["exchange"] != "none")  # the baseline stands first
     chunks = [won[at : at + MOST_LINES] for at in range(0, len(won), MOST_LINES)] if len(shown) > 1 else []
-    figure, axes = grid(len(chunks) + len(shown), 1.9, most_columns=3)
+    figure, axes = grid(len(chunks) + len(shown), 1.8)
     limits, names = _limits(curves), searched_names(curves, study)
     differ, keys = set(varying(winners)), [{name: row[name] for name in groups} for row in won]
     words = [f"{title(key, differ)}: {row['winner']}" for key, row in zip(keys, won, strict=True)]

@@ -19,7 +19,8 @@ from ddp_hpc.config.study import Study
 
 INPUTS = ("phases",)
 CAPTION = (
-    "Phases of a training step, stacked: medians over the runs, by ranks and exchange, a panel for each batch size."
+    "Phases of a training step, stacked: medians over the runs, by ranks and exchange, a panel for each batch size; "
+    "waiting is for the slowest rank."
 )
 GENERAL = True
 
@@ -39,7 +40,7 @@ PARTS = {
     "forward_backward_s": ("forward and backward", "#8296aa", ""),
     "forward_s": ("forward", "#c3cfdb", ""),
     "backward_s": ("backward", "#66788c", ""),
-    "wait_s": ("exchange: waiting for the slowest rank", "#eebccc", "////"),
+    "wait_s": ("exchange: waiting", "#eebccc", "////"),
     "move_s": ("exchange: moving", LOST, ""),
     "exchange_exposed_s": ("exchange", LOST, ""),
     "update_s": ("update", "#9c9c9c", "\\\\\\\\"),

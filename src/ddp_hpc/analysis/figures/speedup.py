@@ -109,7 +109,7 @@ def lines(known: pd.DataFrame, study: Study) -> tuple[list[dict[str, Any]], list
     searched = {*search_columns(study), *(SAME_WORK - {"learning_rate"})}
     columns = columns_but(rows, "world_size", "batch_size", *searched)
     by_batch = list(split(rows, [*columns, batch]))
-    differ = {*varying(rows), *([batch] if rows[batch].nunique() > 1 else [])}
+    differ = {*varying(rows), batch}
     groups = by_batch if len(by_batch) <= MOST_LINES else split(rows, columns)
     competing = [name for name in (*searched, batch) if name in rows]
     found = []

@@ -35,7 +35,7 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
         return nothing(coverage, "none has an exchange", table)
     known, looks = numbered(known, OF_EXCHANGES, study, "exchange")
     shown = panels(known, columns_but(known, *OF_EXCHANGES, "world_size"))
-    figure, axes = grid(2 * len(shown), 2.3, most_columns=2)
+    figure, axes = grid(2 * len(shown), 1.9)
     for number, (column, words, factor) in enumerate(PANELS):
         for one, panel in zip(axes[number::2], shown, strict=True):
             head(one, panel.title)

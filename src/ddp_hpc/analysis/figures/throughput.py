@@ -35,7 +35,7 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
     known["rate_high"] = samples / known["step_low_us"]
     shown = panels(known, columns_but(known, *OF_EXCHANGES, "world_size"))
     measured, looks = numbered(known[known["exchange"] != "none"], OF_EXCHANGES, study, "exchange")
-    figure, axes = grid(len(shown), 2.6, most_columns=2)
+    figure, axes = grid(len(shown), 2.1, most_columns=2)
     with_ideal = []
     for one, panel in zip(axes, shown, strict=True):
         with_ideal.append(_ideal(one, panel.rows))
@@ -59,7 +59,7 @@ def _ideal(axes: Axes, rows: pd.DataFrame) -> bool:
     rate, most = float(alone.median()), int(rows["world_size"].max())
     seen = [*rows["samples_per_s"].astype("float64"), rate, rate * most]
     if world_size_axis(axes, [1, *rows["world_size"]]):
-        axes.set_yscale("log", base=2)
+        axes.set_yscale("log")
         axes.set_ylim(np.nanmin(seen) / 1.3, np.nanmax(seen) * 1.3)
     else:
         axes.set_ylim(0, 1.08 * np.nanmax(seen))
