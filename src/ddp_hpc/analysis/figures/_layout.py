@@ -58,7 +58,7 @@ def width_of(axes: Axes) -> float:
 
 
 def head(axes: Axes, text: str, more: str = "", small: Sequence[str] = (), letters: int = 0) -> None:
-    """Write the title of a panel, `text: more`, in two lines where one of so many letters is too short; then `small`."""
+    """Write the title of a panel, `text: more`, in two lines if need be, of so many letters; beneath it `small`."""
     letters = letters or letters_in(axes)
     text = text.replace(" rank", "\u00a0rank") + (":" if more else "")
     whole = f"{text} {more}".rstrip()

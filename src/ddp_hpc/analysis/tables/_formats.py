@@ -22,7 +22,9 @@ from ddp_hpc.system.files import replaced
 MOST_ROWS = 200  # in Markdown and LaTeX, which are for reading
 WIDE = 60  # letters; longer texts are broken into lines in LaTeX
 BREAK = r" \\"
-LINE_PT, LETTER_PT, BESIDE_PT = 345, 4.5, 3.0  # of LaTeX's article: a line, a small letter; beside a column
+LINE_PT, COLUMN_PT = 345, 229  # widths in LaTeX's article: of a line, and of one in two columns
+LETTER_PT, BESIDE_PT = 4.5, 3.0  # of a letter of \footnotesize; beside a column of a table
+SMALL = 9 / 8  # a letter of \small to that
 SENTENCE = 0.25  # of a line
 HEADING_LETTERS = 10  # of a line of a heading
 ENDS = re.compile(r" (low|high|least|largest)\b")  # in headings, of intervals and ranges
@@ -34,7 +36,7 @@ CSV = (
     "text is in quotes; a missing value is an empty cell without quotes, an empty text one with quotes; a text that a "
     "spreadsheet would take for a formula has an apostrophe before it"
 )
-LONG = 45  # rows on a page in LaTeX
+LONG, SHORT = 45, 30  # rows on a page in LaTeX, in letters of \footnotesize and of \small
 
 
 def make(name: str, study_runs: StudyRuns, folder: Path) -> Path:
@@ -140,20 +142,24 @@ def _marked(text: str) -> str:
 def latex(shown: Readable, caption: str, notes: list[str], label: str) -> str:
     """Return a table of texts as LaTeX, no wider than a line of an article; it needs the package booktabs.
 
-    It spans both columns of a page that has two, and goes on in another table after `LONG` rows.
+    On a page of two columns it stands in one, if it fits, else it spans both; it goes on in another table after `LONG`
+    rows. Its letters are small where that fits, else smaller.
     """
-    kept, gone = _that_fit(shown)
+    kept, gone, width_pt = _that_fit(shown)
+    table, room_pt = ("table", COLUMN_PT) if width_pt <= COLUMN_PT else ("table*", LINE_PT)
+    size = r"\small" if SMALL * width_pt <= room_pt and len(shown.texts) <= SHORT else r"\footnotesize"
     cells, numeric = shown.texts.iloc[:, kept], [shown.numeric[at] for at in kept]
     head = " & ".join(map(_heading, cells.columns, numeric)) + BREAK
     body = [" & ".join(map(escape, row)) + BREAK for row in cells.values.tolist()]
     texts = cells.T.values.tolist()  # by column
     columns = "".join("r" if number else _column(those) for number, those in zip(numeric, texts, strict=True))
     title = rf"\caption{{{escape(caption)}}}\label{{{label}}}"
-    begin = rf"\centering\footnotesize\setlength{{\tabcolsep}}{{{BESIDE_PT:g}pt}}"
+    begin = rf"\centering{size}\setlength{{\tabcolsep}}{{{BESIDE_PT:g}pt}}"
     lines = []
     for first in range(0, max(len(body), 1), LONG):
         rows = [r"\toprule", head, r"\midrule", *body[first : first + LONG], r"\bottomrule", r"\end{tabular}"]
-        lines += [r"\begin{table*}", begin, title, rf"\begin{{tabular}}{{{columns}}}", *rows, r"\end{table*}"]
+        start, end = (rf"\{word}{{{table}}}" for word in ("begin", "end"))
+        lines += [start, begin, title, rf"\begin{{tabular}}{{{columns}}}", *rows, end]
         title = rf"Table~\ref{{{label}}}, continued\par"
     lines.insert(-1, rf"\par\smallskip\raggedright {f'{BREAK} '.join(map(escape, notes))}")
     told = [f"No room on a line, but in the Parquet and CSV files: {', '.join(gone)}."] if gone else []
@@ -163,8 +169,8 @@ def latex(shown: Readable, caption: str, notes: list[str], label: str) -> str:
     return "\n".join([*needs, *lines, ""])
 
 
-def _that_fit(shown: Readable) -> tuple[list[int], list[str]]:
-    """Return the columns for which a line has room, and the names of the others.
+def _that_fit(shown: Readable) -> tuple[list[int], list[str], float]:
+    """Return the columns for which a line has room, the names of the others, and how wide those that fit are.
 
     Ends of intervals go first, then the last column; the first and those of a spec stay, which tell rows apart.
     """
@@ -174,7 +180,7 @@ def _that_fit(shown: Readable) -> tuple[list[int], list[str]]:
     for at in sorted(free, key=lambda at: (not ENDS.search(names[at]), -at)):
         if sum(width_pt.values()) > LINE_PT:
             del width_pt[at]
-    return list(width_pt), [name for at, name in enumerate(names) if at not in width_pt]
+    return list(width_pt), [name for at, name in enumerate(names) if at not in width_pt], sum(width_pt.values())
 
 
 def _width_pt(name: str, cells: list[str]) -> float:
