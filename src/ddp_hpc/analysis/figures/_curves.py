@@ -31,11 +31,7 @@ ROOM = 0.7  # share of the distance between neighbours along x that all curves t
 
 def colour_of(exchange: str, study: Study) -> str:
     """Return the colour of an exchange, which it has in all figures of a study; without exchange it is grey."""
-    return GREY if exchange == "none" else EXCHANGES[_place(exchange, study) % len(EXCHANGES)]
-
-
-def _place(exchange: str, study: Study) -> int:
-    return [*study.exchanges, exchange].index(exchange)
+    return GREY if exchange == "none" else EXCHANGES[[*study.exchanges, exchange].index(exchange) % len(EXCHANGES)]
 
 
 def look(colour: str, number: int, of: int) -> Look:
@@ -44,8 +40,7 @@ def look(colour: str, number: int, of: int) -> Look:
     Shade and dash, and shade and marker, are unique in a colour, also where the shades look alike.
     """
     if of > 1:
-        dark, light = (sns.blend_palette([colour, end], 5).as_hex()[2] for end in ("#000000", "#ffffff"))
-        colour = sns.blend_palette([dark, colour, light], of).as_hex()[number]
+        colour = sns.blend_palette(["#000000", colour, "#ffffff"], 2 * of + 1).as_hex()[of // 2 + number + 1]
     turn, place = divmod(number, len(LINES))
     return {"color": colour, "linestyle": LINES[(place + turn) % len(LINES)], "marker": MARKERS[place]}
 
@@ -55,19 +50,14 @@ def looks_of(keys: Sequence[Mapping[str, Any]], words: Sequence[str], study: Stu
 
     A curve that nothing sets apart is named by its exchange.
     """
-    exchanges = [str(key.get("exchange", "")) for key in keys]
-    rest = [
-        (
-            _place(exchange, study) // len(EXCHANGES),
-            *((name, key_of(key, [name])) for name in key if name != "exchange"),
-        )
-        for key, exchange in zip(keys, exchanges, strict=True)
-    ]
+    exchanges = [str(key.get("exchange", "measured")) for key in keys]
+    parts = [tuple((name, key_of(key, [name])) for name in key if name != "exchange") for key in keys]
+    # of more exchanges than colours those that have the same one differ in the rest
+    rest = [(part, study.exchanges[len(EXCHANGES) :].count(one)) for part, one in zip(parts, exchanges, strict=True)]
     seen = list(dict.fromkeys(rest))
     return [
-        look(colour_of(exchange, study), seen.index(one), len(seen))
-        | {"label": said or exchange_words(exchange or "measured")}
-        for exchange, one, said in zip(exchanges, rest, words, strict=True)
+        look(colour_of(one, study), seen.index(part), len(seen)) | {"label": said or exchange_words(one)}
+        for one, part, said in zip(exchanges, rest, words, strict=True)
     ]
 
 

@@ -3,7 +3,6 @@
 import textwrap
 from collections.abc import Sequence
 
-import numpy as np
 import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -116,7 +115,7 @@ def finished(
     """
     width, lines = figure.get_figwidth(), []
     if legend:
-        columns = _columns_that_fit([len(str(handle.get_label())) for handle in legend], width)
+        columns = max(1, int(width / (HANDLE_IN + LETTER_IN * max(len(str(one.get_label())) for one in legend))))
         figure.set_figheight(figure.get_figheight() + LINE_IN * -(-len(legend) // columns))
         figure.legend(handles=list(legend), loc="outside upper left", ncols=columns, handlelength=2.4)
     texts = [*notes, *([] if marked is None else mark_notes(marked))]
@@ -135,12 +134,3 @@ def finished(
     if lines:
         figure.text(0.01, FOOT_IN / whole_in, "\n".join(lines), color=INK, va="bottom", linespacing=1.25)
     return figure
-
-
-def _columns_that_fit(letters: Sequence[int], width_in: float) -> int:
-    """Return in how many columns a legend of labels of so many letters fits."""
-    for columns in range(len(letters), 1, -1):
-        parts = np.array_split(np.array(letters), columns)  # as matplotlib fills them
-        if sum(HANDLE_IN + LETTER_IN * int(part.max()) for part in parts) <= width_in:
-            return columns
-    return 1

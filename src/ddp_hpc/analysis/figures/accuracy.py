@@ -1,7 +1,6 @@
 """Accuracy (or error) and loss on the test set, over epochs and over training time, a line per setting."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -35,14 +34,7 @@ OVER_RUNS: dict[str, Any] = {"estimator": "median", "errorbar": ("pi", 100), "le
 BEYOND = 4  # times the median time of the lines, which a panel shows at most
 
 
-@dataclass(frozen=True)
-class Setting:
-    """What is one line."""
-
-    look: Look  # with its words
-    points: pd.DataFrame  # its evaluations; those of a step at the same time
-    oversubscribed: bool
-    scaling: str | None  # of the learning rate
+Setting = tuple[Look, pd.DataFrame]  # a line: its look, and its evaluations, those of a step at the same time
 
 
 def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure:
@@ -74,7 +66,7 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
         legend += _chunk(rows, part, progress)
         rows[0, 0].set_ylabel(f"test {metric}")
         rows[1, 0].set_ylabel("test loss")
-    ends_s = [float(setting.points["t_s"].max()) for setting in settings]
+    ends_s = [float(points["t_s"].max()) for _, points in settings]
     last_s = min(max(ends_s), BEYOND * float(np.median(ends_s)))
     _scale(axes, settings, last_s)
     for one, words in zip(axes[-1], (along, "training time (s)"), strict=True):
@@ -87,7 +79,7 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
         notes.append("Of each group the winner only, if it has one: there are too many settings for lines.")
     if max(ends_s) > last_s:
         notes.append(f"The time axis ends at {BEYOND} x the median of the lines: some go on beyond.")
-    if any(setting.oversubscribed for setting in settings):
+    if _oversubscribed(chosen):
         notes.append(f"Hollow: {OVERSUBSCRIBED}.")
     return finished(figure, coverage, notes, legend)
 
@@ -103,13 +95,8 @@ def _settings(evaluations: pd.DataFrame, of_a_setting: list[str], study: Study) 
     short = [title(key, differ - {"learning_rate_scaling"}) for key in keys]
     words = [one if short.count(one) == 1 else title(key, differ) for one, key in zip(short, keys, strict=True)]
     return [
-        Setting(
-            look | {"marker": ""},
-            rows.assign(t_s=rows.groupby("step")["t_s"].transform("median")),
-            bool(rows["oversubscribed"].fillna(False).any()),
-            key.get("learning_rate_scaling"),
-        )
-        for look, (key, rows) in zip(looks_of(keys, words, study), groups, strict=True)
+        (look | {"marker": ""}, rows.assign(t_s=rows.groupby("step")["t_s"].transform("median")))
+        for look, (_, rows) in zip(looks_of(keys, words, study), groups, strict=True)
     ]
 
 
@@ -119,26 +106,32 @@ def _chunks(settings: list[Setting]) -> list[list[Setting]]:
         return [settings]
     alike: dict[Any, list[Setting]] = {}
     for setting in settings:
-        alike.setdefault(setting.scaling, []).append(setting)
+        alike.setdefault(setting[1]["learning_rate_scaling"].iloc[0], []).append(setting)
     return [part[at : at + MOST_LINES] for part in alike.values() for at in range(0, len(part), MOST_LINES)]
 
 
 def _chunk(axes: Any, settings: Sequence[Setting], progress: str) -> list[Line2D]:
     """Draw up to eight settings into two rows of two panels; return them for the legend."""
-    for setting in settings:
+    legend = []
+    for look, points in settings:
+        last, marked = points[points["step"] == points["step"].max()], _oversubscribed(points)
         for row, name in zip(axes, ("test_metric", "test_loss"), strict=True):
             for one, x in zip(row, (progress, "t_s"), strict=True):
-                sns.lineplot(setting.points, x=x, y=name, ax=one, **setting.look, **OVER_RUNS)
+                sns.lineplot(points, x=x, y=name, ax=one, **look, **OVER_RUNS)
                 one.set(xlabel="", ylabel="")
-            if setting.oversubscribed:
-                last = setting.points[setting.points["step"] == setting.points["step"].max()]
-                row[1].plot(last["t_s"].iloc[0], last[name].median(), "o", color=setting.look["color"], **HOLLOW)
-    return handles(setting.look | HOLLOW | {"marker": "o" if setting.oversubscribed else ""} for setting in settings)
+            if marked:
+                row[1].plot(last["t_s"].iloc[0], last[name].median(), "o", color=look["color"], **HOLLOW)
+        legend.append(look | HOLLOW | {"marker": "o" if marked else ""})
+    return handles(legend)
+
+
+def _oversubscribed(points: pd.DataFrame) -> bool:
+    return bool(points["oversubscribed"].fillna(False).any())
 
 
 def _scale(axes: Any, settings: Sequence[Setting], last_s: float) -> None:
     """Begin the axes at 0, that of a metric which is a share at 1 too; losses of many sizes on a logarithmic one."""
-    points = pd.concat([setting.points for setting in settings])
+    points = pd.concat([rows for _, rows in settings])
     losses = points["test_loss"][np.isfinite(points["test_loss"])]
     for number, row in enumerate(axes):
         for one in row:

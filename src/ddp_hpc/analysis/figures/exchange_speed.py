@@ -87,18 +87,10 @@ def _bars(axes: Axes, rows: list[dict[str, Any]], us: float, study: Study) -> bo
         if row["is_reference"]:
             axes.axvline(step, zorder=0, **REFERENCE)
     axes.set_xlim(left, left * (longest / left) ** ROOM if wide else ROOM * longest)
-    names = [_in_lines(exchange_words(row["exchange"], row["exchange_options"])) for row in rows]
+    names = ["\n".join(wrapped(exchange_words(row["exchange"], row["exchange_options"]), LETTERS)) for row in rows]
     name_bars(axes.yaxis, names)
     plain_numbers(axes.xaxis)
     return any(row["step_largest_us"] / us > cut for row in rows)
-
-
-def _in_lines(name: str) -> str:
-    """Return a name in one line if it fits, else with its options in lines below."""
-    if len(name) <= LETTERS:
-        return name
-    first, bracket, options = name.partition(" (")
-    return "\n".join([first, *(wrapped(f"({options}", LETTERS) if bracket else [])])
 
 
 def _beside(row: dict[str, Any], us: float) -> str:

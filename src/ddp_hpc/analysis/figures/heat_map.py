@@ -46,8 +46,8 @@ BAR_IN = 0.9  # width of the scale of colours, and of the names of the lowest ro
 FRAMED: dict[str, Any] = {"fill": False, "edgecolor": WINNER, "linewidth": 1.6}
 WHITE, PALE = (1.0, 1.0, 1.0, 1.0), (0.88, 0.88, 0.88, 1.0)  # no value; one that may not win
 COLOURS = colormaps["cividis"].with_extremes(over=PALE, bad=WHITE)  # even in grey and to the colour-blind
+CELLS: dict[str, Any] = {"cmap": COLOURS, "linewidths": 0.4, "linecolor": "#c8c8c8", "fmt": "", "cbar": False}
 OVERSUBSCRIBED: dict[str, Any] = {"hatch": "////", "edgecolor": "#ffffff"}
-MOST_TICKS = 12
 ROW_IN, BEST_ROW_IN, MOST_IN = 0.26, 0.42, 1.3  # height of a cell: at least, at best, of all cells at best
 
 # why a point may not win: its mark and the words of the legend; the first whose word is in the reason counts
@@ -165,24 +165,12 @@ def _panel(axes: Axes, rows: pd.DataFrame, across: list[str], up: list[str], nor
     )
     written = 0.7 * width_of(axes) / len(across) > LETTERS * LETTER_IN
     scale: dict[str, Any] = {"norm": norm} if norm else {"vmin": 0, "vmax": 0.5}
-    steps = [-(-len(names) // MOST_TICKS) for names in (across, up)]
-    sns.heatmap(
-        shown.set_axis(up).set_axis(across, axis="columns"),
-        cmap=COLOURS,
-        annot=numbers if written else None,
-        fmt="",
-        linewidths=0.4,
-        linecolor="#c8c8c8",
-        cbar=False,
-        xticklabels=steps[0],
-        yticklabels=steps[1],
-        ax=axes,
-        **scale,
-    )
+    named = shown.set_axis(up).set_axis(across, axis="columns")
+    sns.heatmap(named, annot=numbers if written else None, ax=axes, **CELLS, **scale)
     axes.set(xlabel="", ylabel="", ylim=(0, len(up)))
-    axes.tick_params(length=0, labelrotation=0)
-    if max(map(len, across)) * len(axes.get_xticks()) > letters_in(axes):
-        axes.tick_params(axis="x", labelrotation=90)
+    axes.tick_params(length=0)
+    axes.tick_params("y", labelrotation=0)
+    axes.tick_params("x", labelrotation=90 * (max(map(len, across)) * len(axes.get_xticks()) > letters_in(axes)))
     for row in rows_of(rows):
         x, y, found = row["across"], row["up"], mark(row["excluded"])
         if is_oversubscribed(row):

@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import seaborn as sns
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -46,8 +45,10 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
         for number, (look, rows) in enumerate(zip(looks, shown, strict=True)):
             moved = rows.assign(world_size=rows["world_size"] * APART ** (number - (len(shown) - 1) / 2))
             sns.lineplot(moved[moved[column].notna()], x="world_size", y=column, ax=one, **look, **OVER_SEEDS)
-        if column == "loss_sd":
-            _inverse_roots(one, shown)
+        if column == "loss_sd":  # through the first point of the longest line
+            start = shown[0].groupby("world_size")["loss_sd"].median().iloc[0]
+            ranks = np.geomspace(shown[0]["world_size"].min(), known["world_size"].max(), 50)
+            one.plot(ranks, start * np.sqrt(ranks[0] / ranks), **IDEAL, zorder=1)
         one.set(yscale="log", xlabel="world size (ranks)", ylabel="")
         plain_numbers(one.yaxis)
         one.set_xscale("log", base=2)
@@ -57,16 +58,3 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
     if len(lines) > MOST_LINES:
         notes.append(f"The {MOST_LINES} of {len(lines)} lines with most runs; all are in the table.")
     return finished(figure, coverage, notes, [*handles(looks), roots])
-
-
-def _inverse_roots(axes: Axes, shown: list[pd.DataFrame]) -> None:
-    """Draw through the first point of each line what would halve with four times the ranks; the same one once."""
-    starts: list[tuple[int, float]] = []
-    for rows in shown:
-        first = int(rows["world_size"].min())
-        start = float(rows.loc[rows["world_size"] == first, "loss_sd"].median())
-        if any(first == other and np.isclose(start, known, rtol=0.05) for other, known in starts):
-            continue
-        starts.append((first, start))
-        ranks = np.geomspace(first, max(float(rows["world_size"].max()), first), 50)
-        axes.plot(ranks, start * np.sqrt(first / ranks), **IDEAL, zorder=1)
