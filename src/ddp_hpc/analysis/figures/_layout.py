@@ -72,8 +72,13 @@ def label_outer(axes: Sequence[Axes], x: str, y: str) -> None:
     height_in = height_in / -(-len(axes) // columns) - 0.6
     lines = "\n".join(wrapped(y, max(10, int(height_in / LETTER_IN))))
     for number, one in enumerate(axes):
-        one.set_xlabel(x if number + columns >= len(axes) else "")
+        one.set_xlabel(in_lines(x, one) if number + columns >= len(axes) else "")
         one.set_ylabel(lines if number % columns == 0 else "")
+
+
+def in_lines(text: str, axes: Axes) -> str:
+    """Return `text` in lines that are no wider than a panel."""
+    return "\n".join(wrapped(text, letters_in(axes)))
 
 
 def wrapped(text: str, width: int) -> list[str]:
@@ -85,8 +90,7 @@ def say(axes: Axes, text: str) -> None:
     """Write in the middle of a panel why it is empty."""
     axes.set(xticks=[], yticks=[])
     axes.spines[:].set_color("#d0d0d0")
-    lines = "\n".join(wrapped(text, letters_in(axes)))
-    axes.text(0.5, 0.5, lines, ha="center", va="center", color=INK, transform=axes.transAxes)
+    axes.text(0.5, 0.5, in_lines(text, axes), ha="center", va="center", color=INK, transform=axes.transAxes)
 
 
 def nothing(coverage: str, why: str, table: pd.DataFrame | None = None) -> Figure:

@@ -50,8 +50,9 @@ def make(name: str, study: Study, tables_folder: Path, folder: Path, size: str |
             raise ValueError(
                 f"{height_in:.0f} in high in this size, a page has {MOST_HEIGHT_IN:g}; leave out `--size {size}`"
             )
-        file = f"{name}-{size}" if size else name
-        return save(figure, folder, file, constants.get("CAPTION", f"{name}."), study.name)
+        return save(
+            figure, folder, f"{name}-{size}" if size else name, constants.get("CAPTION", f"{name}."), study.name
+        )
 
 
 def save(figure: "Figure", folder: Path, name: str, caption: str, study: str = "") -> Path:

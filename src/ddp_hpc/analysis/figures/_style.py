@@ -10,7 +10,6 @@ os.environ["MPLBACKEND"] = "Agg"  # a login node has no display, and a wrong val
 
 import matplotlib as mpl
 import seaborn as sns
-from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.ticker import FuncFormatter
 
@@ -18,11 +17,12 @@ SIZES = {"column": 3.4, "page": 7.0}  # inches: a column of a journal, and both
 COLUMN_IN, PAGE_IN = SIZES.values()
 TEXT = 7.0  # points, of all letters
 NARROW = 3.0  # times: the ends of a logarithmic axis on which 1, 2 and 5 are too few
-FEW_DECADES = 300  # ratio of the ends of a logarithmic axis up to which more than the decades is named
+FEW_DECADES = 100  # ratio of the ends of a logarithmic axis up to which more than the decades is named
 HEADROOM = 1.1  # of an axis over what is drawn
 
 # a colour means one thing in all figures: vermilion a winner, crimson time that is lost, the others an exchange
-_BLUE, _ORANGE, _GREEN, WINNER, _PURPLE, _BROWN, _PINK, GREY, _, _SKY = sns.color_palette("colorblind").as_hex()
+_palette: list[str] = sns.color_palette("colorblind").as_hex()
+_BLUE, _ORANGE, _GREEN, WINNER, _PURPLE, _BROWN, _PINK, GREY, _, _SKY = _palette
 EXCHANGES = (_BLUE, _ORANGE, _GREEN, _PURPLE, _SKY, _BROWN, _PINK)
 LOST = "#b0174b"
 INK = "#404040"
@@ -67,16 +67,15 @@ def width_in(suits: float) -> float:
     return _asked_in.get() or suits
 
 
-def plain_numbers(axis: Axis, few: float = FEW_DECADES) -> None:
+def plain_numbers(axis: Axis) -> None:
     """Write the numbers of an axis in full, 0.2 and not 2 x 10^-1, large ones in thousands: 20k.
 
-    Of a logarithmic axis the 1, 2 and 5 of each decade are named, or the decades alone where its ends are more than
-    `few` times apart, or all marks where they are less than `NARROW` times apart.
+    Of a logarithmic axis the 1, 2 and 5 of each decade are named, of a long one the decades alone, of a short one all.
     """
 
     def minor(value: float, _: int | None) -> str:
         low, high = sorted(axis.get_view_interval())
-        named = high < NARROW * low or (high < few * low and f"{value:e}"[0] in "25")
+        named = high < NARROW * low or (high < FEW_DECADES * low and f"{value:e}"[0] in "25")
         return _plain(value) if named else ""
 
     axis.set_major_formatter(FuncFormatter(lambda value, _: _plain(value)))
@@ -90,12 +89,6 @@ def _plain(value: float) -> str:
 def three_digits(value: float) -> str:
     """Return a number in three digits, or whole: 0.0123, 1.23, 1234."""
     return f"{value:.0f}" if 1e3 <= abs(value) < 1e5 else f"{value:.3g}"
-
-
-def rule(axes: Axes) -> None:
-    """Draw light lines behind a panel, at the numbers of its axes."""
-    axes.grid(True, which="major", color="#e4e4e4", linewidth=0.5)
-    axes.set_axisbelow(True)
 
 
 def name_bars(axis: Axis, names: Sequence[str], **look: Any) -> None:

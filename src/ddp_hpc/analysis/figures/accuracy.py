@@ -14,7 +14,7 @@ from ddp_hpc.analysis.figures._curves import Look, handles, looks_of
 from ddp_hpc.analysis.figures._layout import finished, nothing
 from ddp_hpc.analysis.figures._marks import OVERSUBSCRIBED
 from ddp_hpc.analysis.figures._panels import columns_but, group_columns, title
-from ddp_hpc.analysis.figures._style import PAGE_IN, plain_numbers, rule, width_in
+from ddp_hpc.analysis.figures._style import PAGE_IN, plain_numbers, width_in
 from ddp_hpc.config.study import Study
 
 INPUTS = ("evaluations", "winners")
@@ -26,7 +26,6 @@ CAPTION = (
 MOST_LINES = 8
 PANEL_IN = 1.75
 WIDE = 30  # ratio of the largest to the least loss from which on its axis is logarithmic
-FEW = 30  # ratio from which on only decades are named
 # not said where the rest tells lines apart
 RARELY_SAID = ("evaluate_every_steps", "base_batch_size", "learning_rate_warm_up_steps", "ranks_per_node", "placement")
 HOLLOW: dict[str, Any] = {"markerfacecolor": "#ffffff", "markersize": 3.5}
@@ -136,11 +135,10 @@ def _scale(axes: Any, settings: Sequence[Setting], last_s: float) -> None:
     for number, row in enumerate(axes):
         for one in row:
             one.set_xlim(left=0)
-            rule(one)
         row[1].set_xlim(0, 1.02 * last_s)
         values = losses if number % 2 else points["test_metric"]
         if number % 2 and values.min() > 0 and values.max() > WIDE * values.min():
             row[0].set_yscale("log")
-            plain_numbers(row[0].yaxis, FEW)
+            plain_numbers(row[0].yaxis)
         elif values.min() >= 0:
             row[0].set_ylim(0, 1.04 * max(values.max(), 1e-9))

@@ -9,7 +9,7 @@ from matplotlib.lines import Line2D
 
 from ddp_hpc.analysis.columns import rows_of
 from ddp_hpc.analysis.figures._curves import colour_of
-from ddp_hpc.analysis.figures._layout import finished, grid, head, label_outer, nothing, wrapped
+from ddp_hpc.analysis.figures._layout import columns_of, finished, grid, head, label_outer, nothing, wrapped
 from ddp_hpc.analysis.figures._marks import face, ring
 from ddp_hpc.analysis.figures._panels import columns_but, exchange_words, panels
 from ddp_hpc.analysis.figures._style import GREY, PAGE_IN, name_bars, plain_numbers, three_digits
@@ -42,8 +42,9 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
     ratios = known[["times_as_fast_least", "times_as_fast", "times_as_fast_largest"]].astype("float64")
     known = known.assign(is_reference=(known["exchange"] == reference) & (ratios == 1).all(axis=1))
     shown = panels(known, columns_but(known, "exchange", "exchange_options"))
-    places = [max(len(panel.rows) for panel in shown[at - at % 2 :][:2]) for at in range(len(shown))]
-    figure, axes = grid(len(shown), [AROUND_IN + ROW_IN * most for most in places], 2, PAGE_IN)
+    figure, axes = grid(len(shown), [AROUND_IN + ROW_IN * len(panel.rows) for panel in shown], 2, PAGE_IN)
+    columns = columns_of(axes[0])
+    places = [max(len(panel.rows) for panel in shown[at - at % columns :][:columns]) for at in range(len(shown))]
     unit, us = ("us", 1.0) if known["step_us"].median() < 1e3 else ("ms", 1e3)
     cut = []
     for one, panel, most in zip(axes, shown, places, strict=True):

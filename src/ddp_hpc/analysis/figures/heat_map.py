@@ -42,7 +42,7 @@ OF_A_SEARCH = True
 
 FAR = 10  # times the least value: beyond, nothing has a colour where no point may win
 LETTERS = 5  # of a number
-BAR_IN = 0.9  # width of the scale of colours, and of the names of the lowest row
+BAR_IN = 1.1  # width of the scale of colours, and of the names of the lowest row
 FRAMED: dict[str, Any] = {"fill": False, "edgecolor": WINNER, "linewidth": 1.6}
 WHITE, PALE = (1.0, 1.0, 1.0, 1.0), (0.88, 0.88, 0.88, 1.0)  # no value; one that may not win
 COLOURS = colormaps["cividis"].with_extremes(over=PALE, bad=WHITE)  # even in grey and to the colour-blind

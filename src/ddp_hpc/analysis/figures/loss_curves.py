@@ -26,7 +26,6 @@ SMOOTH = 20  # lines are running means over a twentieth of the curve
 DIVERGED = LOST
 MOST_LINES = 8  # of winners in a panel
 HIGHEST = 1.5  # times the first loss: how much of a diverging curve is seen
-FEW = 30  # ratio of the largest to the least loss from which on only decades are named
 BEYOND = 2  # times the winner's time that a panel shows; of several winners its square, times their median
 LOWEST = 0.01  # quantile of the losses: single lucky steps do not stretch the axis
 
@@ -56,7 +55,7 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
     for one in axes:
         one.set_yscale("log" if limits[0] > 0 else "linear")
         one.set_ylim(*limits)
-        plain_numbers(one.yaxis, FEW)
+        plain_numbers(one.yaxis)
     short = any(np.max(line.get_xdata()) > one.get_xlim()[1] for one in axes[: len(chunks)] for line in one.lines)
     label_outer(axes, "time (s)", "training loss")
     return finished(figure, coverage, _notes(curves, bool(won), names, cut, short), handles(looks) if chunks else [])

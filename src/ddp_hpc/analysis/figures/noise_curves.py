@@ -77,14 +77,9 @@ def _panels(rows: Sequence[PanelRow], world_sizes: Sequence[int], looks: Sequenc
     heights = [HEIGHT_IN[kind] + (WORDS_IN if words else 0) for kind, words, _ in rows]
     figure = Figure((width_in(PAGE_IN), sum(heights) + 0.3), layout="constrained")
     axes = figure.subplots(len(rows), len(world_sizes), squeeze=False, sharex=True, sharey="row", height_ratios=heights)
-    lowest: dict[int, Axes] = {}
     for line, (kind, words, runs) in zip(axes, rows, strict=True):
         for one, n in zip(line, world_sizes, strict=True):
             here = runs[runs["world_size"] == n]
-            if here.empty:
-                one.set_visible(False)
-                continue
-            lowest[n] = one
             _panel(one, kind, here, looks)
             if kind == "loss":
                 one.set_title(ranks(n), loc="right")
@@ -93,9 +88,8 @@ def _panels(rows: Sequence[PanelRow], world_sizes: Sequence[int], looks: Sequenc
             line[0].set_title(" \n ", loc="left")  # room for what sets the row apart
             above = line[0].annotate(words, (0, 1), (0, 13), "axes fraction", "offset points", weight="bold")
             above.set_in_layout(False)
-    for one in lowest.values():
+    for one in axes[-1]:
         one.set_xlabel("step")
-        one.tick_params(labelbottom=True)
     return figure
 
 

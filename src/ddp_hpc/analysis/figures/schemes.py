@@ -7,7 +7,7 @@ from matplotlib.lines import Line2D
 
 from ddp_hpc.analysis.columns import rows_of, show_component, split
 from ddp_hpc.analysis.figures._curves import Look, curves, handles, numbered, top_of
-from ddp_hpc.analysis.figures._layout import finished, grid, head, nothing, say
+from ddp_hpc.analysis.figures._layout import finished, grid, head, in_lines, nothing, say
 from ddp_hpc.analysis.figures._panels import columns_but, panels
 from ddp_hpc.analysis.figures._style import HEADROOM, IDEAL, plain_numbers
 from ddp_hpc.config.study import Study
@@ -63,6 +63,6 @@ def _panel(axes: Axes, rows: pd.DataFrame, looks: list[Look], column: str) -> No
         curves(axes, part, looks, ALONG, column)
     if len(shown):
         axes.set_ylim(0, max(HEADROOM, top_of(shown, column)))
-    axes.set(xscale="log", xlabel="FLOP of a step / parameter byte")
+    axes.set(xscale="log", xlabel=in_lines("FLOP of a step per byte of the parameters", axes))
     axes.margins(x=0.06)
     plain_numbers(axes.xaxis)
