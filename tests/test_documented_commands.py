@@ -43,6 +43,7 @@ HERE = [
     "ddp-hpc train {0} --trace 11-12 --again",
     "ddp-hpc table mine runs winners",
     "ddp-hpc figure mine loss_curves",
+    "ddp-hpc figure mine loss_curves --size column",
     "ddp-hpc report mine",
     "ddp-hpc predict mine",
     "ddp-hpc compare mine@before mine",

@@ -235,14 +235,14 @@ def test_a_ring_on_a_link_of_1_gb_per_s_comes_up_to_just_that_in_the_figure():
         figure = _exchange_sweep.draw(rows(4, False))
     times, rates = figure.axes
     (line,) = [
-        line for line in rates.lines if line.get_color() == _exchange_sweep.COLOURS[1] and len(line.get_xdata()) > 2
+        line for line in rates.lines if line.get_color() == _exchange_sweep.EXCHANGES[1] and len(line.get_xdata()) > 2
     ]
 
     assert list(line.get_xdata()) == SIZES
     assert line.get_ydata()[-1] == pytest.approx(1e9 / 2, rel=0.01)  # the median round took twice as long
     copies = [line for line in times.lines if line.get_color() == _exchange_sweep.GREY]
     assert [list(line.get_ydata()) for line in copies] == [pytest.approx(np.array(SIZES) / 1e10)] * 2
-    assert OVERSUBSCRIBED not in "".join(text.get_text() for text in figure.texts)
+    assert OVERSUBSCRIBED not in figure.get_label()
 
 
 def test_oversubscribed_ranks_are_hollow_and_told():
@@ -255,7 +255,7 @@ def test_oversubscribed_ranks_are_hollow_and_told():
     ]
 
     assert ["#ffffff" in face for face in faces] == [False, False, True, True]
-    assert OVERSUBSCRIBED in "".join(text.get_text() for text in figure.texts)
+    assert OVERSUBSCRIBED in figure.get_label()
     assert {line["note"] for line in sweep_results.by_size(both) if line["ranks"] == 64} == {sweep_results.MARKED}
     assert {line["note"] for line in sweep_results.by_size(both) if line["ranks"] == 2} == {None}
 

@@ -86,10 +86,10 @@ def situations(folder_of):
     return of
 
 
-def draw(situation, name, figure):
+def draw(situation, name, figure, size=None):
     study_runs, frames = situation
     inputs = catalog.constants("figure", name)["INPUTS"]
-    with style():
+    with style(size):
         drawn = importlib.import_module(f"ddp_hpc.analysis.figures.{name}").draw(
             {table: frames[table] for table in inputs}, study_runs.study, study_runs.coverage()
         )
@@ -99,7 +99,8 @@ def draw(situation, name, figure):
 
 
 def words(figure):
-    """Return all texts of a figure."""
+    """Return all texts of a figure, and what its caption adds."""
     texts = [*figure.texts, *(text for axes in figure.axes for text in [*axes.texts, axes.title])]
     legends = [*figure.legends, *(axes.get_legend() for axes in figure.axes if axes.get_legend())]
-    return "\n".join(text.get_text() for text in [*texts, *(text for legend in legends for text in legend.get_texts())])
+    told = [text.get_text() for text in [*texts, *(text for legend in legends for text in legend.get_texts())]]
+    return "\n".join([*told, str(figure.get_label())])

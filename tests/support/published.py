@@ -60,5 +60,5 @@ if __name__ == "__main__":
     with _style.style():
         for name, figure in figures().items():
             save(figure, FOLDER, name, f"SHM-Learn-Dist (2017): {FIGURES[name].CAPTION}")
-            for form in ("svg", "pdf"):
+            for form in ("svg", "pdf", "txt", "tex"):
                 (FOLDER / f"{name}.{form}").unlink()

@@ -13,13 +13,12 @@ from matplotlib.ticker import EngFormatter
 from ddp_hpc.analysis.figures._layout import finished
 from ddp_hpc.analysis.figures._panels import ranks
 from ddp_hpc.analysis.figures._save import save
-from ddp_hpc.analysis.figures._style import COLOURS, GREY, IDEAL, LINES, MARKERS, PAGE_IN, rule, style
+from ddp_hpc.analysis.figures._style import EXCHANGES, GREY, IDEAL, LINES, MARKERS, PAGE_IN, style
 from ddp_hpc.bench.sweep_results import COPY_ALONE, COPY_TOGETHER, name_of
 from ddp_hpc.bench.timing import Row
 
-TITLE = "Exchanges over the message size: time, and bus bandwidth beside the memory-copy limit"
+TITLE = "Exchanges over the message size: time, and bus bandwidth beside the memory-copy limit."
 PANEL_IN = 2.7
-DARK = COLOURS[:-1]  # the last, yellow, is too pale for a thin line
 COPIES: dict[str, dict[str, Any]] = {
     COPY_ALONE: {"color": GREY, "linewidth": 2.2},
     COPY_TOGETHER: IDEAL | {"linewidth": 1.4},
@@ -58,7 +57,7 @@ def draw(rows: Sequence[Row]) -> Figure:
 
 
 def _look(number: int) -> dict[str, Any]:
-    colour, dash = DARK[number % len(DARK)], LINES[number // len(DARK) % len(LINES)]
+    colour, dash = EXCHANGES[number % len(EXCHANGES)], LINES[number // len(EXCHANGES) % len(LINES)]
     return {"color": colour, "linestyle": dash, "marker": MARKERS[number % len(MARKERS)]}
 
 
@@ -78,7 +77,8 @@ def _line(axes: Axes, rows: pd.DataFrame, look: dict[str, Any], column: str) -> 
 
 def _dress(axes: Axes, title: str, unit: str) -> None:
     axes.set(title=title, xscale="log", yscale="log", xlabel="size of the gradients")
-    rule(axes)
+    axes.grid(True, which="major", color="#e4e4e4", linewidth=0.5)
+    axes.set_axisbelow(True)
     axes.minorticks_off()
     axes.xaxis.set_major_formatter(EngFormatter(unit="B"))
     axes.yaxis.set_major_formatter(EngFormatter(unit=unit))

@@ -406,14 +406,23 @@ def _train(options: argparse.Namespace) -> int:
 def _table(options: argparse.Namespace) -> int:
     from ddp_hpc.workflow import publish
 
-    return publish.publish(_project(), options.study, "table", options.names, options.debug)
+    return publish.publish(_project(), options.study, "table", options.names, debug=options.debug)
 
 
-@Verb("draw figures of a study from its tables", STUDY, NAMES)
+@Verb(
+    "draw figures of a study from its tables",
+    STUDY,
+    NAMES,
+    takes(
+        "--size",
+        "as wide as a column (3.4 in) or a page (7 in) of a journal, as NAME-SIZE; without it, in the size that suits",
+        choices=("column", "page"),
+    ),
+)
 def _figure(options: argparse.Namespace) -> int:
     from ddp_hpc.workflow import publish
 
-    return publish.publish(_project(), options.study, "figure", options.names, options.debug)
+    return publish.publish(_project(), options.study, "figure", options.names, options.size, debug=options.debug)
 
 
 @Verb("write the report of a study from its tables and figures", STUDY)

@@ -257,6 +257,12 @@ class Study(BaseModel):
         """The figures to draw."""
         return self._that_fit("figure") if self.figures is None else list(self.figures)
 
+    @property
+    def exchanges(self) -> list[str]:
+        """The names of its exchanges, sorted."""
+        written = map(json.loads, self._written.get("exchange", ()))
+        return sorted({str(one["name"] if isinstance(one, dict) else one) for one in written} - {"none"})
+
     def _that_fit(self, kind: str) -> list[str]:
         """Return the tables or figures that say by a flag that they are for such studies; others have to be named."""
         written = self._written

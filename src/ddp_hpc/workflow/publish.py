@@ -11,8 +11,12 @@ from ddp_hpc.system.terminal import counted
 from ddp_hpc.workflow.targets import StudyTargets
 
 
-def publish(project: Project, study: str, kind: str, names: Sequence[str] = (), debug: bool = False) -> int:
+def publish(
+    project: Project, study: str, kind: str, names: Sequence[str] = (), size: str | None = None, *, debug: bool = False
+) -> int:
     """Make the tables or figures of these names or, without any, those that are out of date, and say where they are.
+
+    Figures of a `size` stand beside those of the page: without names, all of the study are drawn.
 
     What they are made from is read once. One that fails does not keep the others from being made: stderr has its error,
     with `debug` its traceback, and the exit code is 2, or 1 for a bug.
@@ -20,15 +24,15 @@ def publish(project: Project, study: str, kind: str, names: Sequence[str] = (), 
     for name in names:
         catalog.path(kind, name)
     targets = StudyTargets(project, project.study_runs(study), settled=True)
-    outdated, codes = targets.out_of_date(kind), {}
-    chosen = list(dict.fromkeys(names)) or outdated
+    outdated, codes = [] if size else targets.out_of_date(kind), {}
+    chosen = list(dict.fromkeys(names)) or (targets.names[kind] if size else outdated)
     for name in set(outdated).intersection(chosen):
         (project.root / targets.file(kind, name)).unlink(missing_ok=True)  # the page would show it if this fails
     if chosen and kind == "table":
         _ = targets.study_runs.runs  # what cannot be read is said once
     for name in chosen:
         try:
-            print(*_made(targets, kind, name), sep="\n", flush=True)
+            print(*_made(targets, kind, name, size), sep="\n", flush=True)
         except Exception as error:
             known = isinstance(error, (ValueError, OSError, RuntimeError))
             codes[name] = 2 if known else 1
@@ -51,7 +55,7 @@ def publish_page(project: Project, study: str) -> Path:
     return file
 
 
-def _made(targets: StudyTargets, kind: str, name: str) -> Iterator[object]:
+def _made(targets: StudyTargets, kind: str, name: str, size: str | None) -> Iterator[object]:
     """Make a table or a figure, put its stamp, and yield what a terminal shows of it."""
     study_runs, folder = targets.study_runs, targets.project.root / targets.folder
     stamp = targets.stamp(kind, name)  # of what is there before it is read
@@ -63,8 +67,9 @@ def _made(targets: StudyTargets, kind: str, name: str) -> Iterator[object]:
     else:
         from ddp_hpc.analysis import figures
 
-        file = figures.make(name, study_runs.study, folder / "tables", folder / "figures")
-    _put(targets.project.root / stamp)
+        file = figures.make(name, study_runs.study, folder / "tables", folder / "figures", size)
+    if size is None:
+        _put(targets.project.root / stamp)
     yield file
 
 

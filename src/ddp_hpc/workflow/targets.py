@@ -131,7 +131,8 @@ class StudyTargets:
             ]
         elif kind == "figure":
             code = [catalog.path("figure", name), analysis / "figures" / "_save.py"]
-            told = [self._rules, study.description, [self.stamp("table", table) for table in figure_tables(name)]]
+            read = [self.stamp("table", table) for table in figure_tables(name)]
+            told = [self._rules, study.description, study.exchanges, read]
         else:
             claims = study.claims if "OF_CLAIMS" in catalog.constants("table", name) else []
             code = [catalog.path("table", table) for table in (name, *tables_read(claims))]

@@ -12,12 +12,13 @@ import pytest
 from drawn import SITUATIONS, draw, situations, words
 from factory import planned
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.text import Text
 
 from ddp_hpc.analysis import figures, tables
 from ddp_hpc.analysis.figures import _layout as layout
-from ddp_hpc.analysis.figures._curves import look, over_ranks, world_size_axis
+from ddp_hpc.analysis.figures._curves import colour_of, look, looks_of, over_ranks, world_size_axis
 from ddp_hpc.analysis.figures._marks import OVERSUBSCRIBED
-from ddp_hpc.analysis.figures._style import style
+from ddp_hpc.analysis.figures._style import EXCHANGES, SIZES, TEXT, style
 from ddp_hpc.config import catalog
 
 FIGURES = catalog.names("figure")
@@ -28,11 +29,66 @@ def situation(tmp_path_factory):
     return situations(lambda name: tmp_path_factory.mktemp("study"))
 
 
+@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("size", SIZES)
+def test_all_letters_are_legible_in_print_at_both_widths(situation, size, name):
+    figure = draw(situation("usual"), name, "usual", size)
+    letters = [text for text in figure.findobj(Text) if text.get_text() and text.get_visible()]
+
+    assert figure.get_figwidth() == SIZES[size]
+    assert {text.get_fontsize() for text in letters} == {TEXT}
+
+
+def test_a_caption_stands_beside_the_picture_and_not_in_it(tmp_path, situation):
+    study_runs, _ = situation("mixed")
+    for table in ("phases",):
+        tables.make(table, study_runs, tmp_path / "tables")
+    figures.make("phases", study_runs.study, tmp_path / "tables", tmp_path)
+    caption, svg = (tmp_path / f"phases.{form}" for form in ("txt", "svg"))
+    latex = (tmp_path / "phases.tex").read_text()
+    picture = draw(situation("mixed"), "phases", "mixed")
+    inside = " ".join(text.get_text() for text in picture.findobj(Text))
+
+    assert caption.read_text().startswith(catalog.constants("figure", "phases")["CAPTION"])
+    assert OVERSUBSCRIBED in caption.read_text()
+    assert OVERSUBSCRIBED not in inside
+    assert "14 of 16 runs" in caption.read_text()
+    assert "14 of 16 runs" in inside
+    assert latex.startswith(r"\caption{Phases of a training step")
+    assert latex.endswith("\\label{fig:made-up-phases}\n")
+    assert svg.is_file()
+
+
+def test_a_figure_that_is_higher_than_a_page_says_so(tmp_path, situation):
+    study_runs, _ = situation("many axes")
+    tables.make("phases", study_runs, tmp_path / "tables")
+    with pytest.raises(ValueError, match="high in this size, a page has 9; leave out `--size column`"):
+        figures.make("phases", study_runs.study, tmp_path / "tables", tmp_path, "column")
+
+    assert figures.make("phases", study_runs.study, tmp_path / "tables", tmp_path).is_file()
+
+
+def test_an_exchange_has_one_colour_in_all_figures_and_a_batch_one_marker(situation):
+    """Without exchange is grey; the batches of an exchange differ in shade, dash and marker."""
+    study = situation("many axes")[0].study
+    ring, other = (colour_of(name, study) for name in ("ring", "mpi_allreduce"))
+    keys = [{"exchange": name, "batch_size": n} for name in ("ring", "mpi_allreduce", "none") for n in (16, 32)]
+    looks = looks_of(keys, [""] * 6, study)
+    alone = looks_of([{"exchange": "ring"}, {"exchange": "mpi_allreduce"}], ["", ""], study)
+
+    assert ring != other
+    assert [one["color"] for one in alone] == [ring, other]
+    assert [one["marker"] for one in looks] == [looks[0]["marker"], looks[1]["marker"]] * 3
+    assert len({(one["color"], one["marker"]) for one in looks}) == 6
+
+
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("name", FIGURES)
-@pytest.mark.parametrize("which", SITUATIONS)
-def test_a_figure_is_drawn_whatever_there_is_and_no_words_overlap(situation, which, name):
-    figure = draw(situation(which), name, which)
+@pytest.mark.parametrize(
+    ("which", "size"), [*((which, None) for which in SITUATIONS), ("usual", "column"), ("mixed", "column")]
+)
+def test_a_figure_is_drawn_whatever_there_is_and_no_words_overlap(situation, which, size, name):
+    figure = draw(situation(which), name, which, size)
 
     assert figure.axes
     box = figure.bbox
@@ -108,10 +164,10 @@ def test_the_heat_map_marks_what_may_not_win(situation):
 
 def test_a_diverged_cell_is_white_and_not_the_colour_of_zero(situation):
     figure = draw(situation("diverged"), "heat_map", "diverged")
-    cells = [patch for axes in figure.axes for patch in axes.patches]
+    cells = [tuple(face) for axes in figure.axes for mesh in axes.collections for face in mesh.get_facecolors()]
 
     assert len(cells) == len(marks(figure, "x")) == 36
-    assert {patch.get_facecolor() for patch in cells} == {(1.0, 1.0, 1.0, 1.0)}
+    assert set(cells) == {(1.0, 1.0, 1.0, 1.0)}
 
 
 def test_bars_stand_in_the_order_of_minimum_loss_with_the_winner_in_the_title(situation):
@@ -151,15 +207,15 @@ def test_stacked_phases_are_the_phases_of_the_table(situation):
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_the_same_tables_make_the_same_bytes_in_three_forms(tmp_path, situation, name):
+def test_the_same_tables_make_the_same_bytes_in_all_forms(tmp_path, situation, name):
     study_runs, _ = situation("nothing searched")
     for table in catalog.constants("figure", name)["INPUTS"]:
         tables.make(table, study_runs, tmp_path / "tables")
     drawn = [figures.make(name, study_runs.study, tmp_path / "tables", tmp_path / folder) for folder in ("a", "b")]
 
-    assert sorted(os.listdir(tmp_path / "a")) == [f"{name}.{form}" for form in ("pdf", "png", "svg")]
+    assert sorted(os.listdir(tmp_path / "a")) == [f"{name}.{form}" for form in ("pdf", "png", "svg", "tex", "txt")]
     assert drawn[0] == tmp_path / "a" / f"{name}.svg"
-    for form in ("svg", "pdf", "png"):
+    for form in ("svg", "pdf", "png", "tex", "txt"):
         one, other = (file.with_suffix(f".{form}").read_bytes() for file in drawn)
         assert one == other, form
     ET.parse(drawn[0])
@@ -206,18 +262,19 @@ def test_an_empty_table_is_no_exception(situation):
 
 def test_forty_curves_have_forty_looks_in_colour_and_without():
     """Colour and dash tell lines without markers apart, colour and marker points without lines."""
-    looks = [look(number) for number in range(40)]
+    looks = [look(colour, number, 8) for colour in EXCHANGES[:5] for number in range(8)]
 
     for names in (("color", "linestyle"), ("color", "marker")):
         assert len({tuple(str(one[name]) for name in names) for one in looks}) == 40
-    assert len({(one["color"], str(one["linestyle"]), one["marker"]) for one in map(look, range(512))}) == 512
+    of_one_exchange = [look(EXCHANGES[0], number, 64) for number in range(64)]
+    assert len({(str(one["linestyle"]), one["marker"]) for one in of_one_exchange}) == 64
 
 
 @pytest.mark.parametrize(
     "world_sizes", [[1, 2, 4], range(1, 25), [1, 7, 8], [2**k for k in range(16)], [120, 121, 122]]
 )
 def test_numbers_of_an_axis_thin_out_until_none_overlap(world_sizes):
-    """Every world size keeps its tick, the last its number, and the small print says so."""
+    """Every world size keeps its tick, the last its number, and the caption says so."""
     with style():
         figure, panels = layout.grid(4, 1.6)
         for axes in panels:
@@ -230,7 +287,7 @@ def test_numbers_of_an_axis_thin_out_until_none_overlap(world_sizes):
     assert list(panels[0].get_xticks()) == sorted(world_sizes)
     assert not [pair for pair in itertools.pairwise(boxes) if pair[0].overlaps(pair[1])]
     assert ticks[-1].get_text() == str(max(world_sizes))
-    assert (len(boxes) < len(ticks)) == any("numbers stand where there is room" in t.get_text() for t in figure.texts)
+    assert (len(boxes) < len(ticks)) == ("numbers stand where there is room" in figure.get_label())
 
 
 @pytest.mark.parametrize("world_sizes", [[1, 2, 4], range(1, 25), [2**k for k in range(12)]])
@@ -238,7 +295,8 @@ def test_equal_curves_stand_beside_one_another_and_by_their_own_world_size(world
     cells = [{"line": line, "world_size": n, "y": 1.0} for line in range(10) for n in world_sizes]
     with style():
         figure, (axes, _) = layout.grid(2, 2.0)
-        over_ranks(axes, pd.DataFrame(cells).assign(oversubscribed=False), "y", "", apart=10)
+        looks = [look(EXCHANGES[0], number, 10) for number in range(10)]
+        over_ranks(axes, pd.DataFrame(cells).assign(oversubscribed=False), looks, "y", "", apart=True)
         layout.finished(figure, "")
         FigureCanvasAgg(figure).draw()
     places = [axes.transData.transform((n, 1))[0] for n in world_sizes]

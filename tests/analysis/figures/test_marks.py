@@ -80,7 +80,7 @@ def test_bands_do_not_set_the_axes(situation):
 def test_only_points_that_may_win_have_a_colour(situation):
     _, frames = situation("mixed")
     figure = draw(situation("mixed"), "heat_map", "mixed")
-    faces = [patch.get_facecolor() for axes in figure.axes for patch in axes.patches if patch.get_fill()]
+    faces = [tuple(face) for axes in figure.axes[:-1] for mesh in axes.collections for face in mesh.get_facecolors()]
     areas = frames["areas"]
 
     assert sum(face not in (WHITE, PALE) for face in faces) == areas["excluded"].isna().sum() == 1
@@ -88,7 +88,7 @@ def test_only_points_that_may_win_have_a_colour(situation):
 
 
 def test_every_shade_of_a_bar_is_explained_and_what_has_no_bar_is_counted(situation):
-    text = words(draw(situation("mixed"), "loss_areas", "mixed"))
+    text = words(draw(situation("mixed"), "loss_areas", "mixed")).replace("\n", " ")
 
     assert "1 of 4 points; left out: 2 above threshold, 1 diverged" in text
     shades = {tuple(patch.get_facecolor()) for patch in draw(situation("usual"), "loss_areas", "usual").axes[1].patches}

@@ -228,6 +228,26 @@ def test_latex_tables_fit_a_line_of_an_article(tmp_path, options):
     assert "Overfull" not in said, said
 
 
+@pytest.mark.parametrize(
+    ("columns", "letters", "rows", "stands"),
+    [
+        (3, 12, 5, "table/small"),
+        (3, 14, 5, "table/footnotesize"),
+        (4, 12, 5, "table*/small"),
+        (3, 12, 31, "table/footnotesize"),
+    ],
+)
+def test_latex_tables_stand_in_a_column_where_they_fit(columns, letters, rows, stands):
+    """A letter is 4.5 pt wide, 5.1 pt in small; a column of a page has 229 pt, a line of one column 345 pt."""
+    frame = pd.DataFrame({f"c{n}": ["x" * letters] * rows for n in range(columns)})
+    text = latex(Readable(frame, [False] * columns, []), "A", [], "b")
+    table, size = stands.split("/")
+
+    assert rf"\begin{{{table}}}" in text
+    assert rf"\centering\{size}\setlength" in text
+    assert text.count(rf"\end{{{table}}}") == 1
+
+
 def test_latex_leaves_out_ends_of_intervals_first_and_tells_the_author_not_the_reader():
     names = [
         "exchange",

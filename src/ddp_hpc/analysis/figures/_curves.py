@@ -1,52 +1,77 @@
 """Curves through the points of a table: markers, intervals, offsets of neighbours, and the axis of ranks."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
+from matplotlib.transforms import ScaledTranslation, Transform
 from numpy.typing import NDArray
 
-from ddp_hpc.analysis.columns import rows_of, split, varying
-from ddp_hpc.analysis.figures._layout import Thinned, say, width_of
+from ddp_hpc.analysis.columns import key_of, rows_of, split, varying
+from ddp_hpc.analysis.figures._layout import LETTER_IN, Thinned, say, width_of
 from ddp_hpc.analysis.figures._marks import face, ring
-from ddp_hpc.analysis.figures._panels import title
-from ddp_hpc.analysis.figures._style import COLOURS, HEADROOM, LINES, MARKERS
+from ddp_hpc.analysis.figures._panels import exchange_words, title
+from ddp_hpc.analysis.figures._style import EXCHANGES, GREY, HEADROOM, LINES, MARKERS
+from ddp_hpc.config.study import Study
 
 Values = NDArray[np.float64]
+Look = dict[str, Any]  # colour, line and marker of a curve, and its label in a legend
 OF_EXCHANGES = ("exchange", "exchange_options", "placement", "ranks_per_node")  # what is usually a line
 MOST_INTERVAL = 1.6  # times the largest value: where intervals are cut
 MOST_LINEAR = 8  # ranks; beyond, their axis is logarithmic
-TICK_LETTER_IN, BESIDE_IN = 0.055, 0.6  # width of a letter of a tick, and of what stands beside a panel
+BESIDE_IN = 0.6  # width of what stands beside a panel
 APART_PT = 3.0  # between the curves of a panel, sideways, so that none hides another
 SIDE_BY_SIDE = "Curves stand a little beside one another at each world size, so that none hides another."
 ROOM = 0.7  # share of the distance between neighbours along x that all curves take together, at most
 
 
-def look(number: int, **more: Any) -> dict[str, Any]:
-    """Return colour, line and marker of a panel's n-th curve, and whatever else is said of its look.
+def colour_of(exchange: str, study: Study) -> str:
+    """Return the colour of an exchange, which it has in all figures of a study; without exchange it is grey."""
+    return GREY if exchange == "none" else EXCHANGES[[*study.exchanges, exchange].index(exchange) % len(EXCHANGES)]
 
-    Colour and line, and colour and marker, are unique among 64 curves, the three among 512.
+
+def look(colour: str, number: int, of: int) -> Look:
+    """Return the look of a curve of a colour, the n-th of so many: its shade, dash and marker.
+
+    Shade and dash, and shade and marker, are unique in a colour, also where the shades look alike.
     """
-    turn, place = divmod(number, len(COLOURS))
-    line, marker = (place + turn) % len(LINES), (place + 3 * turn + turn // len(LINES)) % len(MARKERS)
-    looks = {"color": COLOURS[place], "linestyle": LINES[line], "marker": MARKERS[marker]}
-    return {"markersize": 4.0} | looks | more
+    if of > 1:
+        colour = sns.blend_palette(["#000000", colour, "#ffffff"], 2 * of + 1).as_hex()[of // 2 + number + 1]
+    turn, place = divmod(number, len(LINES))
+    return {"color": colour, "linestyle": LINES[(place + turn) % len(LINES)], "marker": MARKERS[place]}
 
 
-def numbered(frame: pd.DataFrame, columns: Iterable[str], *named: str) -> tuple[pd.DataFrame, list[str]]:
-    """Return a table with the number of each row's curve, `line`, and what sets the curves apart, in words.
+def looks_of(keys: Sequence[Mapping[str, Any]], words: Sequence[str], study: Study) -> list[Look]:
+    """Return the looks of curves: the colour says which exchange, shade, dash and marker say the rest.
+
+    A curve that nothing sets apart is named by its exchange.
+    """
+    exchanges = [str(key.get("exchange", "measured")) for key in keys]
+    parts = [tuple((name, key_of(key, [name])) for name in key if name != "exchange") for key in keys]
+    # of more exchanges than colours those that have the same one differ in the rest
+    rest = [(part, study.exchanges[len(EXCHANGES) :].count(one)) for part, one in zip(parts, exchanges, strict=True)]
+    seen = list(dict.fromkeys(rest))
+    return [
+        look(colour_of(one, study), seen.index(part), len(seen)) | {"label": said or exchange_words(one)}
+        for one, part, said in zip(exchanges, rest, words, strict=True)
+    ]
+
+
+def numbered(frame: pd.DataFrame, columns: Iterable[str], study: Study, *named: str) -> tuple[pd.DataFrame, list[Look]]:
+    """Return a table with the number of each row's curve, `line`, and the looks of the curves.
 
     A curve is the rows that have `columns` in common, of which not all need to be there; those `named` are named also
     where all curves have the same value. The index has no duplicates.
     """
-    differ, names, numbers = {*varying(frame), *named}, [], pd.Series(0, index=frame.index)
+    differ, keys, numbers = {*varying(frame), *named}, [], pd.Series(0, index=frame.index)
     for number, (key, rows) in enumerate(split(frame, [name for name in columns if name in frame])):
         numbers[rows.index] = number
-        names.append(title(key, differ))
-    return frame.assign(line=numbers), names
+        keys.append(key)
+    return frame.assign(line=numbers), looks_of(keys, [title(key, differ) for key in keys], study)
 
 
 def by_line(rows: pd.DataFrame) -> Iterator[tuple[int, pd.DataFrame]]:
@@ -55,40 +80,39 @@ def by_line(rows: pd.DataFrame) -> Iterator[tuple[int, pd.DataFrame]]:
         yield int(part["line"].iloc[0]), part
 
 
-def handles(names: Iterable[str]) -> list[Line2D]:
-    """Return the curves of `look` for a legend; one that nothing sets apart is what was measured."""
-    return [Line2D([], [], label=name or "measured", **look(number)) for number, name in enumerate(names)]
+def handles(looks: Iterable[Look]) -> list[Line2D]:
+    """Return curves for a legend."""
+    return [Line2D([], [], **one) for one in looks]
 
 
-def curves(axes: Axes, rows: pd.DataFrame, x: str, y: str, factor: float = 1.0, apart: int = 0) -> None:
+def curves(
+    axes: Axes, rows: pd.DataFrame, looks: Sequence[Look], x: str, y: str, factor: float = 1.0, *, apart: bool = False
+) -> None:
     """Draw the `numbered` curves of a panel: a line, its points with their marks, and intervals where there are any.
 
     The ends of the intervals are named as the column y is: of `sync_s`, `sync_low_s`. `factor` is of all that is drawn;
-    so many curves as `apart` says stand a little beside one another, so that none hides another: then the ends of the
-    axis are set.
+    with `apart` curves stand a little beside one another, so that none hides another; then the axis has its ends.
     """
     for number, part in by_line(rows.sort_values(x, kind="stable")):
         across, (middle, low, high) = part[x].to_numpy(float), (factor * one for one in _values(part, y))
+        colour, where = looks[number]["color"], axes.transData
         if apart:
-            across = _aside(axes, np.unique(rows[x].to_numpy(float)), number, apart)(across)
-        looks = look(number)
+            where = _aside(axes, np.unique(rows[x].to_numpy(float)), number, len(looks))
         known = np.isfinite(low) & np.isfinite(high)
-        axes.vlines(across[known], low[known], high[known], color=looks["color"], linewidth=0.8)
-        axes.plot(across, middle, **looks | {"marker": ""})
+        axes.vlines(across[known], low[known], high[known], color=colour, linewidth=0.8, transform=where)
+        axes.plot(across, middle, transform=where, **looks[number] | {"marker": ""})
+        points = looks[number] | {"linestyle": "", "transform": where, "clip_on": False}
         for one, other, row in zip(across, middle, rows_of(part), strict=True):
-            axes.plot(one, other, **looks | {"linestyle": ""}, markerfacecolor=face(row, looks["color"]), clip_on=False)
-            ring(axes, one, other, row)
+            axes.plot(one, other, **points, markerfacecolor=face(row, colour))
+            ring(axes, one, other, row, transform=where)
 
 
-def _aside(axes: Axes, values: Values, number: int, apart: int) -> Callable[[Values], Values]:
-    """Return what moves values along x, each by so little that it stays nearer to itself than to its neighbours."""
-    places = _inches(axes, values)
-    gaps = np.diff(places, prepend=-np.inf, append=np.inf)
-    steps = np.minimum(APART_PT / 72, ROOM * np.minimum(gaps[:-1], gaps[1:]) / apart)
-    low, per_inch = _along(axes)
-    moved = low + per_inch * (places + (number - (apart - 1) / 2) * steps)
-    found = axes.transScale.inverted().transform([(place, 1.0) for place in moved])[:, 0]
-    return lambda those: found[np.searchsorted(values, those)]
+def _aside(axes: Axes, values: Values, number: int, of: int) -> Transform:
+    """Return what moves the n-th of so many curves along x, so little that points stay nearest to their place."""
+    gap_in = float(np.diff(_inches(axes, values)).min(initial=np.inf))
+    step_in = min(APART_PT / 72, ROOM * gap_in / of)
+    inches = axes.get_figure(root=True).dpi_scale_trans  # type: ignore[union-attr]
+    return axes.transData + ScaledTranslation((number - (of - 1) / 2) * step_in, 0, inches)
 
 
 def _values(rows: pd.DataFrame, y: str) -> tuple[Values, ...]:
@@ -106,20 +130,20 @@ def top_of(rows: pd.DataFrame, y: str, factor: float = 1.0) -> float:
 
 
 def over_ranks(
-    axes: Axes, rows: pd.DataFrame, y: str, why: str, factor: float = 1.0, *, apart: int = 0, top: float | None = None
+    axes: Axes, rows: pd.DataFrame, looks: Sequence[Look], y: str, why: str, factor: float = 1.0, **more: Any
 ) -> None:
     """Draw the curves of a panel over the ranks, from 0 to their `top`; where y is never known, say `why`."""
-    shown = rows[rows[y].notna()]
+    shown, top = rows[rows[y].notna()], more.pop("top", None)
     if shown.empty:
         say(axes, why)
         return
     world_size_axis(axes, rows["world_size"])
-    curves(axes, shown, "world_size", y, factor, apart)
+    curves(axes, shown, looks, "world_size", y, factor, **more)
     axes.set_ylim(0, top or top_of(shown, y, factor))
 
 
 def interval_note(rows: pd.DataFrame, words: str = "Bars: 95 % intervals, cut at the axes") -> str:
-    """Return the small print about intervals: of what they are."""
+    """Return what a caption says about intervals: of what they are."""
     return f"{words}: {'; '.join(sorted(rows['interval_from'].dropna().unique()))}."
 
 
@@ -138,7 +162,7 @@ def named_ticks(axes: Axes, values: Iterable[int]) -> None:
     """Put a tick at each value along x, and nowhere else; numbers stand where they fit, the last one always."""
     ticks = sorted(values)
     inches = _inches(axes, ticks)
-    halves = [TICK_LETTER_IN * (len(f"{tick:g}") + 1) / 2 for tick in ticks]
+    halves = [LETTER_IN * (len(f"{tick:g}") + 1) / 2 for tick in ticks]
     free, end, names = -np.inf, inches[-1] - halves[-1], []
     for tick, place, half in zip(ticks, inches, halves, strict=True):
         fits = place - half >= free and (place + half <= end or tick == ticks[-1])
@@ -151,12 +175,6 @@ def named_ticks(axes: Axes, values: Iterable[int]) -> None:
 
 def _inches(axes: Axes, values: Sequence[float] | Values) -> Values:
     """Return where values stand along the axis of x, from its end."""
-    low, per_inch = _along(axes)
-    found: Values = (axes.transScale.transform([(value, 1.0) for value in values])[:, 0] - low) / per_inch
+    ends, places = (axes.transScale.transform([(x, 1.0) for x in these])[:, 0] for these in (axes.get_xlim(), values))
+    found: Values = (places - ends[0]) / (ends[1] - ends[0]) * (width_of(axes) - BESIDE_IN)
     return found
-
-
-def _along(axes: Axes) -> tuple[float, float]:
-    """Return where the axis of x begins on its scale, and how much of that is an inch."""
-    low, high = axes.transScale.transform([(end, 1.0) for end in axes.get_xlim()])[:, 0]
-    return float(low), float((high - low) / (width_of(axes) - BESIDE_IN))

@@ -1,9 +1,8 @@
-"""The layout of a figure around its panels: grid, titles, labels, legend, small print, and empty figures."""
+"""The layout of a figure around its panels: grid, titles, labels, legend, coverage, and empty figures."""
 
 import textwrap
 from collections.abc import Sequence
 
-import numpy as np
 import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -11,12 +10,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter
 
 from ddp_hpc.analysis.figures._marks import mark_notes
-from ddp_hpc.analysis.figures._style import COLUMN_IN, INK, PAGE_IN, SMALL, TEXT
+from ddp_hpc.analysis.figures._style import COLUMN_IN, INK, PAGE_IN, width_in
 
-LEGEND_LINE_IN, LEGEND_LETTER_IN, HANDLE_IN = 0.13, 0.047, 0.45  # of a legend: its lines, letters, what is beside
-LINE_IN, FOOT_IN = 0.105, 0.04  # height of a line of small print, and of the space beneath and above
-TITLE_LETTER_IN = 0.06  # width of a letter of 7 points
-LETTERS_PER_IN = 24  # of small print
+LETTER_IN, LINE_IN = 0.057, 0.135  # width and height of a letter in a line
+HANDLE_IN = 0.45  # beside a label of a legend
+FOOT_IN = 0.04  # beneath and above the coverage
 
 
 class Thinned(FixedFormatter):
@@ -24,17 +22,19 @@ class Thinned(FixedFormatter):
 
 
 def grid(
-    panels: int, height_in: float | Sequence[float], most_columns: int = 4, width_in: float | None = None
+    panels: int, height_in: float | Sequence[float], most_columns: int = 4, suits_in: float | None = None
 ) -> tuple[Figure, list[Axes]]:
     """Return a figure of `panels` panels of this height, or each of its own; a row is as high as its highest.
 
-    It is as wide as a column if it has one panel, else as a page, unless its width is given.
+    One panel suits a column, more a page, unless `suits_in` says what does; side by side are at most `most_columns` on
+    a page, half of them in a column.
     """
+    width = width_in(suits_in or (COLUMN_IN if panels == 1 else PAGE_IN))
+    most_columns = max(1, round(most_columns * width / PAGE_IN))
     heights = [height_in] * panels if isinstance(height_in, float) else height_in
     columns = -(-panels // -(-panels // most_columns))  # 5 panels as 3 + 2 rather than 4 + 1
     rows = [max(heights[at : at + columns]) for at in range(0, panels, columns)]
-    width_in = width_in or (COLUMN_IN if panels == 1 else PAGE_IN)
-    figure = Figure((width_in, sum(rows)), layout="constrained")
+    figure = Figure((width, sum(rows)), layout="constrained")
     axes = figure.subplots(len(rows), columns, squeeze=False, height_ratios=rows).ravel().tolist()
     for unused in axes[panels:]:
         unused.remove()
@@ -46,9 +46,9 @@ def columns_of(axes: Axes) -> int:
     return int(axes.get_subplotspec().get_gridspec().ncols)  # type: ignore[union-attr]
 
 
-def letters_in(axes: Axes, letter_in: float) -> int:
-    """Return how many letters of this width fit into a line of a panel."""
-    return int(0.85 * width_of(axes) / letter_in)
+def letters_in(axes: Axes, parts: int = 1) -> int:
+    """Return how many letters fit into a line of one of so many parts of a panel."""
+    return int(0.85 * width_of(axes) / parts / LETTER_IN)
 
 
 def width_of(axes: Axes) -> float:
@@ -56,24 +56,29 @@ def width_of(axes: Axes) -> float:
     return axes.get_figure(root=True).get_figwidth() / columns_of(axes)  # type: ignore[union-attr]
 
 
-def head(axes: Axes, text: str, more: str = "", small: Sequence[str] = ()) -> None:
-    """Write the title of a panel, `text: more`, in two lines where one is too short; beneath it small print."""
-    letters = letters_in(axes, TITLE_LETTER_IN)
+def head(axes: Axes, text: str, more: str = "", small: Sequence[str] = (), letters: int = 0) -> None:
+    """Write the title of a panel, `text: more`, in two lines if need be, of so many letters; beneath it `small`."""
+    letters = letters or letters_in(axes)
     text = text.replace(" rank", "\u00a0rank") + (":" if more else "")
     whole = f"{text} {more}".rstrip()
     lines = [line for part in ([whole] if len(whole) <= letters else [text, more]) for line in wrapped(part, letters)]
-    axes.set_title("\n".join(lines), pad=4 + 7.5 * len(small))
-    axes.annotate("\n".join(small), (0.5, 1), (0, 3), "axes fraction", "offset points", ha="center", size=SMALL)
+    axes.set_title("\n".join(lines), pad=4 + 9 * len(small))
+    axes.annotate("\n".join(small), (0.5, 1), (0, 3), "axes fraction", "offset points", ha="center")
 
 
 def label_outer(axes: Sequence[Axes], x: str, y: str) -> None:
     """Name the axes where it is needed: x below the lowest panels, y beside the leftmost, in lines that fit."""
     columns, height_in = columns_of(axes[0]), axes[0].get_figure(root=True).get_figheight()  # type: ignore[union-attr]
     height_in = height_in / -(-len(axes) // columns) - 0.6
-    lines = "\n".join(wrapped(y, max(10, int(height_in / TITLE_LETTER_IN))))
+    lines = "\n".join(wrapped(y, max(10, int(height_in / LETTER_IN))))
     for number, one in enumerate(axes):
-        one.set_xlabel(x if number + columns >= len(axes) else "")
+        one.set_xlabel(in_lines(x, one) if number + columns >= len(axes) else "")
         one.set_ylabel(lines if number % columns == 0 else "")
+
+
+def in_lines(text: str, axes: Axes) -> str:
+    """Return `text` in lines that are no wider than a panel."""
+    return "\n".join(wrapped(text, letters_in(axes)))
 
 
 def wrapped(text: str, width: int) -> list[str]:
@@ -85,8 +90,7 @@ def say(axes: Axes, text: str) -> None:
     """Write in the middle of a panel why it is empty."""
     axes.set(xticks=[], yticks=[])
     axes.spines[:].set_color("#d0d0d0")
-    lines = "\n".join(wrapped(text, 36))
-    axes.text(0.5, 0.5, lines, ha="center", va="center", size=TEXT, color=INK, transform=axes.transAxes)
+    axes.text(0.5, 0.5, in_lines(text, axes), ha="center", va="center", color=INK, transform=axes.transAxes)
 
 
 def nothing(coverage: str, why: str, table: pd.DataFrame | None = None) -> Figure:
@@ -108,35 +112,29 @@ def finished(
     legend: Sequence[Artist] = (),
     marked: pd.DataFrame | None = None,
 ) -> Figure:
-    """Return a figure, grown by its legend above the panels, if it has one, and its small print beneath them.
+    """Return a figure, grown by its legend above the panels, if it has one, and by what is missing beneath them.
 
-    The small print is what its reader must know: `notes`, the marks of the rows `marked`, and what is missing.
+    What its reader must know else is the label of the figure, which `save` adds to the caption: `notes`, and the marks
+    of the rows `marked`.
     """
+    width, lines = figure.get_figwidth(), []
     if legend:
-        columns = _columns_that_fit([len(str(handle.get_label())) for handle in legend], figure.get_figwidth())
-        figure.set_figheight(figure.get_figheight() + LEGEND_LINE_IN * -(-len(legend) // columns))
+        columns = max(1, int(width / (HANDLE_IN + LETTER_IN * max(len(str(one.get_label())) for one in legend))))
+        figure.set_figheight(figure.get_figheight() + LINE_IN * -(-len(legend) // columns))
         figure.legend(handles=list(legend), loc="outside upper left", ncols=columns, handlelength=2.4)
     texts = [*notes, *([] if marked is None else mark_notes(marked))]
     scales = [one.xaxis.get_major_formatter() for one in figure.axes]
     if any(isinstance(names, Thinned) and "" in names.seq for names in scales):
         texts.append("Each world size has a tick; numbers stand where there is room.")
     if "missing" in coverage:
-        texts.append(f"Coverage: {coverage}")
-    lines = [line for text in texts for line in wrapped(text, int(LETTERS_PER_IN * figure.get_figwidth()))]
+        texts.append(f"Coverage: {coverage.rstrip('.')}.")
+        lines = wrapped(f"Coverage: {coverage}", int(width / LETTER_IN))
+    figure.set_label(" ".join(texts))
+    foot_in = LINE_IN * len(lines) + 2 * FOOT_IN if lines else 0.0
+    whole_in = figure.get_figheight() + foot_in
+    figure.set_figheight(whole_in)
+    share = foot_in / whole_in
+    figure.get_layout_engine().set(rect=(0, share, 1, 1 - share))  # type: ignore[union-attr, call-arg]
     if lines:
-        height_in = LINE_IN * len(lines) + 2 * FOOT_IN
-        whole_in = figure.get_figheight() + height_in
-        figure.set_figheight(whole_in)
-        share = height_in / whole_in
-        figure.get_layout_engine().set(rect=(0, share, 1, 1 - share))  # type: ignore[union-attr, call-arg]
-        figure.text(0.01, FOOT_IN / whole_in, "\n".join(lines), size=SMALL, color=INK, va="bottom", linespacing=1.25)
+        figure.text(0.01, FOOT_IN / whole_in, "\n".join(lines), color=INK, va="bottom", linespacing=1.25)
     return figure
-
-
-def _columns_that_fit(letters: Sequence[int], width_in: float) -> int:
-    """Return in how many columns a legend of labels of so many letters fits."""
-    for columns in range(len(letters), 1, -1):
-        parts = np.array_split(np.array(letters), columns)  # as matplotlib fills them
-        if sum(HANDLE_IN + LEGEND_LETTER_IN * int(part.max()) for part in parts) <= width_in:
-            return columns
-    return 1

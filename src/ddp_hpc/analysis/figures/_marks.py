@@ -1,4 +1,4 @@
-"""The marks of points whose times are not valid (oversubscribed, disturbed), and the small print about them."""
+"""The marks of points whose times are not valid (oversubscribed, disturbed), and what a caption says of them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ from ddp_hpc.analysis.columns import DISTURBED
 
 OVERSUBSCRIBED = "ranks exceed the cores: times are not comparable"
 SLOW = "more than a third of a run's training time went to steps slower than its median: not to be trusted"
-RING: dict[str, Any] = {"color": "#D55E00", "markersize": 8.5, "markerfacecolor": "none", "markeredgewidth": 0.9}
+RING: dict[str, Any] = {"color": "#000000", "markersize": 8.5, "markerfacecolor": "none", "markeredgewidth": 0.9}
 DAGGER, DOUBLE_DAGGER = "\u2020", "\u2021"
 
 
@@ -41,7 +41,7 @@ def daggers(row: Mapping[str, Any]) -> str:
 
 
 def mark_notes(rows: pd.DataFrame, oversubscribed: str = "Hollow:", disturbed: str = "Ringed:") -> list[str]:
-    """Return what the small print says of the marks that `rows` have, after the words that name each mark."""
+    """Return what a caption says of the marks that `rows` have, after the words that name each mark."""
     notes = [f"{oversubscribed} {OVERSUBSCRIBED}."] if rows["oversubscribed"].any() else []
     slow = "slow_steps_share" in rows and (rows["slow_steps_share"] > DISTURBED).any()
     return [*notes, f"{disturbed} {SLOW}."] if slow else notes

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from ddp_hpc.analysis.figures._style import style
+from ddp_hpc.analysis.latex import escape
 from ddp_hpc.config import catalog
 from ddp_hpc.config.study import Study
 from ddp_hpc.runs import records
@@ -15,6 +16,7 @@ from ddp_hpc.system.files import replaced
 if TYPE_CHECKING:  # `_style` has to come before matplotlib
     from matplotlib.figure import Figure
 
+MOST_HEIGHT_IN = 9.0  # of a page
 # no dates and versions in the files: the same tables make the same bytes
 _METADATA: dict[str, dict[str, Any]] = {
     "png": {"Software": None},
@@ -23,10 +25,11 @@ _METADATA: dict[str, dict[str, Any]] = {
 }
 
 
-def make(name: str, study: Study, tables_folder: Path, folder: Path) -> Path:
-    """Draw a figure as `<name>.png`, `.pdf` and `.svg` into `folder`; return the SVG file.
+def make(name: str, study: Study, tables_folder: Path, folder: Path, size: str | None = None) -> Path:
+    """Draw a figure in the size that suits it, or as `<name>-<size>`; see `save`; return the SVG file.
 
-    No such figure is a CatalogError; a table that the figure reads and that is not there, a FileNotFoundError.
+    No such figure is a CatalogError; a table that the figure reads and that is not there, a FileNotFoundError;
+    a figure that is too high for a page in this size, a ValueError.
     """
     constants = catalog.constants("figure", name)
     tables, coverage = {}, ""
@@ -39,17 +42,31 @@ def make(name: str, study: Study, tables_folder: Path, folder: Path) -> Path:
         tables[table] = pd.read_parquet(file)
         coverage = records.read_metadata(file)["coverage"]
     module = catalog.load("figure", name)
-    with style():
+    with style(size):
         figure: Figure = module.draw(tables, study, coverage)
-        return save(figure, folder, name, f"{study.name}: {constants.get('CAPTION', name)}")
+        height_in = figure.get_figheight()
+        if size and height_in > MOST_HEIGHT_IN:
+            raise ValueError(
+                f"{height_in:.0f} in high in this size, a page has {MOST_HEIGHT_IN:g}; leave out `--size {size}`"
+            )
+        return save(
+            figure, folder, f"{name}-{size}" if size else name, constants.get("CAPTION", f"{name}."), study.name
+        )
 
 
-def save(figure: "Figure", folder: Path, name: str, title: str) -> Path:
+def save(figure: "Figure", folder: Path, name: str, caption: str, study: str = "") -> Path:
     """Write a figure as `<name>.png`, `.pdf` and `.svg`, the SVG last, into `folder`, made if need be; return the SVG.
 
-    The figure was drawn within `style()`, which still holds; its title stands in the files' metadata.
+    Beside it stands the caption, with what the figure's label adds to it, as `<name>.txt`, and `<name>.tex` for LaTeX.
+    The figure was drawn within `style()`, which still holds.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    whole = " ".join(filter(None, [caption, str(figure.get_label())]))
+    label = "-".join(filter(None, ["fig:" + study, name])).replace("_", "-")
+    for form, text in {"txt": whole, "tex": rf"\caption{{{escape(whole)}}}\label{{{label}}}"}.items():
+        with replaced(folder / f"{name}.{form}") as temporary:
+            temporary.write_text(f"{text}\n", encoding="utf-8")
+    title = f"{study}: {caption}" if study else caption
     # laid out once, for all forms, in round numbers: the solver's last digits differ from time to time
     figure.draw_without_rendering()
     figure.set_layout_engine("none")

@@ -1,84 +1,94 @@
-"""The style of all figures: sizes, colours that are legible in grey and for the colour-blind, numbers of an axis."""
+"""The style of all figures: two widths, letters of 7 points, seaborn's theme and colours, numbers of an axis."""
 
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 os.environ["MPLBACKEND"] = "Agg"  # a login node has no display, and a wrong value would stop the import
 
 import matplotlib as mpl
-from matplotlib.axes import Axes
+import seaborn as sns
 from matplotlib.axis import Axis
 from matplotlib.ticker import FuncFormatter
 
-COLUMN_IN, PAGE_IN = 3.5, 7.0  # widths of one and two columns of a journal
-SMALL, TEXT = 5.5, 7.0  # points
+SIZES = {"column": 3.4, "page": 7.0}  # inches: a column of a journal, and both
+COLUMN_IN, PAGE_IN = SIZES.values()
+TEXT = 7.0  # points, of all letters
 NARROW = 3.0  # times: the ends of a logarithmic axis on which 1, 2 and 5 are too few
-FEW_DECADES = 300  # ratio of the ends of a logarithmic axis up to which more than the decades is named
+FEW_DECADES = 100  # ratio of the ends of a logarithmic axis up to which more than the decades is named
 HEADROOM = 1.1  # of an axis over what is drawn
 
-# Okabe and Ito, Color Universal Design (2008): the order alternates dark and light, so it also reads in grey
-COLOURS = ("#0072B2", "#E69F00", "#000000", "#56B4E9", "#D55E00", "#009E73", "#CC79A7", "#F0E442")
+# a colour means one thing in all figures: vermilion a winner, crimson time that is lost, the others an exchange
+_palette: list[str] = sns.color_palette("colorblind").as_hex()
+_BLUE, _ORANGE, _GREEN, WINNER, _PURPLE, _BROWN, _PINK, GREY, _, _SKY = _palette
+EXCHANGES = (_BLUE, _ORANGE, _GREEN, _PURPLE, _SKY, _BROWN, _PINK)
+LOST = "#b0174b"
+INK = "#404040"
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 LINES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (3, 1, 1, 1, 1, 1)))
-GREY, INK = "#8c8c8c", "#404040"
 EDGE: dict[str, Any] = {"edgecolor": INK, "linewidth": 0.4}  # of a bar
 IDEAL: dict[str, Any] = {"color": GREY, "linewidth": 0.8, "linestyle": (0, (4, 2))}
 
+_asked_in: ContextVar[float | None] = ContextVar("width of figures that is asked for", default=None)
+
 
 @contextmanager
-def style() -> Iterator[None]:
-    """Draw and save with our settings, whatever the user's matplotlibrc says."""
+def style(size: str | None = None) -> Iterator[None]:
+    """Draw and save with our settings, whatever the user's matplotlibrc says; as wide as `size`, if it is given."""
+    letters = ("font.size", "axes.titlesize", "axes.labelsize", "xtick.labelsize", "ytick.labelsize", "legend.fontsize")
     settings: dict[str, Any] = {
-        "font.family": "DejaVu Sans",
-        "font.size": TEXT,
-        "axes.titlesize": TEXT,
-        "axes.labelsize": TEXT,
-        "xtick.labelsize": 6.0,
-        "ytick.labelsize": 6.0,
-        "legend.fontsize": 6.0,
-        "legend.frameon": True,
+        "font.family": "DejaVu Sans",  # comes with matplotlib
         "legend.facecolor": "#ffffff",
         "legend.edgecolor": "none",
-        "legend.framealpha": 0.8,
         "axes.linewidth": 0.6,
         "axes.spines.top": False,
         "axes.spines.right": False,
         "lines.linewidth": 1.0,
+        "lines.markersize": 4.0,
         "hatch.linewidth": 0.5,
-        "xtick.major.width": 0.6,
-        "ytick.major.width": 0.6,
+        **{f"{axis}tick.{kind}": value for axis in "xy" for kind, value in (("major.width", 0.6), ("major.size", 3.0))},
         "svg.hashsalt": "ddp-hpc",
         "pdf.fonttype": 42,
         "savefig.dpi": 300,
     }
+    asked = _asked_in.set(SIZES[size] if size else None)
     with mpl.rc_context():
         mpl.rcdefaults()
-        mpl.rcParams.update(settings)  # type: ignore[arg-type]
+        theme = sns.axes_style("ticks") | sns.plotting_context("paper") | dict.fromkeys(letters, TEXT)
+        mpl.rcParams.update(theme | settings)
         yield
+    _asked_in.reset(asked)
 
 
-def plain_numbers(axis: Axis, few: float = FEW_DECADES) -> None:
-    """Write the numbers of an axis in full, 0.2 and not 2 x 10^-1.
+def width_in(suits: float) -> float:
+    """Return how wide a figure is: what was asked for, or what `suits` it."""
+    return _asked_in.get() or suits
 
-    Of a logarithmic axis the 1, 2 and 5 of each decade are named, or the decades alone where its ends are more than
-    `few` times apart, or all marks where they are less than `NARROW` times apart.
+
+def plain_numbers(axis: Axis) -> None:
+    """Write the numbers of an axis in full, 0.2 and not 2 x 10^-1, large ones in thousands: 20k.
+
+    Of a logarithmic axis the 1, 2 and 5 of each decade are named, of a long one the decades alone, of a short one all.
     """
 
     def minor(value: float, _: int | None) -> str:
         low, high = sorted(axis.get_view_interval())
-        named = high < NARROW * low or (high < few * low and f"{value:e}"[0] in "25")
-        return f"{value:g}" if named else ""
+        named = high < NARROW * low or (high < FEW_DECADES * low and f"{value:e}"[0] in "25")
+        return _plain(value) if named else ""
 
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: _plain(value)))
     axis.set_minor_formatter(FuncFormatter(minor))
 
 
-def rule(axes: Axes) -> None:
-    """Draw light lines behind a panel, at the numbers of its axes."""
-    axes.grid(True, which="major", color="#e4e4e4", linewidth=0.5)
-    axes.set_axisbelow(True)
+def _plain(value: float) -> str:
+    return f"{value / 1e3:g}k" if abs(value) >= 1e4 else f"{value:g}"
+
+
+def three_digits(value: float) -> str:
+    """Return a number in three digits, or whole: 0.0123, 1.23, 1234."""
+    return f"{value:.0f}" if 1e3 <= abs(value) < 1e5 else f"{value:.3g}"
 
 
 def name_bars(axis: Axis, names: Sequence[str], **look: Any) -> None:

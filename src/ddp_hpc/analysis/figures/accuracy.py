@@ -1,19 +1,20 @@
 """Accuracy (or error) and loss on the test set, over epochs and over training time, a line per setting."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import seaborn as sns
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ddp_hpc.analysis.columns import key_of, split, varying
+from ddp_hpc.analysis.figures._curves import Look, handles, looks_of
 from ddp_hpc.analysis.figures._layout import finished, nothing
 from ddp_hpc.analysis.figures._marks import OVERSUBSCRIBED
 from ddp_hpc.analysis.figures._panels import columns_but, group_columns, title
-from ddp_hpc.analysis.figures._style import COLOURS, LINES, PAGE_IN, plain_numbers, rule
+from ddp_hpc.analysis.figures._style import PAGE_IN, plain_numbers, width_in
 from ddp_hpc.config.study import Study
 
 INPUTS = ("evaluations", "winners")
@@ -22,24 +23,17 @@ CAPTION = (
     "medians over the runs of a setting, the band spans them."
 )
 
-MOST_LINES = len(COLOURS)
+MOST_LINES = 8
 PANEL_IN = 1.75
 WIDE = 30  # ratio of the largest to the least loss from which on its axis is logarithmic
-FEW = 30  # ratio from which on only decades are named
 # not said where the rest tells lines apart
 RARELY_SAID = ("evaluate_every_steps", "base_batch_size", "learning_rate_warm_up_steps", "ranks_per_node", "placement")
 HOLLOW: dict[str, Any] = {"markerfacecolor": "#ffffff", "markersize": 3.5}
+OVER_RUNS: dict[str, Any] = {"estimator": "median", "errorbar": ("pi", 100), "legend": False}
 BEYOND = 4  # times the median time of the lines, which a panel shows at most
 
 
-@dataclass(frozen=True)
-class Setting:
-    """What is one line: its words, and the medians of its runs at each evaluation."""
-
-    words: str
-    points: pd.DataFrame  # epoch or samples, seconds, metric, loss, and the least and largest of the last two
-    oversubscribed: bool
-    scaling: str | None  # of the learning rate
+Setting = tuple[Look, pd.DataFrame]  # a line: its look, and its evaluations, those of a step at the same time
 
 
 def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure:
@@ -59,19 +53,19 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
         best = watched["run"].isin(tables["winners"]["winner_runs"].dropna().str.split().explode())
         of_a_group = [watched[name] for name in group_columns(watched, study)]
         chosen = watched[best | ~best.groupby(of_a_group, dropna=False).transform("any")]  # without a winner all runs
-    settings = _settings(chosen, of_a_setting)
+    settings = _settings(chosen, of_a_setting, study)
     chunks = _chunks(settings)
-    figure = Figure((PAGE_IN, 2 * PANEL_IN * len(chunks)), layout="constrained")
+    figure = Figure((width_in(PAGE_IN), 2 * PANEL_IN * len(chunks)), layout="constrained")
     axes = figure.subplots(2 * len(chunks), 2, squeeze=False, sharex="col", sharey="row")
     progress, along = ("epoch", "epochs") if chosen["epoch"].notna().all() else ("samples_seen", "samples seen")
     metric = ", ".join(sorted(chosen["test_metric_name"].dropna().unique()))
     legend: list[Line2D] = []
     for number, part in enumerate(chunks):
         rows = axes[2 * number : 2 * number + 2]
-        legend += _chunk(rows, part, progress, number)
+        legend += _chunk(rows, part, progress)
         rows[0, 0].set_ylabel(f"test {metric}")
         rows[1, 0].set_ylabel("test loss")
-    ends_s = [float(setting.points["t_s"].max()) for setting in settings]
+    ends_s = [float(points["t_s"].max()) for _, points in settings]
     last_s = min(max(ends_s), BEYOND * float(np.median(ends_s)))
     _scale(axes, settings, last_s)
     for one, words in zip(axes[-1], (along, "training time (s)"), strict=True):
@@ -84,12 +78,12 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
         notes.append("Of each group the winner only, if it has one: there are too many settings for lines.")
     if max(ends_s) > last_s:
         notes.append(f"The time axis ends at {BEYOND} x the median of the lines: some go on beyond.")
-    if any(setting.oversubscribed for setting in settings):
+    if _oversubscribed(chosen):
         notes.append(f"Hollow: {OVERSUBSCRIBED}.")
     return finished(figure, coverage, notes, legend)
 
 
-def _settings(evaluations: pd.DataFrame, of_a_setting: list[str]) -> list[Setting]:
+def _settings(evaluations: pd.DataFrame, of_a_setting: list[str], study: Study) -> list[Setting]:
     """Return the settings in the words that tell each from the others; fewest ranks first."""
     groups = list(split(evaluations, of_a_setting))
     groups.sort(key=lambda one: (key_of(one[0], ["world_size"]), one[0].get("exchange") != "none"))
@@ -100,8 +94,8 @@ def _settings(evaluations: pd.DataFrame, of_a_setting: list[str]) -> list[Settin
     short = [title(key, differ - {"learning_rate_scaling"}) for key in keys]
     words = [one if short.count(one) == 1 else title(key, differ) for one, key in zip(short, keys, strict=True)]
     return [
-        Setting(text, _points(rows), bool(rows["oversubscribed"].fillna(False).any()), key.get("learning_rate_scaling"))
-        for text, (key, rows) in zip(words, groups, strict=True)
+        (look | {"marker": ""}, rows.assign(t_s=rows.groupby("step")["t_s"].transform("median")))
+        for look, (_, rows) in zip(looks_of(keys, words, study), groups, strict=True)
     ]
 
 
@@ -111,50 +105,40 @@ def _chunks(settings: list[Setting]) -> list[list[Setting]]:
         return [settings]
     alike: dict[Any, list[Setting]] = {}
     for setting in settings:
-        alike.setdefault(setting.scaling, []).append(setting)
+        alike.setdefault(setting[1]["learning_rate_scaling"].iloc[0], []).append(setting)
     return [part[at : at + MOST_LINES] for part in alike.values() for at in range(0, len(part), MOST_LINES)]
 
 
-def _points(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return what is drawn of a setting, by step."""
-    by_step = rows.groupby("step", sort=True)
-    columns = {name: by_step[name].median() for name in ("epoch", "samples_seen", "t_s", "test_metric", "test_loss")}
-    for name in ("test_metric", "test_loss"):
-        columns |= {f"{name}_least": by_step[name].min(), f"{name}_largest": by_step[name].max()}
-    return pd.DataFrame(columns).astype("float64")
-
-
-def _chunk(axes: Any, settings: Sequence[Setting], progress: str, before: int) -> list[Line2D]:
+def _chunk(axes: Any, settings: Sequence[Setting], progress: str) -> list[Line2D]:
     """Draw up to eight settings into two rows of two panels; return them for the legend."""
     legend = []
-    for number, setting in enumerate(settings):
-        looks: dict[str, Any] = {"color": COLOURS[number], "linestyle": LINES[(number + before) % len(LINES)]}
+    for look, points in settings:
+        last, marked = points[points["step"] == points["step"].max()], _oversubscribed(points)
         for row, name in zip(axes, ("test_metric", "test_loss"), strict=True):
             for one, x in zip(row, (progress, "t_s"), strict=True):
-                points = setting.points
-                band = points[f"{name}_least"], points[f"{name}_largest"]
-                one.fill_between(points[x], *band, color=looks["color"], alpha=0.15, linewidth=0)
-                one.plot(points[x], points[name], linewidth=1.1, **looks)
-            if setting.oversubscribed:
-                last = setting.points.iloc[-1:]
-                row[1].plot(last["t_s"], last[name], "o", color=looks["color"], **HOLLOW)
-        looks |= HOLLOW | {"marker": "o" if setting.oversubscribed else ""}
-        legend.append(Line2D([], [], label=setting.words, **looks))
-    return legend
+                sns.lineplot(points, x=x, y=name, ax=one, **look, **OVER_RUNS)
+                one.set(xlabel="", ylabel="")
+            if marked:
+                row[1].plot(last["t_s"].iloc[0], last[name].median(), "o", color=look["color"], **HOLLOW)
+        legend.append(look | HOLLOW | {"marker": "o" if marked else ""})
+    return handles(legend)
+
+
+def _oversubscribed(points: pd.DataFrame) -> bool:
+    return bool(points["oversubscribed"].fillna(False).any())
 
 
 def _scale(axes: Any, settings: Sequence[Setting], last_s: float) -> None:
     """Begin the axes at 0, that of a metric which is a share at 1 too; losses of many sizes on a logarithmic one."""
-    points = pd.concat([setting.points for setting in settings])
+    points = pd.concat([rows for _, rows in settings])
     losses = points["test_loss"][np.isfinite(points["test_loss"])]
     for number, row in enumerate(axes):
         for one in row:
             one.set_xlim(left=0)
-            rule(one)
         row[1].set_xlim(0, 1.02 * last_s)
         values = losses if number % 2 else points["test_metric"]
         if number % 2 and values.min() > 0 and values.max() > WIDE * values.min():
             row[0].set_yscale("log")
-            plain_numbers(row[0].yaxis, FEW)
+            plain_numbers(row[0].yaxis)
         elif values.min() >= 0:
             row[0].set_ylim(0, 1.04 * max(values.max(), 1e-9))

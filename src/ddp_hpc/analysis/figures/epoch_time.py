@@ -5,9 +5,9 @@ from matplotlib.figure import Figure
 
 from ddp_hpc.analysis.columns import split
 from ddp_hpc.analysis.figures._curves import curves, handles, interval_note, named_ticks, numbered
-from ddp_hpc.analysis.figures._layout import finished, grid, nothing
+from ddp_hpc.analysis.figures._layout import finished, grid, in_lines, nothing
 from ddp_hpc.analysis.figures._panels import axis_label, columns_but
-from ddp_hpc.analysis.figures._style import IDEAL, plain_numbers, rule
+from ddp_hpc.analysis.figures._style import IDEAL, plain_numbers
 from ddp_hpc.config.study import Study
 
 INPUTS = ("epoch_time",)
@@ -17,7 +17,6 @@ CAPTION = (
 )
 
 PANELS = {"epoch_s": "time of an epoch (s)", "gain": "times as fast as the smallest batch"}
-FEW = 200  # ratio of the ends of an axis from which on only decades are named
 
 
 def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure:
@@ -29,16 +28,15 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
     lines = [rows for _, rows in split(known, columns_but(known, "batch_size"))]
     longest = max(map(len, lines))
     shown = pd.concat([rows for rows in lines if len(rows) >= min(longest, 3)])
-    shown, names = numbered(shown, columns_but(known, "batch_size"))
+    shown, looks = numbered(shown, columns_but(known, "batch_size"), study)
     figure, axes = grid(len(PANELS), 2.5)
     for one, (name, words) in zip(axes, PANELS.items(), strict=True):
-        curves(one, shown, "batch_size", name)
-        one.set(xscale="log", yscale="log", xlabel=axis_label("batch_size"), ylabel=words)
+        curves(one, shown, looks, "batch_size", name)
+        one.set(xscale="log", yscale="log", xlabel=in_lines(axis_label("batch_size"), one), ylabel=words)
         named_ticks(one, sorted(shown["batch_size"].unique()))
-        rule(one)
-        plain_numbers(one.yaxis, FEW)
+        plain_numbers(one.yaxis)
     axes[1].axhline(1, **IDEAL, zorder=0)
     notes = [interval_note(shown, "Bars: 95 % intervals")] if shown["epoch_low_s"].notna().any() else []
     if len(shown) < len(known):
         notes.append("Settings with fewer batch sizes are in the table only.")
-    return finished(figure, coverage, notes, handles(names) if len(names) > 1 else [], shown)
+    return finished(figure, coverage, notes, handles(looks) if len(looks) > 1 else [], shown)

@@ -8,10 +8,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ddp_hpc.analysis.columns import rows_of
-from ddp_hpc.analysis.figures._layout import finished, grid, head, label_outer, nothing, wrapped
+from ddp_hpc.analysis.figures._curves import colour_of
+from ddp_hpc.analysis.figures._layout import columns_of, finished, grid, head, label_outer, nothing, wrapped
 from ddp_hpc.analysis.figures._marks import face, ring
 from ddp_hpc.analysis.figures._panels import columns_but, exchange_words, panels
-from ddp_hpc.analysis.figures._style import COLOURS, GREY, PAGE_IN, SMALL, name_bars, plain_numbers
+from ddp_hpc.analysis.figures._style import GREY, PAGE_IN, name_bars, plain_numbers, three_digits
 from ddp_hpc.config.study import Study
 
 INPUTS = ("exchanges",)
@@ -41,13 +42,14 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
     ratios = known[["times_as_fast_least", "times_as_fast", "times_as_fast_largest"]].astype("float64")
     known = known.assign(is_reference=(known["exchange"] == reference) & (ratios == 1).all(axis=1))
     shown = panels(known, columns_but(known, "exchange", "exchange_options"))
-    places = [max(len(panel.rows) for panel in shown[at - at % 2 :][:2]) for at in range(len(shown))]
-    figure, axes = grid(len(shown), [AROUND_IN + ROW_IN * most for most in places], 2, PAGE_IN)
+    figure, axes = grid(len(shown), [AROUND_IN + ROW_IN * len(panel.rows) for panel in shown], 2, PAGE_IN)
+    columns = columns_of(axes[0])
+    places = [max(len(panel.rows) for panel in shown[at - at % columns :][:columns]) for at in range(len(shown))]
     unit, us = ("us", 1.0) if known["step_us"].median() < 1e3 else ("ms", 1e3)
     cut = []
     for one, panel, most in zip(axes, shown, places, strict=True):
         head(one, panel.title.replace("batch size ", "batch size\u00a0"))
-        cut.append(_bars(one, rows_of(panel.rows.sort_values("step_us")), us))
+        cut.append(_bars(one, rows_of(panel.rows.sort_values("step_us")), us, study))
         one.set_ylim(most - 0.4, -0.6)
     label_outer(axes, f"training time per step ({unit})", "")
     legend = [Line2D([], [], label="least and largest of the rounds", **RANGE)]
@@ -63,7 +65,7 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
     return finished(figure, coverage, notes, legend, known)
 
 
-def _bars(axes: Axes, rows: list[dict[str, Any]], us: float) -> bool:
+def _bars(axes: Axes, rows: list[dict[str, Any]], us: float, study: Study) -> bool:
     """Draw the bars of a panel; return whether a range is cut: one slow round must not squeeze all bars together."""
     cut = WHISKER * max(row["step_us"] for row in rows) / us
     longest = min(cut, max(row["step_largest_us"] for row in rows) / us)
@@ -74,7 +76,7 @@ def _bars(axes: Axes, rows: list[dict[str, Any]], us: float) -> bool:
     left = shortest / 2 if wide else 0.0
     for place, row in enumerate(rows):
         step, least, largest = (row[name] / us for name in ("step_us", "step_least_us", "step_largest_us"))
-        colour = GREY if row["is_reference"] else "#c8c8c8" if row["exchange"] == "none" else COLOURS[3]
+        colour = colour_of(row["exchange"], study)
         end = min(largest, longest)
         axes.barh(place, step - left, 0.62, left, color=face(row, colour), edgecolor=colour, linewidth=0.7)
         axes.plot([least, end], [place, place], markersize=4, **RANGE)
@@ -82,27 +84,19 @@ def _bars(axes: Axes, rows: list[dict[str, Any]], us: float) -> bool:
             axes.plot(end, place, color="#000000", marker=">", markersize=4)
         ring(axes, step, place, row, clip_on=False, zorder=4)
         beside = _beside(row, us)
-        axes.annotate(beside, (end, place), (5, 0), "data", "offset points", va="center", size=SMALL, bbox=PAPER)
+        axes.annotate(beside, (end, place), (5, 0), "data", "offset points", va="center", bbox=PAPER)
         if row["is_reference"]:
             axes.axvline(step, zorder=0, **REFERENCE)
     axes.set_xlim(left, left * (longest / left) ** ROOM if wide else ROOM * longest)
-    names = [_in_lines(exchange_words(row["exchange"], row["exchange_options"])) for row in rows]
-    name_bars(axes.yaxis, names, size=SMALL if any("\n" in name for name in names) else None)
+    names = ["\n".join(wrapped(exchange_words(row["exchange"], row["exchange_options"]), LETTERS)) for row in rows]
+    name_bars(axes.yaxis, names)
     plain_numbers(axes.xaxis)
     return any(row["step_largest_us"] / us > cut for row in rows)
 
 
-def _in_lines(name: str) -> str:
-    """Return a name in one line if it fits, else with its options in lines below."""
-    if len(name) <= LETTERS:
-        return name
-    first, bracket, options = name.partition(" (")
-    return "\n".join([first, *(wrapped(f"({options}", LETTERS) if bracket else [])])
-
-
 def _beside(row: dict[str, Any], us: float) -> str:
     """Return the time and, where there is a reference, the ratio with its range."""
-    time = f"{row['step_us'] / us:.3g}"
+    time = three_digits(row["step_us"] / us)
     if pd.isna(row["times_as_fast"]):
         return time
     if row["is_reference"]:

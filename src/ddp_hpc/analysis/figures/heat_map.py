@@ -3,6 +3,7 @@
 from typing import Any
 
 import pandas as pd
+import seaborn as sns
 from matplotlib import colormaps
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -14,10 +15,20 @@ from matplotlib.patches import Patch, Rectangle
 from matplotlib.patheffects import withStroke
 
 from ddp_hpc.analysis.columns import DISTURBED, decisive, key_of, label, rows_of, search_columns, split, varying
-from ddp_hpc.analysis.figures._layout import columns_of, finished, grid, head, label_outer, nothing, width_of
+from ddp_hpc.analysis.figures._layout import (
+    LETTER_IN,
+    columns_of,
+    finished,
+    grid,
+    head,
+    label_outer,
+    letters_in,
+    nothing,
+    width_of,
+)
 from ddp_hpc.analysis.figures._marks import is_oversubscribed, mark_notes
 from ddp_hpc.analysis.figures._panels import axis_label, group_columns, panels
-from ddp_hpc.analysis.figures._style import GREY, plain_numbers
+from ddp_hpc.analysis.figures._style import GREY, WINNER, plain_numbers, three_digits
 from ddp_hpc.analysis.formatting import heading
 from ddp_hpc.config.spec import SPEC_COLUMNS
 from ddp_hpc.config.study import Study
@@ -29,16 +40,15 @@ CAPTION = (
 )
 OF_A_SEARCH = True
 
-COLOURS = "cividis"  # even in grey and to the colour-blind
 FAR = 10  # times the least value: beyond, nothing has a colour where no point may win
-FRAME: dict[str, Any] = {"color": "#e4e4e4", "linewidth": 0.4, "zorder": 0.5}  # of a cell, also where none is planned
-MOST_LETTERS = 95  # size of a number, in points, x its letters / width of its cell, in inches
-WINNER: dict[str, Any] = {"fill": False, "edgecolor": "#D55E00", "linewidth": 1.6}
+LETTERS = 5  # of a number
+BAR_IN = 1.1  # width of the scale of colours, and of the names of the lowest row
+FRAMED: dict[str, Any] = {"fill": False, "edgecolor": WINNER, "linewidth": 1.6}
 WHITE, PALE = (1.0, 1.0, 1.0, 1.0), (0.88, 0.88, 0.88, 1.0)  # no value; one that may not win
+COLOURS = colormaps["cividis"].with_extremes(over=PALE, bad=WHITE)  # even in grey and to the colour-blind
+CELLS: dict[str, Any] = {"cmap": COLOURS, "linewidths": 0.4, "linecolor": "#c8c8c8", "fmt": "", "cbar": False}
 OVERSUBSCRIBED: dict[str, Any] = {"hatch": "////", "edgecolor": "#ffffff"}
-MOST_TICKS = 12
 ROW_IN, BEST_ROW_IN, MOST_IN = 0.26, 0.42, 1.3  # height of a cell: at least, at best, of all cells at best
-NUMBER_IN = 0.25  # width of a cell that has room for its number
 
 # why a point may not win: its mark and the words of the legend; the first whose word is in the reason counts
 MARKS: dict[str, tuple[str, str] | None] = {
@@ -79,8 +89,9 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
     figure, axes = grid(len(shown), 0.75 + cells_in, most_columns=2 if len(across) > 6 else 4)
     norm = _norm(areas)
     for one, panel in zip(axes, shown, strict=True):
-        head(one, panel.title, "" if panel.rows["wins"].any() else "no winner")
-        _panel(one, rows_of(panel.rows), across, up, norm)
+        letters = int((figure.get_figwidth() - BAR_IN) / columns_of(one) / LETTER_IN)
+        head(one, panel.title, "" if panel.rows["wins"].any() else "no winner", letters=letters)
+        _panel(one, panel.rows, across, up, norm)
     label_outer(axes, *(axis_label(columns[0]) if columns else "" for columns in (x, y)))
     if norm is not None:
         looks: dict[str, Any] = {"pad": 0.01, "aspect": 14 * -(-len(axes) // columns_of(axes[0]))}
@@ -95,7 +106,7 @@ def _legend(areas: pd.DataFrame) -> list[Artist]:
     legend: list[Artist] = [Line2D([], [], label=words, linestyle="none", **_pen(marker)) for marker, words in marks]
     if areas["oversubscribed"].any():
         legend.insert(0, Patch(facecolor=GREY, label="oversubscribed", **OVERSUBSCRIBED))
-    return [Patch(label="winner", **WINNER), *legend] if areas["wins"].any() else legend
+    return [Patch(label="winner", **FRAMED), *legend] if areas["wins"].any() else legend
 
 
 def _notes(areas: pd.DataFrame, norm: Normalize | None) -> list[str]:
@@ -143,43 +154,29 @@ def _pen(marker: str, size: float = 4.0) -> dict[str, Any]:
     return {"marker": marker, "color": "#000000", "markersize": size, "mew": 0.28 * size, "path_effects": stroke}
 
 
-def _panel(axes: Axes, rows: list[dict[str, Any]], across: list[str], up: list[str], norm: Normalize | None) -> None:
-    columns, lines = len(across), len(up)
-    axes.hlines([y - 0.5 for y in range(lines + 1)], -0.5, columns - 0.5, **FRAME)
-    axes.vlines([x - 0.5 for x in range(columns + 1)], -0.5, lines - 0.5, **FRAME)
-    cell_in = 0.7 * width_of(axes) / columns
-    for row in rows:
-        x, y, found = row["across"], row["up"], mark(row["excluded"])
-        ink = _cell(axes, row, (x, y), norm)
-        written = cell_in >= NUMBER_IN and pd.notna(row["decisive"])
-        if written:
-            value = row["decisive"]
-            text = f"{value:.0f}" if 1e3 <= value < 1e5 else f"{value:.3g}"
-            paper = withStroke(linewidth=1.2, foreground="#000000" if ink == "#ffffff" else "#ffffff")
-            look: dict[str, Any] = {"color": ink, "path_effects": [paper], "ha": "center", "va": "center"}
-            look["size"] = min(6.0, MOST_LETTERS * cell_in / len(text))
-            axes.text(x, y - 0.14 * (found is not None), text, **look)
-        if found:
-            axes.plot(x, y + 0.24 * written, zorder=5, **_pen(found[0], min(4.0, 14 * cell_in)))
-    axes.set(xlim=(-0.5, columns - 0.5), ylim=(-0.5, lines - 0.5))
+def _panel(axes: Axes, rows: pd.DataFrame, across: list[str], up: list[str], norm: Normalize | None) -> None:
+    """Draw the cells of a panel, their numbers where there is room, and marks on them."""
+    beyond = 2 * abs(norm.vmax or 0) + 1 if norm else 1.0  # has the colour of what may not win
+    cells = rows.assign(shown=rows["decisive"].where(rows["coloured"] | rows["decisive"].isna(), beyond))
+    cells["number"] = rows["decisive"].map(three_digits)
+    shown, numbers = (
+        cells.pivot(index="up", columns="across", values=name).reindex(range(len(up)), columns=range(len(across)))
+        for name in ("shown", "number")
+    )
+    written = 0.7 * width_of(axes) / len(across) > LETTERS * LETTER_IN
+    scale: dict[str, Any] = {"norm": norm} if norm else {"vmin": 0, "vmax": 0.5}
+    named = shown.set_axis(up).set_axis(across, axis="columns")
+    sns.heatmap(named, annot=numbers if written else None, ax=axes, **CELLS, **scale)
+    axes.set(xlabel="", ylabel="", ylim=(0, len(up)))
     axes.tick_params(length=0)
-    axes.spines[:].set_visible(False)
-    for axis, names in ((axes.xaxis, across), (axes.yaxis, up)):
-        step = -(-len(names) // MOST_TICKS)
-        axis.set_ticks(range(0, len(names), step), names[::step])
-    if max((len(tick.get_text()) for tick in axes.get_xticklabels()), default=0) * len(axes.get_xticks()) > 40:
-        axes.tick_params(axis="x", labelrotation=90)
-
-
-def _cell(axes: Axes, row: dict[str, Any], place: tuple[float, float], norm: Normalize | None) -> str:
-    """Draw a point's cell; return the colour of ink that can be read on it."""
-    corner, colour = (place[0] - 0.5, place[1] - 0.5), WHITE
-    if norm is not None and pd.notna(row["decisive"]):
-        colour = colormaps[COLOURS](norm(row["decisive"])) if row["coloured"] else PALE
-    axes.add_patch(Rectangle(corner, 1, 1, facecolor=colour, edgecolor="#c8c8c8", linewidth=0.4))
-    if is_oversubscribed(row):
-        axes.add_patch(Rectangle(corner, 1, 1, fill=False, linewidth=0, **OVERSUBSCRIBED))
-    if row["wins"]:
-        axes.add_patch(Rectangle((place[0] - 0.46, place[1] - 0.46), 0.92, 0.92, zorder=4, **WINNER))
-    luminance = sum(part * weight for part, weight in zip(colour[:3], (0.299, 0.587, 0.114), strict=True))
-    return "#ffffff" if luminance < 0.5 else "#000000"
+    axes.tick_params("y", labelrotation=0)
+    axes.tick_params("x", labelrotation=90 * (max(map(len, across)) * len(axes.get_xticks()) > letters_in(axes)))
+    for row in rows_of(rows):
+        x, y, found = row["across"], row["up"], mark(row["excluded"])
+        if is_oversubscribed(row):
+            axes.add_patch(Rectangle((x, y), 1, 1, fill=False, linewidth=0, **OVERSUBSCRIBED))
+        if row["wins"]:
+            axes.add_patch(Rectangle((x + 0.04, y + 0.04), 0.92, 0.92, zorder=4, **FRAMED))
+        if found:
+            above = 0.3 if written and pd.notna(row["decisive"]) else 0.0
+            axes.plot(x + 0.5, y + 0.5 + above, zorder=5, **_pen(found[0]))

@@ -13,7 +13,7 @@ from ddp_hpc.analysis.columns import ERRORS, decisive, rows_of
 from ddp_hpc.analysis.figures._layout import finished, grid, head, label_outer, letters_in, nothing, say, wrapped
 from ddp_hpc.analysis.figures._marks import RING, mark_notes, ring
 from ddp_hpc.analysis.figures._panels import group_columns, matching, panels, searched_names
-from ddp_hpc.analysis.figures._style import EDGE, SMALL, name_bars
+from ddp_hpc.analysis.figures._style import EDGE, WINNER, name_bars
 from ddp_hpc.analysis.formatting import heading
 from ddp_hpc.config.study import Study
 
@@ -26,12 +26,11 @@ OF_A_SEARCH = True
 
 FEWEST_PLACES = 3  # so that few bars are not broad
 MOST_LABELS = 40  # bars with their names beneath
-LETTER_IN = 0.048  # width of a letter of small print
 
 # what a bar is: its colour, and the words of the legend
 LOOKS = {
-    "winner": ("#0072B2", "winner"),
-    "alike": ("#56B4E9", "cannot be distinguished from the winner"),
+    "winner": (WINNER, "winner"),
+    "alike": ("#f0b58c", "cannot be distinguished from the winner"),
     "worse": ("#d0d0d0", "larger than the winner at 95 %"),
     "unfit": ("#ffffff", "oversubscribed, may not win"),
 }
@@ -93,7 +92,7 @@ def _left_out(axes: Axes, areas: pd.DataFrame) -> list[str]:
         return []
     reasons = ", ".join(f"{count} {reason}" for reason, count in gone.value_counts().items())
     words = f"{len(areas) - len(gone)} of {len(areas)} points; left out: {reasons}"
-    return wrapped(words, letters_in(axes, LETTER_IN))
+    return wrapped(words, letters_in(axes))
 
 
 def _panel(axes: Axes, bars: pd.DataFrame, winner: dict[str, Any], names: list[str]) -> None:
@@ -115,4 +114,4 @@ def _panel(axes: Axes, bars: pd.DataFrame, winner: dict[str, Any], names: list[s
     all_named = len(points) <= MOST_LABELS
     shown = [point if all_named or look == "winner" else "" for point, look in zip(points, bars["look"], strict=True)]
     flat = sum(map(bool, shown)) < 10 and all(len(text) < 5 for text in shown)
-    name_bars(axes.xaxis, shown, rotation=0 if flat else 90, size=SMALL)
+    name_bars(axes.xaxis, shown, rotation=0 if flat else 90)

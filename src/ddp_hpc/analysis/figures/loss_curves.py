@@ -6,14 +6,14 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from ddp_hpc.analysis.columns import rows_of, varying
+from ddp_hpc.analysis.figures._curves import Look, handles, looks_of
 from ddp_hpc.analysis.figures._layout import finished, grid, head, label_outer, nothing
 from ddp_hpc.analysis.figures._marks import mark_notes
 from ddp_hpc.analysis.figures._panels import Panel, group_columns, matching, panels, searched_names, title
-from ddp_hpc.analysis.figures._style import COLOURS, GREY, LINES, plain_numbers
+from ddp_hpc.analysis.figures._style import GREY, LOST, WINNER, plain_numbers
 from ddp_hpc.config.study import Study
 
 INPUTS = ("curves", "winners")
@@ -23,9 +23,9 @@ GENERAL = True
 MARGIN = 1.02  # of the time axis over the last step
 MANY = 60  # curves of one panel, from which on they are an image inside the figure
 SMOOTH = 20  # lines are running means over a twentieth of the curve
-DIVERGED = COLOURS[4]
+DIVERGED = LOST
+MOST_LINES = 8  # of winners in a panel
 HIGHEST = 1.5  # times the first loss: how much of a diverging curve is seen
-FEW = 30  # ratio of the largest to the least loss from which on only decades are named
 BEYOND = 2  # times the winner's time that a panel shows; of several winners its square, times their median
 LOWEST = 0.01  # quantile of the losses: single lucky steps do not stretch the axis
 
@@ -39,15 +39,15 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
     shown = panels(curves, groups)
     won = [row for row in rows_of(winners) if pd.notna(row["winner_runs"])]
     won.sort(key=lambda row: row["exchange"] != "none")  # the baseline stands first
-    chunks = [won[at : at + len(COLOURS)] for at in range(0, len(won), len(COLOURS))] if len(shown) > 1 else []
-    figure, axes = grid(len(chunks) + len(shown), 1.9, most_columns=3)
+    chunks = [won[at : at + MOST_LINES] for at in range(0, len(won), MOST_LINES)] if len(shown) > 1 else []
+    figure, axes = grid(len(chunks) + len(shown), 1.8)
     limits, names = _limits(curves), searched_names(curves, study)
-    handles: list[Line2D] = []
-    differ = set(varying(winners))
+    differ, keys = set(varying(winners)), [{name: row[name] for name in groups} for row in won]
+    words = [f"{title(key, differ)}: {row['winner']}" for key, row in zip(keys, won, strict=True)]
+    looks = [look | {"marker": ""} for look in looks_of(keys, words, study)]
     for number, (one, rows) in enumerate(zip(axes, chunks, strict=False)):
         head(one, "winners" if len(chunks) == 1 else f"winners ({number + 1} of {len(chunks)})")
-        words = [f"{title({name: row[name] for name in groups}, differ)}: {row['winner']}" for row in rows]
-        handles += _winners(one, curves, rows, words, len(handles))
+        _winners(one, curves, rows, looks[MOST_LINES * number :])
     cut = sum(
         _group(one, panel, rows_of(matching(winners, panel.key)), limits)
         for one, panel in zip(axes[len(chunks) :], shown, strict=True)
@@ -55,10 +55,10 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
     for one in axes:
         one.set_yscale("log" if limits[0] > 0 else "linear")
         one.set_ylim(*limits)
-        plain_numbers(one.yaxis, FEW)
+        plain_numbers(one.yaxis)
     short = any(np.max(line.get_xdata()) > one.get_xlim()[1] for one in axes[: len(chunks)] for line in one.lines)
     label_outer(axes, "time (s)", "training loss")
-    return finished(figure, coverage, _notes(curves, bool(won), names, cut, short), handles)
+    return finished(figure, coverage, _notes(curves, bool(won), names, cut, short), handles(looks) if chunks else [])
 
 
 def _notes(curves: pd.DataFrame, won: bool, names: list[str], cut: int, short: bool) -> list[str]:
@@ -90,19 +90,14 @@ def _limits(curves: pd.DataFrame) -> tuple[float, float]:
     return (0.8 * low, 1.2 * high) if high > 15 * low > 0 else (min(0.0, float(seen.min())), 1.1 * high)
 
 
-def _winners(
-    axes: Axes, curves: pd.DataFrame, rows: list[dict[str, Any]], words: list[str], before: int
-) -> list[Line2D]:
-    """Draw one run of each winner; return the lines for the legend. `before` says how many had their look before."""
-    drawn, ends = [], []
-    for number, (row, text) in enumerate(zip(rows, words, strict=True), before):
+def _winners(axes: Axes, curves: pd.DataFrame, rows: list[dict[str, Any]], looks: list[Look]) -> None:
+    """Draw one run of each winner."""
+    ends = []
+    for row, look in zip(rows, looks, strict=False):
         curve = curves[curves["run"] == str(row["winner_runs"]).split()[0]]
-        turn = len(COLOURS)
-        line = LINES[(number + number // turn) % turn]  # the second eight have other pairs of colour and line
-        drawn.append(_line(axes, curve, COLOURS[number % turn], line, text))
+        _line(axes, curve, look)
         ends.append(float(curve["t_s"].max()))
     axes.set_xlim(0, min(max(ends), BEYOND**2 * float(np.median(ends))) * MARGIN)
-    return drawn
 
 
 def _group(axes: Axes, panel: Panel, winners: list[dict[str, Any]], limits: tuple[float, float]) -> int:
@@ -117,7 +112,7 @@ def _group(axes: Axes, panel: Panel, winners: list[dict[str, Any]], limits: tupl
     axes.set_xlim(0, last)
     for name, curve in sorted(runs, key=lambda run: run[0] in best):  # the winner last: above all others
         if name in best:
-            _line(axes, curve, COLOURS[0], "-", "")
+            _line(axes, curve, {"color": WINNER})
         else:
             _thin(axes, curve, limits, last, rasterized=len(runs) > MANY)
     return sum(end > last for end in ends.values())
@@ -136,11 +131,10 @@ def _thin(axes: Axes, curve: pd.DataFrame, limits: tuple[float, float], last: fl
         axes.plot(*place, "x", color=DIVERGED, markersize=4.5, markeredgewidth=1.2, clip_on=False, zorder=5)
 
 
-def _line(axes: Axes, curve: pd.DataFrame, colour: str, line: Any, words: str) -> Line2D:
+def _line(axes: Axes, curve: pd.DataFrame, look: Look) -> None:
     t_s, loss = curve["t_s"].to_numpy(float), curve["loss"].to_numpy(float)
-    axes.plot(t_s, loss, "-", color=colour, linewidth=0.4, alpha=0.35)
-    (drawn,) = axes.plot(t_s, _smooth(loss), color=colour, linestyle=line, linewidth=1.3, label=words)
-    return drawn
+    axes.plot(t_s, loss, "-", color=look["color"], linewidth=0.4, alpha=0.35)
+    axes.plot(t_s, _smooth(loss), linewidth=1.3, **look)
 
 
 def _smooth(x: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -1,12 +1,14 @@
 """The noise of the loss over the world size, beside its inverse root, and how many steps it takes to settle."""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
+import seaborn as sns
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from ddp_hpc.analysis.figures._curves import by_line, handles, look, named_ticks, numbered
+from ddp_hpc.analysis.figures._curves import by_line, handles, named_ticks, numbered
 from ddp_hpc.analysis.figures._layout import finished, grid, head, nothing
 from ddp_hpc.analysis.figures._panels import columns_but, spelled_out
 from ddp_hpc.analysis.figures._style import IDEAL, plain_numbers
@@ -25,6 +27,7 @@ PANELS = {
 }
 MOST_LINES = 8
 APART = 1.015  # factor between the places of lines that would hide one another
+OVER_SEEDS: dict[str, Any] = {"estimator": "median", "errorbar": ("pi", 100), "err_style": "bars", "legend": False}
 
 
 def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure:
@@ -33,17 +36,20 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
     known = noise[noise["loss_sd"] > 0]
     if known.empty:
         return nothing(coverage, "none has a loss in a steady state")
-    known, names = numbered(known, columns_but(known, "world_size", "seed"))
+    known, looks = numbered(known, columns_but(known, "world_size", "seed"), study)
     lines = sorted(by_line(known), key=lambda line: -len(line[1]))
-    shown = [rows for _, rows in lines[:MOST_LINES]]
+    looks, shown = [looks[at] for at, _ in lines[:MOST_LINES]], [rows for _, rows in lines[:MOST_LINES]]
     figure, axes = grid(len(PANELS), 2.3)
     for one, (column, words) in zip(axes, PANELS.items(), strict=True):
         head(one, words)
-        for number, rows in enumerate(shown):
-            _line(one, rows, column, number, len(shown))
-        if column == "loss_sd":
-            _inverse_roots(one, shown)
-        one.set(yscale="log", xlabel="world size (ranks)")
+        for number, (look, rows) in enumerate(zip(looks, shown, strict=True)):
+            moved = rows.assign(world_size=rows["world_size"] * APART ** (number - (len(shown) - 1) / 2))
+            sns.lineplot(moved[moved[column].notna()], x="world_size", y=column, ax=one, **look, **OVER_SEEDS)
+        if column == "loss_sd":  # through the first point of the longest line
+            start = shown[0].groupby("world_size")["loss_sd"].median().iloc[0]
+            ranks = np.geomspace(shown[0]["world_size"].min(), known["world_size"].max(), 50)
+            one.plot(ranks, start * np.sqrt(ranks[0] / ranks), **IDEAL, zorder=1)
+        one.set(yscale="log", xlabel="world size (ranks)", ylabel="")
         plain_numbers(one.yaxis)
         one.set_xscale("log", base=2)
         named_ticks(one, sorted(known["world_size"].unique()))
@@ -51,26 +57,4 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
     notes = ["Markers: medians over the seeds; vertical: their range; moved sideways, to be seen beside one another."]
     if len(lines) > MOST_LINES:
         notes.append(f"The {MOST_LINES} of {len(lines)} lines with most runs; all are in the table.")
-    return finished(figure, coverage, notes, [*handles(names[at] for at, _ in lines[:MOST_LINES]), roots])
-
-
-def _line(axes: Axes, rows: pd.DataFrame, column: str, number: int, lines: int) -> None:
-    """Draw medians over the seeds, and their range."""
-    of_seeds = rows[rows[column].notna()].astype({column: "float64"}).groupby("world_size", sort=True)[column]
-    middle = of_seeds.median()
-    ranks = middle.index.to_numpy(float) * APART ** (number - (lines - 1) / 2)
-    ends = [middle - of_seeds.min(), of_seeds.max() - middle]
-    axes.errorbar(ranks, middle, ends, elinewidth=0.6, capsize=1.5, **look(number))
-
-
-def _inverse_roots(axes: Axes, shown: list[pd.DataFrame]) -> None:
-    """Draw through the first point of each line what would halve with four times the ranks; the same one once."""
-    starts: list[tuple[int, float]] = []
-    for rows in shown:
-        first = int(rows["world_size"].min())
-        start = float(rows.loc[rows["world_size"] == first, "loss_sd"].median())
-        if any(first == other and np.isclose(start, known, rtol=0.05) for other, known in starts):
-            continue
-        starts.append((first, start))
-        ranks = np.geomspace(first, max(float(rows["world_size"].max()), first), 50)
-        axes.plot(ranks, start * np.sqrt(first / ranks), **IDEAL, zorder=1)
+    return finished(figure, coverage, notes, [*handles(looks), roots])

@@ -7,14 +7,13 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from ddp_hpc.analysis.columns import rows_of, split, varying
-from ddp_hpc.analysis.figures._curves import by_line, look
+from ddp_hpc.analysis.figures._curves import Look, by_line, handles, looks_of
 from ddp_hpc.analysis.figures._layout import finished, nothing
 from ddp_hpc.analysis.figures._panels import exchange_words, group_columns, ranks, spelled_out, title
-from ddp_hpc.analysis.figures._style import COLOURS, PAGE_IN
+from ddp_hpc.analysis.figures._style import PAGE_IN, width_in
 from ddp_hpc.config.study import Study
 
 INPUTS = ("noise_curves",)
@@ -54,31 +53,34 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
         if runs["difference"].notna().any():
             rows.append(("difference", "", runs))
     world_sizes = sorted(curves["world_size"].unique())
-    figure = _panels(rows, world_sizes[:MOST_COLUMNS])
+    first = curves.drop_duplicates("line").sort_values("line")
+    keys = [{name: row[name] for name in EXCHANGE if name in row} for row in rows_of(first)]
+    looks = [
+        look
+        | {"marker": "", "linewidth": 0.9 if number else 1.8}  # the first is broad, so that others over it are seen
+        for number, look in enumerate(looks_of(keys, exchanges, study))
+    ]
+    most_columns = round(MOST_COLUMNS * width_in(PAGE_IN) / PAGE_IN)
+    figure = _panels(rows, world_sizes[:most_columns], looks)
     steps = int(curves["step"].max())
     piece = max(1, round(steps / curves.groupby("run")["step"].nunique().max()))
     notes = [f"Lines: means over the last fiftieth of all steps, of one seed. Range: of each {piece} steps."]
     if any(kind == "difference" for kind, *_ in rows):
         notes.append(f"Difference: the largest of each {piece} steps to the loss of {reference}; 0 stands at {ZERO:g}.")
-    if len(groups) > MOST_ROWS or len(world_sizes) > MOST_COLUMNS:
-        notes.append(f"Up to {MOST_ROWS} settings and {MOST_COLUMNS} world sizes; all are in the table.")
-    legend = [Line2D([], [], label=name, **_look(at)) for at, name in enumerate(exchanges)]
-    return finished(figure, coverage, notes, [*legend, Patch(color=COLOURS[0], label="range of single steps", **RANGE)])
+    if len(groups) > MOST_ROWS or len(world_sizes) > most_columns:
+        notes.append(f"Up to {MOST_ROWS} settings and {most_columns} world sizes; all are in the table.")
+    span = Patch(color=looks[0]["color"], label="range of single steps", **RANGE)
+    return finished(figure, coverage, notes, [*handles(looks), span])
 
 
-def _panels(rows: Sequence[PanelRow], world_sizes: Sequence[int]) -> Figure:
+def _panels(rows: Sequence[PanelRow], world_sizes: Sequence[int], looks: Sequence[Look]) -> Figure:
     heights = [HEIGHT_IN[kind] + (WORDS_IN if words else 0) for kind, words, _ in rows]
-    figure = Figure((PAGE_IN, sum(heights) + 0.3), layout="constrained")
+    figure = Figure((width_in(PAGE_IN), sum(heights) + 0.3), layout="constrained")
     axes = figure.subplots(len(rows), len(world_sizes), squeeze=False, sharex=True, sharey="row", height_ratios=heights)
-    lowest: dict[int, Axes] = {}
     for line, (kind, words, runs) in zip(axes, rows, strict=True):
         for one, n in zip(line, world_sizes, strict=True):
             here = runs[runs["world_size"] == n]
-            if here.empty:
-                one.set_visible(False)
-                continue
-            lowest[n] = one
-            _panel(one, kind, here)
+            _panel(one, kind, here, looks)
             if kind == "loss":
                 one.set_title(ranks(n), loc="right")
         line[0].set_ylabel(kind)
@@ -86,26 +88,20 @@ def _panels(rows: Sequence[PanelRow], world_sizes: Sequence[int]) -> Figure:
             line[0].set_title(" \n ", loc="left")  # room for what sets the row apart
             above = line[0].annotate(words, (0, 1), (0, 13), "axes fraction", "offset points", weight="bold")
             above.set_in_layout(False)
-    for one in lowest.values():
+    for one in axes[-1]:
         one.set_xlabel("step")
-        one.tick_params(labelbottom=True)
     return figure
 
 
-def _panel(axes: Axes, kind: str, runs: pd.DataFrame) -> None:
+def _panel(axes: Axes, kind: str, runs: pd.DataFrame, looks: Sequence[Look]) -> None:
     """Draw the first run of each exchange; of losses also the range of the single steps of the first exchange."""
     for number, curve in by_line(runs[runs["run"] == runs.groupby("line")["run"].transform("first")]):
         if kind == "difference" and curve["difference"].notna().any():
-            axes.plot(curve["step"], np.maximum(curve["difference"].to_numpy(float), ZERO), **_look(number))
+            axes.plot(curve["step"], np.maximum(curve["difference"].to_numpy(float), ZERO), **looks[number])
         elif kind == "loss":
             if not axes.lines:
-                ends, colour = (curve["loss_least"], curve["loss_largest"]), look(number)["color"]
+                ends, colour = (curve["loss_least"], curve["loss_largest"]), looks[number]["color"]
                 axes.fill_between(curve["step"], *ends, step="pre", color=colour, **RANGE)
-            axes.plot(curve["step"], curve["loss_mean"], **_look(number))
+            axes.plot(curve["step"], curve["loss_mean"], **looks[number])
     if kind == "difference":
         axes.set_yscale("log")
-
-
-def _look(number: int) -> dict[str, Any]:
-    """Return how a line looks: the first is broad, so that others over it are seen."""
-    return look(number, marker="", linewidth=0.9 if number else 1.8)

@@ -14,12 +14,13 @@ from ddp_hpc.analysis.figures._curves import interval_note
 from ddp_hpc.analysis.figures._layout import finished, grid, head, label_outer, letters_in, nothing, wrapped
 from ddp_hpc.analysis.figures._marks import DAGGER, DOUBLE_DAGGER, daggers, is_oversubscribed, mark_notes
 from ddp_hpc.analysis.figures._panels import columns_but, panels, title
-from ddp_hpc.analysis.figures._style import EDGE, SMALL, name_bars
+from ddp_hpc.analysis.figures._style import EDGE, LOST, name_bars
 from ddp_hpc.config.study import Study
 
 INPUTS = ("phases",)
 CAPTION = (
-    "Phases of a training step, stacked: medians over the runs, by ranks and exchange, a panel for each batch size."
+    "Phases of a training step, stacked: medians over the runs, by ranks and exchange, a panel for each batch size; "
+    "waiting is for the slowest rank."
 )
 GENERAL = True
 
@@ -31,20 +32,19 @@ DIFFERS = 0.03  # relative difference of mean and median steps that is seen
 MEAN: dict[str, Any] = {"color": "#000000", "linewidth": 1.2, "solid_capstyle": "butt"}
 INTERVAL: dict[str, Any] = {"color": "#000000", "linewidth": 0.9}
 ASIDE = 0.22  # of a bar: the interval stands right of its middle, the mean step crosses all of it
-LETTER_IN = 0.045  # width of a letter of small print
 
 # from bottom to top: words, colour, hatch; light and dark take turns, so that it reads in grey
 PARTS = {
     "data_s": ("data", "#000000", ""),
-    "h2d_s": ("copy to the device", "#999999", ""),
-    "forward_backward_s": ("forward and backward", "#0072B2", ""),
-    "forward_s": ("forward", "#56B4E9", ""),
-    "backward_s": ("backward", "#0072B2", ""),
-    "wait_s": ("exchange: waiting for the slowest rank", "#F0E442", "////"),
-    "move_s": ("exchange: moving", "#E69F00", ""),
-    "exchange_exposed_s": ("exchange", "#E69F00", "...."),
-    "update_s": ("update", "#009E73", ""),
-    "rest_s": ("rest", "#e4e4e4", ""),
+    "h2d_s": ("copy to the device", "#ffffff", "xxxx"),
+    "forward_backward_s": ("forward and backward", "#8296aa", ""),
+    "forward_s": ("forward", "#c3cfdb", ""),
+    "backward_s": ("backward", "#66788c", ""),
+    "wait_s": ("exchange: waiting", "#eebccc", "////"),
+    "move_s": ("exchange: moving", LOST, ""),
+    "exchange_exposed_s": ("exchange", LOST, ""),
+    "update_s": ("update", "#9c9c9c", "\\\\\\\\"),
+    "rest_s": ("rest", "#ececec", ""),
 }
 
 
@@ -67,7 +67,7 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
         bars.sort(key=lambda row: row["exchange"] != "none")  # the baseline stands first
         _bars(one, bars, unit_s)
         names = [title({name: row[name] for name in bar_columns}, differ) for row in bars]
-        _name(one, names, letters_in(one, most_bars * LETTER_IN))
+        _name(one, names, letters_in(one, most_bars))
     label_outer(axes, "", f"time per step ({unit})")
     notes, legend = _explained(known)
     return finished(figure, coverage, notes + mark_notes(known, DAGGER, DOUBLE_DAGGER), legend)
@@ -120,7 +120,7 @@ def _bars(axes: Axes, rows: list[dict[str, Any]], unit_s: float) -> None:
             axes.plot([place - 0.42, place + 0.42], [step, step], **MEAN)
         top = min(highest, max(bottom, step if _apart(row) else 0.0))
         above = "\n".join(filter(None, [f"\u2191{step:.3g}" if step > highest else "", daggers(row)]))
-        axes.annotate(above, (place, top), (0, 2), textcoords="offset points", ha="center", va="bottom", size=SMALL)
+        axes.annotate(above, (place, top), (0, 2), textcoords="offset points", ha="center", va="bottom")
     axes.set_xlim(-0.6, len(rows) - 0.4)
     axes.set_ylim(0, ROOM * highest)
 
@@ -130,7 +130,7 @@ def _name(axes: Axes, names: list[str], letters: int) -> None:
     fits = max(len(word) for name in names for word in name.split()) <= letters
     if fits:
         names = ["\n".join(line for part in name.split(", ") for line in wrapped(part, letters)) for name in names]
-    name_bars(axes.xaxis, names, rotation=0 if fits else 90, size=SMALL)
+    name_bars(axes.xaxis, names, rotation=0 if fits else 90)
 
 
 def _highest(rows: list[dict[str, Any]], unit_s: float) -> float:

@@ -6,8 +6,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ddp_hpc.analysis.columns import rows_of, show_component, split
-from ddp_hpc.analysis.figures._curves import curves, handles, numbered, top_of
-from ddp_hpc.analysis.figures._layout import finished, grid, head, nothing
+from ddp_hpc.analysis.figures._curves import Look, curves, handles, numbered, top_of
+from ddp_hpc.analysis.figures._layout import finished, grid, head, in_lines, nothing, say
 from ddp_hpc.analysis.figures._panels import columns_but, panels
 from ddp_hpc.analysis.figures._style import HEADROOM, IDEAL, plain_numbers
 from ddp_hpc.config.study import Study
@@ -30,16 +30,20 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
     if known.empty:
         why = "of none that has ended well is the work known" if (table["runs"] > 0).any() else "none has ended well"
         return nothing(coverage, f"several ranks, and {why}")
-    known, _ = numbered(known, SCHEME)
+    known, looks = numbered(known, SCHEME, study)
     shown = panels(known, columns_but(known, *SCHEME, *SAME_LINE, "batch_size"))
-    figure, axes = grid(2 * len(shown), 2.6, most_columns=2)
+    figure, axes = grid(2 * len(shown), 2.0)
     for efficiency, speed, panel in zip(axes[::2], axes[1::2], shown, strict=True):
         head(efficiency, panel.title, "efficiency")
         head(speed, panel.title, f"times as fast as {study.rules.reference_exchange}")
-        _panel(efficiency, panel.rows, "weak_efficiency")
-        _panel(speed, panel.rows, "times_as_fast")
+        _panel(efficiency, panel.rows, looks, "weak_efficiency")
+        if panel.rows["times_as_fast"].notna().any():
+            _panel(speed, panel.rows, looks, "times_as_fast")
+        else:
+            say(speed, "the reference has not run")
     over = "over the rounds" if (known["runs"] > 1).any() else "within the only run"
-    legend = [*handles(_names(known)), Line2D([], [], label="one rank; the reference", **IDEAL)]
+    named = [look | {"label": name} for look, name in zip(looks, _names(known), strict=True)]
+    legend = [*handles(named), Line2D([], [], label="one rank; the reference", **IDEAL)]
     return finished(figure, coverage, [f"Bars: 95 % intervals {over}."], legend, known)
 
 
@@ -51,14 +55,14 @@ def _names(known: pd.DataFrame) -> list[str]:
     return [scheme + exchange for scheme, exchange in zip(schemes, exchanges, strict=True)]
 
 
-def _panel(axes: Axes, rows: pd.DataFrame, column: str) -> None:
+def _panel(axes: Axes, rows: pd.DataFrame, looks: list[Look], column: str) -> None:
     """Draw a line for each scheme and model, along its batch sizes."""
     axes.axhline(1, **IDEAL)
     shown = rows[rows[column].notna()]
     for _, part in split(shown, [name for name in SAME_LINE if name in shown]):
-        curves(axes, part, ALONG, column)
+        curves(axes, part, looks, ALONG, column)
     if len(shown):
         axes.set_ylim(0, max(HEADROOM, top_of(shown, column)))
-    axes.set(xscale="log", xlabel="FLOP of a step per byte of the parameters")
+    axes.set(xscale="log", xlabel=in_lines("FLOP of a step per byte of the parameters", axes))
     axes.margins(x=0.06)
     plain_numbers(axes.xaxis)

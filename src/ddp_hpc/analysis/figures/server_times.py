@@ -9,7 +9,6 @@ from matplotlib.figure import Figure
 from ddp_hpc.analysis.figures._curves import handles, interval_note, numbered, over_ranks
 from ddp_hpc.analysis.figures._layout import finished, first_reason, grid, head, label_outer, nothing
 from ddp_hpc.analysis.figures._panels import columns_but
-from ddp_hpc.analysis.figures._style import SMALL
 from ddp_hpc.config.study import Study
 
 INPUTS = ("server_times",)
@@ -29,15 +28,14 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
     known = times[times["runs"] > 0]
     if known.empty:
         return nothing(coverage, "none of a parameter server has ended well")
-    known, names = numbered(known, columns_but(known, "world_size"))
+    known, looks = numbered(known, columns_but(known, "world_size"), study)
     figure, axes = grid(len(PANELS), 1.75)
     for one, (name, words) in zip(axes, PANELS.items(), strict=True):
         head(one, words)
-        over_ranks(one, known, f"{name}_s", first_reason(known, "not known"), 1e3, apart=len(names))
-        one.tick_params(labelsize=SMALL)
+        over_ranks(one, known, looks, f"{name}_s", first_reason(known, "not known"), 1e3, apart=True)
     label_outer(axes, "world size (ranks)", "rank 0: ms per step")
     notes = [
         "Gathering is waiting, until the slowest rank has its gradients, and moving them; distributing is of weights.",
         interval_note(known),
     ]
-    return finished(figure, coverage, notes, handles(names) if len(names) > 1 else [], known)
+    return finished(figure, coverage, notes, handles(looks) if len(looks) > 1 else [], known)

@@ -1,5 +1,7 @@
 """Speedup and parallel efficiency over the ranks, with the ideal line and the spread."""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -9,16 +11,17 @@ from ddp_hpc.analysis.columns import search_columns, show, split, varying
 from ddp_hpc.analysis.figures._curves import (
     MOST_LINEAR,
     SIDE_BY_SIDE,
+    Look,
     by_line,
     curves,
     handles,
     interval_note,
-    look,
+    looks_of,
     world_size_axis,
 )
-from ddp_hpc.analysis.figures._layout import finished, nothing
+from ddp_hpc.analysis.figures._layout import finished, letters_in, nothing, wrapped
 from ddp_hpc.analysis.figures._panels import columns_but, title
-from ddp_hpc.analysis.figures._style import COLUMN_IN, IDEAL, PAGE_IN, plain_numbers
+from ddp_hpc.analysis.figures._style import COLUMN_IN, IDEAL, PAGE_IN, plain_numbers, width_in
 from ddp_hpc.config.comparability import SAME_WORK
 from ddp_hpc.config.study import Study
 
@@ -60,24 +63,29 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
     apart = [name for name in ("partition",) if name in varying(known)]  # other GPUs: panels of their own
     columns = [(kind, key, rows) for kind in kinds for key, rows in split(known[known["kind"] == kind], apart)]
     columns = [column for column in columns if (column[2]["world_size"] > 1).any()] or columns
-    figure = Figure((PAGE_IN if len(columns) > 1 else COLUMN_IN, 3.4), layout="constrained")
+    figure = Figure((width_in(PAGE_IN if len(columns) > 2 else COLUMN_IN), 3.4), layout="constrained")
     axes = figure.subplots(2, len(columns), squeeze=False, sharex="col", sharey="row")
     drawn = [lines(rows, study) for *_, rows in columns]
-    every = pd.concat([rows.assign(kind=number) for number, (_, rows) in enumerate(drawn)])
+    every = pd.concat([rows.assign(kind=number) for number, (*_, rows) in enumerate(drawn)])
+    looks = looks_of(
+        [key for keys, *_ in drawn for key in keys], [word for _, words, _ in drawn for word in words], study
+    )
+    left = iter(looks)
     _scale(axes, every, int(known["world_size"].max()))
-    for (upper, lower), (kind, key, _), (names, rows) in zip(axes.T, columns, drawn, strict=True):
-        upper.set_title("\n".join([TITLES[kind] if len(columns) < 3 else kind, *map(show, key.values())]))
-        _panel(upper, rows, "speedup", len(names))
-        _panel(lower, rows, "efficiency", len(names))
+    for (upper, lower), (kind, key, _), (keys, _, rows) in zip(axes.T, columns, drawn, strict=True):
+        upper.set_title("\n".join([*wrapped(TITLES[kind], letters_in(upper)), *map(show, key.values())]))
+        these = [next(left) for _ in keys]
+        _panel(upper, rows, "speedup", these)
+        _panel(lower, rows, "efficiency", these)
     axes[0][0].set_ylabel("speedup")
     axes[1][0].set_ylabel("parallel efficiency")
     if left_out := int(every.drop_duplicates(["kind", "line"])["left_out"].sum()):
         notes.append(f"{left_out} rows of the table left out: points that have no speedup at some world size.")
-    notes += [SIDE_BY_SIDE] if any(len(names) > 1 for names, _ in drawn) else []
+    notes += [SIDE_BY_SIDE] if any(len(keys) > 1 for keys, *_ in drawn) else []
     if every["speedup_low"].notna().any():
         of = known[known["speedup_low"].notna()]
         notes.append(interval_note(of, "Vertical: 95 % intervals, where a marker is one point, cut at the axes"))
-    legend = {line.get_label(): line for names, _ in drawn for line in handles(names)}
+    legend = {line.get_label(): line for line in handles(looks)}
     ideal = axes[0][0].lines[0]
     return finished(figure, coverage, notes, [ideal, *legend.values()], known)
 
@@ -88,8 +96,8 @@ def _same(known: pd.DataFrame) -> bool:
     return len(weak) == len(fixed) and bool(np.allclose(weak, fixed, rtol=SAME))
 
 
-def lines(known: pd.DataFrame, study: Study) -> tuple[list[str], pd.DataFrame]:
-    """Return the words of a panel's curves, and their points: one curve per exchange and whatever else varies.
+def lines(known: pd.DataFrame, study: Study) -> tuple[list[dict[str, Any]], list[str], pd.DataFrame]:
+    """Return a panel's curves, also in words, and their points: one curve per exchange and whatever else varies.
 
     Each batch size has its own, where they are few.
     Values that are searched are no curves of their own but the spread of one, batches too where there are many; of
@@ -101,18 +109,18 @@ def lines(known: pd.DataFrame, study: Study) -> tuple[list[str], pd.DataFrame]:
     searched = {*search_columns(study), *(SAME_WORK - {"learning_rate"})}
     columns = columns_but(rows, "world_size", "batch_size", *searched)
     by_batch = list(split(rows, [*columns, batch]))
-    differ = {*varying(rows), *([batch] if rows[batch].nunique() > 1 else [])}
+    differ = {*varying(rows), batch}
     groups = by_batch if len(by_batch) <= MOST_LINES else split(rows, columns)
     competing = [name for name in (*searched, batch) if name in rows]
     found = []
     for key, part in groups:
         whole = _throughout(part, competing)
-        found.append((title(key, differ), _over_ranks(whole).assign(left_out=len(part) - len(whole))))
-    found = [line for line in found if len(line[1]) > 1] or found
-    rows = pd.concat([points.assign(line=number) for number, (_, points) in enumerate(found)])
+        found.append((key, title(key, differ), _over_ranks(whole).assign(left_out=len(part) - len(whole))))
+    found = [line for line in found if len(line[2]) > 1] or found
+    rows = pd.concat([points.assign(line=number) for number, (*_, points) in enumerate(found)])
     for end in ("", "_least", "_largest", "_low", "_high"):
         rows[f"efficiency{end}"] = rows[f"speedup{end}"] / rows["world_size"]
-    return [words for words, _ in found], rows
+    return [key for key, *_ in found], [words for _, words, _ in found], rows
 
 
 def _throughout(part: pd.DataFrame, competing: list[str]) -> pd.DataFrame:
@@ -139,14 +147,14 @@ def _over_ranks(part: pd.DataFrame) -> pd.DataFrame:
     return rows.astype(float)
 
 
-def _panel(axes: Axes, rows: pd.DataFrame, column: str, apart: int) -> None:
+def _panel(axes: Axes, rows: pd.DataFrame, column: str, looks: list[Look]) -> None:
     """Draw curves and their bands beside the ideal: as fast as the ranks are many, an efficiency of 1."""
     ranks = np.linspace(1, rows["world_size"].max(), 200)
     axes.plot(ranks, ranks if column == "speedup" else np.ones_like(ranks), label="ideal", **IDEAL)
     for number, part in by_line(rows):
         band = part[f"{column}_least"], part[f"{column}_largest"]
-        axes.fill_between(part["world_size"], *band, color=look(number)["color"], alpha=0.15, linewidth=0)
-    curves(axes, rows, "world_size", column, apart=apart)
+        axes.fill_between(part["world_size"], *band, color=looks[number]["color"], alpha=0.15, linewidth=0)
+    curves(axes, rows, looks, "world_size", column, apart=True)
 
 
 def _scale(axes: "np.ndarray[tuple[int, int], np.dtype[np.object_]]", every: pd.DataFrame, most: int) -> None:

@@ -33,18 +33,18 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
     known = several if len(several) else known  # one rank has nobody to wait for: what it costs is in the table
     if known.empty:
         return nothing(coverage, "none has an exchange", table)
-    known, names = numbered(known, OF_EXCHANGES, "exchange")
+    known, looks = numbered(known, OF_EXCHANGES, study, "exchange")
     shown = panels(known, columns_but(known, *OF_EXCHANGES, "world_size"))
-    figure, axes = grid(2 * len(shown), 2.3, most_columns=2)
+    figure, axes = grid(2 * len(shown), 1.9)
     for number, (column, words, factor) in enumerate(PANELS):
         for one, panel in zip(axes[number::2], shown, strict=True):
             head(one, panel.title)
             top, why = top_of(known, column, factor), first_reason(panel.rows, "not known")
-            over_ranks(one, panel.rows, column, why, factor, apart=len(names), top=top)
+            over_ranks(one, panel.rows, looks, column, why, factor, apart=True, top=top)
             if one.lines:
                 one.set(xlabel="world size (ranks)", ylabel=words)
     notes = ["What overlaps the backward pass is not in it; waiting for the slowest rank is."]
-    notes += [SIDE_BY_SIDE] if len(names) > 1 else []
+    notes += [SIDE_BY_SIDE] if len(looks) > 1 else []
     if known["sync_low_s"].notna().any():
         notes.append(interval_note(known))
-    return finished(figure, coverage, notes, handles(names), known)
+    return finished(figure, coverage, notes, handles(looks), known)

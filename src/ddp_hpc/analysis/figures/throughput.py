@@ -34,17 +34,17 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
     known = known.assign(rate=known["samples_per_s"], rate_low=samples / known["step_high_us"])
     known["rate_high"] = samples / known["step_low_us"]
     shown = panels(known, columns_but(known, *OF_EXCHANGES, "world_size"))
-    measured, names = numbered(known[known["exchange"] != "none"], OF_EXCHANGES, "exchange")
-    figure, axes = grid(len(shown), 2.6, most_columns=2)
+    measured, looks = numbered(known[known["exchange"] != "none"], OF_EXCHANGES, study, "exchange")
+    figure, axes = grid(len(shown), 2.1, most_columns=2)
     with_ideal = []
     for one, panel in zip(axes, shown, strict=True):
         with_ideal.append(_ideal(one, panel.rows))
-        curves(one, measured[measured.index.isin(panel.rows.index)], "world_size", "rate", apart=len(names))
+        curves(one, measured[measured.index.isin(panel.rows.index)], looks, "world_size", "rate", apart=True)
         head(one, panel.title)
     label_outer(axes, "world size (ranks)", "samples per second of training")
-    legend = handles(names)
+    legend = handles(looks)
     notes = ["Lines: medians. Vertical: 95 % intervals, from those of the mean step, cut at the axes."]
-    notes += [SIDE_BY_SIDE] if len(names) > 1 else []
+    notes += [SIDE_BY_SIDE] if len(looks) > 1 else []
     if any(with_ideal):
         legend.append(Line2D([], [], **IDEAL, label="ideal"))
         notes.append("Star: one rank without exchange. Ideal: its rate times the ranks.")
@@ -59,7 +59,7 @@ def _ideal(axes: Axes, rows: pd.DataFrame) -> bool:
     rate, most = float(alone.median()), int(rows["world_size"].max())
     seen = [*rows["samples_per_s"].astype("float64"), rate, rate * most]
     if world_size_axis(axes, [1, *rows["world_size"]]):
-        axes.set_yscale("log", base=2)
+        axes.set_yscale("log")
         axes.set_ylim(np.nanmin(seen) / 1.3, np.nanmax(seen) * 1.3)
     else:
         axes.set_ylim(0, 1.08 * np.nanmax(seen))

@@ -4,9 +4,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from ddp_hpc.analysis.figures._curves import handles, numbered, over_ranks
-from ddp_hpc.analysis.figures._layout import finished, grid, head, nothing
+from ddp_hpc.analysis.figures._layout import columns_of, finished, grid, head, nothing
 from ddp_hpc.analysis.figures._panels import columns_but, panels
-from ddp_hpc.analysis.figures._style import HEADROOM, SMALL
+from ddp_hpc.analysis.figures._style import HEADROOM
 from ddp_hpc.config.study import Study
 
 INPUTS = ("utilisation",)
@@ -34,21 +34,20 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
     known = table[table["runs"] > 0]
     if known.empty:
         return nothing(coverage, "none has ended well", table)
-    known, names = numbered(known, LINE)
+    known, looks = numbered(known, LINE, study)
     shown = panels(known, columns_but(known, *LINE, "world_size"))
-    figure, axes = grid(len(PANELS) * len(shown), 1.55, most_columns=3)
+    figure, axes = grid(len(PANELS) * len(shown), 1.55)
     for place, panel in enumerate(shown):
         here = axes[place * len(PANELS) : (place + 1) * len(PANELS)]
         for one, (column, (words, factor, end)) in zip(here, PANELS.items(), strict=True):
             head(one, words, small=[panel.title] if panel.title and one is here[0] else [])
-            over_ranks(one, panel.rows, column, _why(panel.rows, column), factor, top=end and HEADROOM * end)
-            one.tick_params(labelsize=SMALL)
-    for one in axes[-3:]:
+            over_ranks(one, panel.rows, looks, column, _why(panel.rows, column), factor, top=end and HEADROOM * end)
+    for one in axes[-columns_of(axes[0]) :]:
         one.set_xlabel("world size (ranks)" if one.lines else "")
     notes = [
         "Busy counts kernels that wait for other ranks: what rises alone, without power, MFU and speed, is waiting."
     ]
-    return finished(figure, coverage, notes, handles(names), known)
+    return finished(figure, coverage, notes, handles(looks), known)
 
 
 def _why(rows: pd.DataFrame, column: str) -> str:

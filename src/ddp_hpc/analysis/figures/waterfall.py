@@ -11,7 +11,7 @@ from ddp_hpc.analysis.columns import rows_of, split, varying
 from ddp_hpc.analysis.figures._layout import columns_of, finished, grid, head, label_outer, nothing
 from ddp_hpc.analysis.figures._marks import DAGGER, DOUBLE_DAGGER, OVERSUBSCRIBED, daggers, mark_notes
 from ddp_hpc.analysis.figures._panels import columns_but, title
-from ddp_hpc.analysis.figures._style import EDGE, GREY, INK, SMALL, name_bars
+from ddp_hpc.analysis.figures._style import EDGE, GREY, INK, LOST, name_bars
 from ddp_hpc.config.study import Study
 
 INPUTS = ("waterfall",)
@@ -22,8 +22,8 @@ CAPTION = (
 GENERAL = True
 
 END: dict[str, Any] = EDGE | {"facecolor": GREY}
-LOSS: dict[str, Any] = EDGE | {"facecolor": "#D55E00"}
-GAIN: dict[str, Any] = EDGE | {"facecolor": "#56B4E9", "hatch": "////"}
+LOSS: dict[str, Any] = EDGE | {"facecolor": LOST}
+GAIN: dict[str, Any] = EDGE | {"facecolor": "#ffffff", "hatch": "////"}
 ROOM = 0.14  # of the axis, beside the bars, for numbers
 LEAST = 0.05  # of an efficiency, in percent: smaller bars are nothing
 
@@ -44,7 +44,7 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
         _bars(one, rows_of(rows))
         names = ["one rank, no exchange", *rows["bar"], "all ranks"]
         leftmost = number % columns_of(one) == 0
-        name_bars(one.yaxis, names if leftmost else [""] * len(names), size=SMALL)
+        name_bars(one.yaxis, names if leftmost else [""] * len(names))
     label_outer(axes, "parallel efficiency (%)", "")
     legend = [Patch(label="efficiency", **END), Patch(label="lost", **LOSS)]
     if (known["lost_efficiency"] < -LEAST / 100).any():
@@ -86,7 +86,7 @@ def _bars(axes: Axes, rows: list[dict[str, Any]]) -> None:
     labels.append((len(rows) + 1, efficiency, f"{efficiency:.0f} {daggers(rows[0])}".rstrip()))
     width = most - min(0.0, least)
     for place, x, text in labels:
-        axes.annotate(text, (x, place), (2, 0), textcoords="offset points", va="center", size=SMALL)
+        axes.annotate(text, (x, place), (2, 0), textcoords="offset points", va="center")
     axes.set_xlim(min(0.0, least) * 1.05, most + ROOM * width)
     axes.set_ylim(len(rows) + 1.6, -0.6)
     axes.axvline(0, color=INK, linewidth=0.6)

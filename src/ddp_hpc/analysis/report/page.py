@@ -127,7 +127,9 @@ def _files(study: Study, study_folder: Path) -> dict[str, dict[str, list[str]]]:
 
 def _picture(file: Path) -> dict[str, str | float]:
     """Return a figure of the page; `uri` holds it whole, and is empty if it has not been drawn."""
+    beside = file.with_suffix(".txt")
     caption = str(catalog.constants("figure", file.stem).get("CAPTION", file.stem))
+    caption = beside.read_text(encoding="utf-8") if beside.is_file() else caption
     svg = file.read_bytes() if file.is_file() else b""
     size = re.search(rb'<svg[^>]*\swidth="([\d.]+)pt"', svg)
     return {

@@ -3,7 +3,6 @@
 import json
 import re
 import textwrap
-import unicodedata
 from pathlib import Path
 
 import pandas as pd
@@ -11,6 +10,7 @@ import pyarrow as pa
 from pyarrow import compute, csv
 
 from ddp_hpc.analysis.formatting import Readable, heading, in_words, readable
+from ddp_hpc.analysis.latex import escape
 from ddp_hpc.config import catalog
 from ddp_hpc.config.spec import SPEC_COLUMNS
 from ddp_hpc.config.types import canonical_json
@@ -21,7 +21,9 @@ from ddp_hpc.system.files import replaced
 MOST_ROWS = 200  # in Markdown and LaTeX, which are for reading
 WIDE = 60  # letters; longer texts are broken into lines in LaTeX
 BREAK = r" \\"
-LINE_PT, LETTER_PT, BESIDE_PT = 345, 4.5, 3.0  # of LaTeX's article: a line, a small letter; beside a column
+LINE_PT, COLUMN_PT = 345, 229  # widths in LaTeX's article: of a line, and of one in two columns
+LETTER_PT, BESIDE_PT = 4.5, 3.0  # of a letter of \footnotesize; beside a column of a table
+SMALL = 9 / 8  # a letter of \small to that
 SENTENCE = 0.25  # of a line
 HEADING_LETTERS = 10  # of a line of a heading
 ENDS = re.compile(r" (low|high|least|largest)\b")  # in headings, of intervals and ranges
@@ -33,7 +35,7 @@ CSV = (
     "text is in quotes; a missing value is an empty cell without quotes, an empty text one with quotes; a text that a "
     "spreadsheet would take for a formula has an apostrophe before it"
 )
-LONG = 45  # rows on a page in LaTeX
+LONG, SHORT = 45, 30  # rows on a page in LaTeX, in letters of \footnotesize and of \small
 
 
 def make(name: str, study_runs: StudyRuns, folder: Path) -> Path:
@@ -138,20 +140,24 @@ def _marked(text: str) -> str:
 def latex(shown: Readable, caption: str, notes: list[str], label: str) -> str:
     """Return a table of texts as LaTeX, no wider than a line of an article; it needs the package booktabs.
 
-    It spans both columns of a page that has two, and goes on in another table after `LONG` rows.
+    On a page of two columns it stands in one, if it fits, else it spans both; it goes on in another table after `LONG`
+    rows. Its letters are small where that fits, else smaller.
     """
-    kept, gone = _that_fit(shown)
+    kept, gone, width_pt = _that_fit(shown)
+    table, room_pt = ("table", COLUMN_PT) if width_pt <= COLUMN_PT else ("table*", LINE_PT)
+    size = r"\small" if SMALL * width_pt <= room_pt and len(shown.texts) <= SHORT else r"\footnotesize"
     cells, numeric = shown.texts.iloc[:, kept], [shown.numeric[at] for at in kept]
     head = " & ".join(map(_heading, cells.columns, numeric)) + BREAK
     body = [" & ".join(map(escape, row)) + BREAK for row in cells.values.tolist()]
     texts = cells.T.values.tolist()  # by column
     columns = "".join("r" if number else _column(those) for number, those in zip(numeric, texts, strict=True))
     title = rf"\caption{{{escape(caption)}}}\label{{{label}}}"
-    begin = rf"\centering\footnotesize\setlength{{\tabcolsep}}{{{BESIDE_PT:g}pt}}"
+    begin = rf"\centering{size}\setlength{{\tabcolsep}}{{{BESIDE_PT:g}pt}}"
     lines = []
     for first in range(0, max(len(body), 1), LONG):
         rows = [r"\toprule", head, r"\midrule", *body[first : first + LONG], r"\bottomrule", r"\end{tabular}"]
-        lines += [r"\begin{table*}", begin, title, rf"\begin{{tabular}}{{{columns}}}", *rows, r"\end{table*}"]
+        start, end = (rf"\{word}{{{table}}}" for word in ("begin", "end"))
+        lines += [start, begin, title, rf"\begin{{tabular}}{{{columns}}}", *rows, end]
         title = rf"Table~\ref{{{label}}}, continued\par"
     lines.insert(-1, rf"\par\smallskip\raggedright {f'{BREAK} '.join(map(escape, notes))}")
     told = [f"No room on a line, but in the Parquet and CSV files: {', '.join(gone)}."] if gone else []
@@ -161,8 +167,8 @@ def latex(shown: Readable, caption: str, notes: list[str], label: str) -> str:
     return "\n".join([*needs, *lines, ""])
 
 
-def _that_fit(shown: Readable) -> tuple[list[int], list[str]]:
-    """Return the columns for which a line has room, and the names of the others.
+def _that_fit(shown: Readable) -> tuple[list[int], list[str], float]:
+    """Return the columns for which a line has room, the names of the others, and how wide those that fit are.
 
     Ends of intervals go first, then the last column; the first and those of a spec stay, which tell rows apart.
     """
@@ -172,7 +178,7 @@ def _that_fit(shown: Readable) -> tuple[list[int], list[str]]:
     for at in sorted(free, key=lambda at: (not ENDS.search(names[at]), -at)):
         if sum(width_pt.values()) > LINE_PT:
             del width_pt[at]
-    return list(width_pt), [name for at, name in enumerate(names) if at not in width_pt]
+    return list(width_pt), [name for at, name in enumerate(names) if at not in width_pt], sum(width_pt.values())
 
 
 def _width_pt(name: str, cells: list[str]) -> float:
@@ -194,51 +200,6 @@ def _heading(name: str, numeric: bool) -> str:
 def _column(cells: list[str]) -> str:
     """Return the type of a column of texts: sentences are broken into lines."""
     return "l" if max(map(len, cells), default=0) <= WIDE else rf"p{{{SENTENCE:g}\linewidth}}"
-
-
-LAST_KNOWN = "\u017e"  # the accented letters of European languages end here
-_SPECIAL = {
-    "\\": r"\textbackslash{}",
-    "{": r"\{",
-    "}": r"\}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "[": "{[}",  # after a line break it would be taken for an optional argument
-    "\u2013": "--",
-    "\u2014": "---",
-    "\u2018": "`",
-    "\u2019": "'",
-    "\u201c": "``",
-    "\u201d": "''",
-    "\u2020": r"\textdagger{}",
-    "\u2021": r"\textdaggerdbl{}",
-    "\u2026": r"\ldots{}",
-    "\u00b5": r"\ensuremath{\mu}",
-    "\u03bc": r"\ensuremath{\mu}",
-    "\u00b1": r"\ensuremath{\pm}",
-    "\u00d7": r"\ensuremath{\times}",
-    "\u2192": r"\ensuremath{\rightarrow}",
-    "\u2248": r"\ensuremath{\approx}",
-    "\u2264": r"\ensuremath{\le}",
-    "\u2265": r"\ensuremath{\ge}",
-} | {character: f"\\{character}" for character in "#$%&_"}
-
-
-def escape(text: str) -> str:
-    """Return `text` as LaTeX that prints it, control characters as spaces.
-
-    What pdflatex does not know is printed as it is by XeLaTeX and LuaLaTeX, by its number in Unicode by pdflatex.
-    """
-    printable = (letter if letter.isprintable() else " " for letter in unicodedata.normalize("NFC", text))
-    return "".join(
-        _SPECIAL.get(letter) or (letter if letter <= LAST_KNOWN else _numbered(letter)) for letter in printable
-    )
-
-
-def _numbered(letter: str) -> str:
-    return rf"\ifdefined\Umathchar {letter}\else [U+{ord(letter):04X}]\fi{{}}"
 
 
 def _replace(file: Path, text: str) -> None:
