@@ -57,6 +57,10 @@ bench: .venv/installed ## time planning, the workflow, the exchanges and whole s
 	@$(BIN)/ddp-hpc bench realign
 	@$(BIN)/ddp-hpc run exchange_speed
 
+.PHONY: gpu-check
+gpu-check: .venv/installed ## check that all is right and fast on the GPUs of this machine: nine minutes
+	@$(BIN)/ddp-hpc bench gpu
+
 .PHONY: bench-slurm
 bench-slurm: .venv/installed-dev slurm ## time 216 very short runs on a Slurm that it starts: a quarter of an hour
 	@PYTHONPATH=tests/support $(BIN)/python tests/cluster/overhead.py

@@ -1,4 +1,5 @@
-"""`ddp-hpc bench`: what planning, the workflow, exchanges, meters and folded biases cost on this machine."""
+"""`ddp-hpc bench`: what planning, the workflow, exchanges, meters and folded biases cost on this machine, and whether
+all is right and fast on its GPUs."""
 
 from argparse import Namespace
 
@@ -7,6 +8,8 @@ from ddp_hpc.system.terminal import write_rows
 
 def main(options: Namespace) -> int:
     """Time the part that is asked for, print its tables, and return the exit code."""
+    if options.part == "gpu":
+        return _gpu(options)
     {"exchange": _exchange, "meters": _meters, "realign": _realign}.get(options.part, _planning)(options)
     return 0
 
@@ -37,6 +40,16 @@ def _realign(options: Namespace) -> None:
     print("microseconds, medians over the rounds; and times as fast as addmm (a move: as cat) in the same round")
     write_rows(folded_bias.on_screen(rows), False)
     print(f"{options.out}: realign.parquet, realign.csv")
+
+
+def _gpu(options: Namespace) -> int:
+    from ddp_hpc.bench import gpu_check
+
+    chosen = gpu_check.chosen(options.only)
+    rows = gpu_check.check(gpu_check.Asked(options.out, options.device, options.launcher), options.seconds, chosen)
+    print((options.out / gpu_check.SUMMARY).read_text())
+    print(f"{options.out}: {gpu_check.SUMMARY}, {gpu_check.FINDINGS}, a log of each part")
+    return int(gpu_check.failed(rows))
 
 
 def _planning(options: Namespace) -> None:

@@ -536,7 +536,7 @@ MPIEXEC = takes("--launcher", "command that starts the ranks, without -n", defau
 
 
 @Verb(
-    "time planning, the workflow, exchanges, meters or folded biases on this machine: some minutes",
+    "time planning, the workflow, exchanges, meters, folded biases or GPUs on this machine: some minutes",
     planning=Verb(
         "planning, and what the workflow adds to each run (the default)",
         takes("--points", "sizes of the studies (default: 100 1000 5000)", type=int, nargs="+"),
@@ -569,6 +569,16 @@ MPIEXEC = takes("--launcher", "command that starts the ranks, without -n", defau
         takes("--rounds", "number of rounds of four blocks", type=int, default=20),
         MPIEXEC,
         takes("--steps", "steps of a block", type=int, default=100),
+    ),
+    gpu=Verb(
+        "whether all is right and fast on the GPUs of this machine, in under nine minutes, with a summary",
+        takes(
+            "--device", "device; on a CPU all is small, and no speed is judged", choices=("cpu", "cuda"), default="cuda"
+        ),
+        takes("--only", "these parts only (default: all)", nargs="+", metavar="PART"),
+        takes("--seconds", "time for all parts", type=float, default=530.0),
+        MPIEXEC,
+        takes("--out", "folder of the results", type=Path, default=Path("results/bench/gpu")),
     ),
     realign=Verb(
         "a layer with its bias folded into its weights, against addmm",

@@ -1,7 +1,9 @@
 """Update rules on flat tensors: one fused pass over the memory, whatever the number of parameters.
 
 The kernels are those of `torch.optim` with `fused=True`, called without its Python around them. Written as separate
-tensor operations, SGD with momentum takes 1.5 times as long and Adam 2 to 3 times.
+tensor operations, SGD with momentum takes 1.5 times as long and Adam 2 to 3 times on a CPU. On a GPU these kernels give
+a tensor one block of threads for each `CHUNK` numbers, so that a small flat tensor would be left to two or three of its
+hundred multiprocessors: there it is handed over in slices. Each number is computed by itself, so the bits are the same.
 """
 
 import math
@@ -14,6 +16,10 @@ from torch import Tensor, nn
 from ddp_hpc.exchange._protocol import Wrap
 
 LearningRate = Callable[[int], float]  # of the step, counted from 1
+
+CHUNK = 65_536  # numbers of one block of threads, in ATen's MultiTensorApply.cuh
+MOST_TENSORS = {2: 64, 3: 48, 4: 36}  # of one launch there, by the number of lists of tensors
+VECTOR = 16  # numbers; slices are multiples, so that a CPU, too, computes whole vectors
 
 # what changes the weights along the gradients as they are now, at a rate; and the tensors that it changes beside them
 Rule = tuple[Callable[[float | Tensor], None], Sequence[Tensor]]
@@ -60,15 +66,28 @@ class StatefulOptimizer:
         return [self._steps, *self._kept]
 
 
-def _sgd(weights: Tensor, gradients: Tensor, momentum: float, weight_decay: float) -> Rule:
+def slices_of(flat: Tensor, lists: int) -> int:
+    """Return in how many slices a kernel that is given so many `lists` of tensors takes this one."""
+    return MOST_TENSORS[lists] if flat.is_cuda and len(flat) < MOST_TENSORS[lists] * CHUNK else 1
+
+
+def cut(flat: Tensor, slices: int) -> list[Tensor]:
+    """Return at most so many slices of a flat tensor, as equal as whole vectors allow."""
+    length = -(-len(flat) // slices)
+    return list(torch.split(flat, max(VECTOR, -(-length // VECTOR) * VECTOR))) if slices > 1 else [flat]
+
+
+def sgd(weights: Tensor, gradients: Tensor, momentum: float, weight_decay: float, slices: int | None = None) -> Rule:
     """v <- momentum v + (g + weight_decay w); w <- w - rate v, as `torch.optim.SGD` without dampening."""
+    slices = slices or slices_of(weights, 3 if momentum else 2)
     velocity = [torch.zeros_like(weights)] if momentum else []
+    lists = [cut(flat, slices) for flat in (weights, gradients, *velocity)]
 
     def update(rate: float | Tensor) -> None:
         torch._fused_sgd_(
-            [weights],
-            [gradients],
-            velocity,
+            lists[0],
+            lists[1],
+            lists[2] if momentum else [],
             lr=rate,
             momentum=momentum,
             weight_decay=weight_decay,
@@ -81,20 +100,23 @@ def _sgd(weights: Tensor, gradients: Tensor, momentum: float, weight_decay: floa
     return update, velocity
 
 
-def _adam(weights: Tensor, gradients: Tensor, weight_decay: float) -> Rule:
+def adam(weights: Tensor, gradients: Tensor, weight_decay: float, slices: int | None = None) -> Rule:
     """Adam with bias correction, as `torch.optim.Adam` (Kingma and Ba, arXiv:1412.6980); weight decay as an L2 term."""
+    slices = slices or slices_of(weights, 4)
     steps = torch.zeros((), device=weights.device)  # float32, as the kernel takes it
     mean, mean_square = torch.zeros_like(weights), torch.zeros_like(weights)
+    lists = [cut(flat, slices) for flat in (weights, gradients, mean, mean_square)]
+    of_each = [steps] * len(lists[0])
 
     def update(rate: float | Tensor) -> None:
         steps.add_(1)
         torch._fused_adam_(
-            [weights],
-            [gradients],
-            [mean],
-            [mean_square],
+            lists[0],
+            lists[1],
+            lists[2],
+            lists[3],
             [],
-            [steps],
+            of_each,
             lr=rate,
             beta1=0.9,
             beta2=0.999,
@@ -144,9 +166,9 @@ class Maker:
         Both are 1-D and contiguous.
         """
         rule = (
-            _adam(weights, gradients, self.weight_decay)
+            adam(weights, gradients, self.weight_decay)
             if self.rule == "adam"
-            else _sgd(weights, gradients, self.momentum, self.weight_decay)
+            else sgd(weights, gradients, self.momentum, self.weight_decay)
         )
         return self._remembered(rule, weights.device)
 
