@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ddp_hpc.analysis.formatting import heading
-from ddp_hpc.analysis.report.page import DERIVED
+from ddp_hpc.analysis.report.runs_table import DERIVED
 from ddp_hpc.config.publication import LICENCES
 from ddp_hpc.publication.citation import description
 from ddp_hpc.publication.pack import TABLES, Pack, digest, folder_name

@@ -1,6 +1,6 @@
 """`ddp-hpc init`: a project of one's own, from files that the package brings; and what to note of it before runs.
 
-`src/ddp_hpc/workflow/project/` holds those files. Its links lead to the folders of the clone; a wheel has copies in their place.
+`src/ddp_hpc/workflow/project/` holds those files. Its links lead to the folders of the clone; a wheel has copies instead.
 """
 
 import hashlib

@@ -15,7 +15,18 @@ from ddp_hpc.analysis.figures._curves import world_size_axis
 from ddp_hpc.analysis.figures._layout import finished, head, nothing
 from ddp_hpc.analysis.figures._marks import ring
 from ddp_hpc.analysis.figures._panels import columns_but, title
-from ddp_hpc.analysis.figures._style import COLOURS, COLUMN_IN, EDGE, PAGE_IN, SMALL, name_bars, plain_numbers
+from ddp_hpc.analysis.figures._style import (
+    COLUMN_IN,
+    EDGE,
+    EXCHANGES,
+    GREY,
+    INK,
+    LOST,
+    PAGE_IN,
+    name_bars,
+    plain_numbers,
+    width_in,
+)
 from ddp_hpc.config.study import Study
 
 INPUTS = ("prediction",)
@@ -26,13 +37,13 @@ CAPTION = (
 
 MOST_PANELS = 4
 MS = 1e3
-PARTS = {"work_s": COLOURS[0], "waiting_s": COLOURS[1], "exchange_s": COLOURS[4]}
+PARTS = {"work_s": GREY, "waiting_s": LOST, "exchange_s": EXCHANGES[0]}
 NAMES = {"work_s": "work", "waiting_s": "waiting for the slowest rank", "exchange_s": "exposed exchange"}
 PALE = 0.45  # opacity of bars that were not measured
-POINT: dict[str, Any] = {"marker": "o", "markersize": 4.0, "color": COLOURS[2], "linestyle": "none"}
-MODEL: dict[str, Any] = {"color": COLOURS[0], "linewidth": 1.0}
-BAND: dict[str, Any] = {"color": COLOURS[0], "alpha": 0.18, "linewidth": 0}
-HOLLOW: dict[str, Any] = {**POINT, "color": COLOURS[0], "markerfacecolor": "#ffffff"}
+POINT: dict[str, Any] = {"marker": "o", "markersize": 4.0, "color": INK, "linestyle": "none"}
+MODEL: dict[str, Any] = {"color": EXCHANGES[0], "linewidth": 1.0}
+BAND: dict[str, Any] = {"color": EXCHANGES[0], "alpha": 0.18, "linewidth": 0}
+HOLLOW: dict[str, Any] = {**POINT, "color": EXCHANGES[0], "markerfacecolor": "#ffffff"}
 
 
 def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure:
@@ -44,8 +55,7 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
     differ = {*varying(known), "exchange"}
     lines = list(split(known, [*columns_but(known, "world_size", "batch_size"), "kind", "batch"]))
     shown = sorted(lines, key=lambda line: -int(line[1]["runs"].sum()))[:MOST_PANELS]  # those that were measured most
-    width_in = COLUMN_IN if len(shown) == 1 else PAGE_IN
-    figure = Figure((width_in, 3.8), layout="constrained")
+    figure = Figure((width_in(COLUMN_IN if len(shown) == 1 else PAGE_IN), 3.8), layout="constrained")
     axes = figure.subplots(2, len(shown), squeeze=False, height_ratios=[1.3, 1])
     for (upper, lower), (key, rows) in zip(axes.T, shown, strict=True):
         _steps(upper, rows)
@@ -96,7 +106,7 @@ def _parts(axes: Axes, rows: Sequence[dict[str, Any]]) -> None:
             opacity = PALE if pd.isna(row["measured_s"]) else 1.0
             axes.bar(place, seconds, 0.7, bottom=bottom, facecolor=colour, alpha=opacity, **EDGE)
             bottom += seconds
-    name_bars(axes.xaxis, [str(row["world_size"]) for row in rows], size=SMALL)
+    name_bars(axes.xaxis, [str(row["world_size"]) for row in rows])
     axes.set_xlabel("world size (ranks)")
     axes.set_ylim(0, 1.08 * MS * max(row["step_s"] for row in rows))
     plain_numbers(axes.yaxis)
