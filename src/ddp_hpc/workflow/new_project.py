@@ -1,6 +1,6 @@
 """`ddp-hpc init`: a project of one's own, from files that the package brings; and what to note of it before runs.
 
-`src/ddp_hpc/workflow/project/` holds those files. Its links lead to the folders of the clone; a wheel has copies instead.
+`src/ddp_hpc/workflow/project/` holds those files. Links lead to the folders of the clone; a wheel has copies.
 """
 
 import hashlib

@@ -35,7 +35,7 @@ CAPTION = (
     "a step, which add up."
 )
 
-MOST_PANELS = 4
+MOST_PANELS = 3  # on a page; one in a column
 MS = 1e3
 PARTS = {"work_s": GREY, "waiting_s": LOST, "exchange_s": EXCHANGES[0]}
 NAMES = {"work_s": "work", "waiting_s": "waiting for the slowest rank", "exchange_s": "exposed exchange"}
@@ -47,22 +47,24 @@ HOLLOW: dict[str, Any] = {**POINT, "color": EXCHANGES[0], "markerfacecolor": "#f
 
 
 def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure:
-    """Return steps above their parts, a column of panels for each line over the ranks, at most four."""
+    """Return steps above their parts, a column of panels for each line over the ranks, at most three."""
     table = tables["prediction"]
     known = table[table["step_s"].notna()]
     if known.empty:
         return nothing(coverage, "none has several ranks", table)
     differ = {*varying(known), "exchange"}
     lines = list(split(known, [*columns_but(known, "world_size", "batch_size"), "kind", "batch"]))
-    shown = sorted(lines, key=lambda line: -int(line[1]["runs"].sum()))[:MOST_PANELS]  # those that were measured most
-    figure = Figure((width_in(COLUMN_IN if len(shown) == 1 else PAGE_IN), 3.8), layout="constrained")
+    width = width_in(COLUMN_IN if len(lines) == 1 else PAGE_IN)
+    most = round(MOST_PANELS * width / PAGE_IN)
+    shown = sorted(lines, key=lambda line: -int(line[1]["runs"].sum()))[:most]  # those that were measured most
+    figure = Figure((width, 3.8), layout="constrained")
     axes = figure.subplots(2, len(shown), squeeze=False, height_ratios=[1.3, 1])
     for (upper, lower), (key, rows) in zip(axes.T, shown, strict=True):
         _steps(upper, rows)
         _parts(lower, rows_of(rows))
         batch = "per rank" if key["kind"] == "weak" else "in all"
         words = title({name: key[name] for name in key if name not in ("kind", "batch")}, differ)
-        head(upper, words, f"{key['kind']}, {key['batch']} samples {batch}", _checked(rows))
+        head(upper, words, f"{key['kind']}, {key['batch']} samples {batch}")
     axes[0][0].set_ylabel("mean step (ms)")
     axes[1][0].set_ylabel("parts of it (ms)")
     legend = [
@@ -74,6 +76,7 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
     notes = [
         "Band: 95 %, by a bootstrap over the runs. Vertical: 95 % intervals of what was measured. Pale: predicted."
     ]
+    notes += [f"Of panel {number} {_checked(rows)}." for number, (_, rows) in enumerate(shown, 1)]
     if len(lines) > len(shown):
         notes.append(f"{len(lines) - len(shown)} lines of the table left out, which have fewer runs.")
     return finished(figure, coverage, notes + _unsaid(table), legend, known)
@@ -112,14 +115,13 @@ def _parts(axes: Axes, rows: Sequence[dict[str, Any]]) -> None:
     plain_numbers(axes.yaxis)
 
 
-def _checked(rows: pd.DataFrame) -> list[str]:
-    """Return how far the model is off where it was checked, as small print of a panel."""
+def _checked(rows: pd.DataFrame) -> str:
+    """Return how far the model is off where it was checked."""
     known = rows.dropna(subset=["held_out_error_percent"])
     if known.empty:
-        return ["not checked: too few world sizes to leave one out"]
-    return [
-        f"{known['held_out_world_size'].iloc[0]:.0f} ranks left out: {known['held_out_error_percent'].iloc[0]:+.1f} %"
-    ]
+        return "nothing was checked: it has too few world sizes to leave one out"
+    size, error = (known[name].iloc[0] for name in ("held_out_world_size", "held_out_error_percent"))
+    return f"{size:.0f} ranks were left out and predicted from the others, {error:+.1f} % off"
 
 
 def _unsaid(table: pd.DataFrame) -> list[str]:
