@@ -27,6 +27,7 @@ from ddp_hpc.analysis.intervals import CONFIDENCE, Array, Interval, counted_free
 from ddp_hpc.analysis.prediction.measured import Place, Run
 
 REPLICATES = 1000
+MOST_DRAWN = 5.0  # logarithm of a factor: of one degree of freedom, further ones say no more, and overflow
 DRAWS = 2000  # points at which a distribution is evaluated
 UNKNOWN_SKEWNESS = (1.0, 0.5)  # from normal to exponential
 _SKEWNESSES = np.linspace(0, 6, 31)
@@ -199,7 +200,7 @@ class Model:
         widths = np.where(freedom[None] > 0, np.maximum(scale[None], within), within)
         degrees = np.where(freedom > 0, np.maximum(freedom, 1), 1e6)
         student = np.sqrt(degrees / self._random.chisquare(degrees, size=(REPLICATES, 3)))
-        drawn = normal * widths * student[:, None, :]
+        drawn = np.clip(normal * widths * student[:, None, :], -MOST_DRAWN, MOST_DRAWN)
         return drawn[:, :, [0, 1, 1, 2]]  # what is exposed differs as the exchange does
 
     @cached_property
