@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
-from factory import constant, made_up, realistic
+from factory import constant, made_up, planned, realistic
 
 from ddp_hpc.analysis import tables
 from ddp_hpc.analysis.report.answer import found, how_sure
@@ -125,3 +125,32 @@ def test_a_winner_of_single_runs_is_not_for_publication(tmp_path):
 
     assert judged.numbers == []
     assert any("ran once" in sentence for sentence in how_sure(study_runs, made))
+
+
+def test_exchanges_and_pairs_are_compared_in_sentences_and_a_reference_not_with_itself(tmp_path):
+    spec = {"exchange": "ring", "world_size": 2, "batch_size": 16, "oversubscribed": False}
+    interval = {"times_as_fast_low": 1.1, "times_as_fast_high": 1.5, "times_as_fast_from": "1 run: within it only"}
+    itself = {"times_as_fast": 1.0, "times_as_fast_low": 1.0, "times_as_fast_high": 1.0}
+    exchanges = [
+        spec | {"reference": "none", "times_as_fast": 1.3} | interval,
+        spec | {"reference": "ring"} | interval | itself,
+    ]
+    pair = {"first": "none", "second": "ring", "ratio": 0.98, "ratio_low": 0.9, "ratio_high": 1.1, "told_apart": False}
+    ranks = {"world_size": 2, "batch_size": 16, "oversubscribed": False, "interval_from": "3 runs"}
+    made = {
+        "exchanges": pd.DataFrame(exchanges),
+        "pairs": pd.DataFrame([pair | ranks, pair | ranks | {"told_apart": None}]),
+    }
+    study_runs = planned(tmp_path, grid=GRID)
+    sentences = found(study_runs, made)
+
+    apart = "(95 %: 0.90 to 1.10: may be no difference), which does not tell them apart."
+    assert [one.text for one in sentences] == [
+        "ring, 2 ranks: 1.30 times as fast as none (95 %: 1.10 to 1.50, within one run).",
+        *[f"2 ranks: ring is 0.98 times as fast as none {apart}"] * 2,
+    ]
+    assert [one.runs for one in sentences] == [[3, 4]] * 3
+    assert dict(publishable(study_runs.study, made, study_runs.runs).others) == {
+        ALONE: 1,
+        "the two of a round were no neighbours in time": 1,
+    }
