@@ -19,7 +19,7 @@ from ddp_hpc.analysis.compare import result_sets
 from ddp_hpc.publication import pack as names
 from ddp_hpc.publication.pack import Pack, PackError, digest, sums, write_zip
 from ddp_hpc.publication.private import Private
-from ddp_hpc.publication.publish import Asked, publish
+from ddp_hpc.publication.publish import PackOptions, publish
 from ddp_hpc.publication.verify import CHECKS, Inspection, NotToldError, verify
 from ddp_hpc.runs import records
 from ddp_hpc.runs.project import Project
@@ -80,7 +80,7 @@ def project(tmp_path_factory):
 @pytest.fixture(scope="module")
 def published(project, tmp_path_factory):
     folder = tmp_path_factory.mktemp("packs") / "pack"
-    assert publish(project, "made_up", Asked(to=folder, redact=True)) == 0
+    assert publish(project, "made_up", PackOptions(to=folder, redact=True)) == 0
     return folder
 
 
@@ -99,7 +99,7 @@ def test_a_stranger_finds_all_as_it_was_published(published, capsys):
 
 
 def test_the_same_records_give_the_same_bytes_as_a_zip_file_too(project, published, tmp_path, capsys):
-    assert publish(project, "made_up", Asked(to=tmp_path / "a.zip", redact=True)) == 0
+    assert publish(project, "made_up", PackOptions(to=tmp_path / "a.zip", redact=True)) == 0
     write_zip(Pack(published), tmp_path / "b.zip")
 
     assert (tmp_path / "a.zip").read_bytes() == (tmp_path / "b.zip").read_bytes()
@@ -219,7 +219,7 @@ def test_the_readme_gives_winner_and_speedup_first(published):
 
 
 def test_what_looks_private_is_listed_and_refused_or_replaced(project, published, tmp_path, capsys):
-    assert publish(project, "made_up", Asked(to=tmp_path / "pack")) == 1
+    assert publish(project, "made_up", PackOptions(to=tmp_path / "pack")) == 1
 
     said = capsys.readouterr().err
     assert "host alpha7: ends of attempts (1), records" in said
@@ -269,7 +269,7 @@ def test_words_stand_for_words_alike_everywhere_and_paths_of_the_system_stay():
 def test_what_cannot_be_published_is_refused_with_what_to_do(tmp_path, capsys, keys, train, said):
     factory.made_up(tmp_path, train, **STUDY | keys)
 
-    assert publish(Project(tmp_path), "made_up", Asked(check=True, allow_private=True)) == 1
+    assert publish(Project(tmp_path), "made_up", PackOptions(check=True, allow_private=True)) == 1
     assert said in capsys.readouterr().err
 
 
@@ -277,18 +277,18 @@ def test_one_file_says_for_all_studies_who_publishes(tmp_path, capsys):
     factory.made_up(tmp_path, trained, **STUDY)
     file = tmp_path / "config" / "publication.yaml"
     file.write_text("creators: [{name: 'Doe, Jane'}]\nlicence: CC0-1.0\n")
-    assert publish(Project(tmp_path), "made_up", Asked(check=True, allow_private=True)) == 0
+    assert publish(Project(tmp_path), "made_up", PackOptions(check=True, allow_private=True)) == 0
     assert capsys.readouterr().out == "made_up can be published\n"
 
     file.write_text("creators: [{name: Jane, orcid: 0000-0002-1825-0098}]\nlicence: CC-BY-4\n")
     with pytest.raises(ValueError, match=r"publication.yaml:1: .*orcid: .*a slip in a digit") as wrong:
-        publish(Project(tmp_path), "made_up", Asked())
+        publish(Project(tmp_path), "made_up", PackOptions())
     assert "publication.yaml:2: licence: given 'CC-BY-4' (string), expected: 'CC-BY-4.0'" in str(wrong.value)
 
 
 def test_of_some_records_only_tables_cannot_be_made_anew_and_this_is_said(project, tmp_path):
     folder = tmp_path / "pack"
-    assert publish(project, "made_up", Asked(to=folder, redact=True, runs="winners")) == 0
+    assert publish(project, "made_up", PackOptions(to=folder, redact=True, runs="winners")) == 0
 
     assert len(Pack(folder).runs) == 2
     with pytest.raises(NotToldError, match="holds 2 of 4 runs"):
@@ -301,7 +301,7 @@ def test_a_folder_that_is_no_pack_is_neither_replaced_nor_read(project, tmp_path
     (tmp_path / "mine.txt").write_text("kept")
 
     with pytest.raises(PackError, match="is there and is no pack"):
-        publish(project, "made_up", Asked(to=tmp_path, redact=True))
+        publish(project, "made_up", PackOptions(to=tmp_path, redact=True))
     assert (tmp_path / "mine.txt").read_text() == "kept"
     assert verify(tmp_path) == 2
     assert "cannot be read checksums: SHA256SUMS" in capsys.readouterr().out

@@ -448,10 +448,10 @@ def _report(options: argparse.Namespace) -> int:
     takes("--machine", "add the description of this cluster, config/machines/NAME.yaml", metavar="NAME"),
 )
 def _publish(options: argparse.Namespace) -> int:
-    from ddp_hpc.publication.publish import Asked, publish
+    from ddp_hpc.publication.publish import PackOptions, publish
 
     names = ("to", "runs", "check", "redact", "allow_private", "machine")
-    return publish(_project(), options.study, Asked(**{name: getattr(options, name) for name in names}))
+    return publish(_project(), options.study, PackOptions(**{name: getattr(options, name) for name in names}))
 
 
 @Verb(

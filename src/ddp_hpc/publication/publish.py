@@ -28,7 +28,7 @@ SHOWN = 20  # private words in a list
 
 
 @dataclass(frozen=True)
-class Asked:
+class PackOptions:
     """How a study is to be published."""
 
     to: Path | None = None  # a folder, or a file .zip; None: results/packs/STUDY-DATE
@@ -39,7 +39,7 @@ class Asked:
     machine: str | None = None  # the machine of config/machines to be told of
 
 
-def publish(project: Project, study: str, asked: Asked) -> int:
+def publish(project: Project, study: str, asked: PackOptions) -> int:
     """Make the pack of a study and say where it is; return 1, and say why and what to do, if it cannot be published."""
     study_runs = project.study_runs(study)
     said = project.publication(study_runs.study)
@@ -100,7 +100,7 @@ def _refused(study: str, problems: list[str]) -> int:
     return 1
 
 
-def _private(root: Path, asked: Asked) -> list[str]:
+def _private(root: Path, asked: PackOptions) -> list[str]:
     """Redact, if that is asked for; return what keeps the evidence from leaving: what looks private without consent."""
     found = Private()
     fixed = evidence.private_in(root, found)
