@@ -200,7 +200,7 @@ class Model:
         widths = np.where(freedom[None] > 0, np.maximum(scale[None], within), within)
         degrees = np.where(freedom > 0, np.maximum(freedom, 1), 1e6)
         student = np.sqrt(degrees / self._random.chisquare(degrees, size=(REPLICATES, 3)))
-        drawn = np.clip(normal * widths * student[:, None, :], -MOST_DRAWN, MOST_DRAWN)
+        drawn: Array = np.clip(normal * widths * student[:, None, :], -MOST_DRAWN, MOST_DRAWN)
         return drawn[:, :, [0, 1, 1, 2]]  # what is exposed differs as the exchange does
 
     @cached_property
