@@ -93,7 +93,8 @@ RUNS = "ddp_hpc.bench.gpu_runs"
 PARTS = (  # the most worth first
     Part("machine", 40),
     Part("right", 90),
-    Part("steps", 120),
+    Part("usual_loop", 90),
+    Part("tuned_loop", 70),
     Part("one_rank_of_nccl", 40),
     Part("nccl_ends", 60, RUNS, gpus=2),
     Part("several_gpus", 90, RUNS, gpus=2),

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from mpi4py import MPI
 from torch import Tensor
 
@@ -60,7 +59,7 @@ def ours(training: Trainer) -> Loop:
     def take(steps: int) -> None:
         for _ in range(steps):
             training.step()
-            if training.steps % AGREE_EVERY_STEPS == 0:
+            if training.steps == training.agree_at:
                 training.agree()
             training.end_step()
 
@@ -210,32 +209,28 @@ def same_bits(asked: Asked, tell: Findings) -> None:
     tell.check("captured or not: the same losses", apart(plain, first) < TOLERANCE)
 
 
-def steps(asked: Asked, tell: Findings) -> None:
-    """Our step of the strain-stress network against the usual DDP loop, and DDP tuned by hand."""
+def usual_loop(asked: Asked, tell: Findings) -> None:
+    """Our step of the strain-stress network against the usual DDP loop; compiled, too, on a GPU."""
+    against(asked, tell, ddp_loops.usual, "usual DDP loop", "at least 30")
+
+
+def tuned_loop(asked: Asked, tell: Findings) -> None:
+    """The same against DDP tuned by hand."""
+    against(asked, tell, ddp_loops.tuned, "tuned DDP loop", "at least 1.2")
+
+
+def against(asked: Asked, tell: Findings, make: Callable[..., Loop], name: str, goal: str) -> None:
+    """Compare our step with another loop, which gets a process group that ends with this process: graphs that have
+    captured it live as long."""
     _torch_distributed.start("nccl" if asked.device == "cuda" else "gloo", MPI.COMM_WORLD)
-    for batch_size in (75,) if asked.small else (75, 1000):
-        compiled = asked.device == "cuda" and batch_size == 75
-        with running(spec_of(asked, batch_size=batch_size)) as training:
-            samples = training.components.dataset.train
-            place = training.components.device
-            loops = {
-                f"{name}, batch {batch_size}": make(new_model(), samples, batch_size, place)
-                for name, make in (("usual DDP loop", ddp_loops.usual), ("tuned DDP loop", ddp_loops.tuned))
-            }
-            usual, tuned = loops
-            mine = f"our step, batch {batch_size}"
-            loops[mine] = ours(training)
+    for batch_size, compiled in ((75, False),) if asked.small else ((75, False), (1000, False), (75, True)):
+        with running(spec_of(asked, batch_size=batch_size, compile=compiled)) as training:
+            samples, place = training.components.dataset.train, training.components.device
+            mine, other = (f"{words}, batch {batch_size}" for words in ("our step" + ", compiled" * compiled, name))
+            loops = {other: make(new_model(), samples, batch_size, place), mine: ours(training)}
             taken = in_turns(asked, loops, 6)
-        if compiled:  # with the others once more, as ratios are of the same round
-            with running(spec_of(asked, batch_size=batch_size, compile=True)) as training:
-                tell_times(tell, {mine: taken[mine] for mine in list(loops)[2:]})
-                mine = f"our step, compiled, batch {batch_size}"
-                taken = in_turns(asked, {usual: loops[usual], tuned: loops[tuned], mine: ours(training)}, 6)
         tell_times(tell, taken)
-        goals = ("at least 30", "at least 1.2") if batch_size == 75 else ("at least 1", "at least 1")
-        for other, goal in zip((usual, tuned), goals, strict=True):
-            times_as_fast(tell, taken, mine, other, goal)
-    dist.destroy_process_group()
+        times_as_fast(tell, taken, mine, other, goal if batch_size == 75 else "at least 1")
 
 
 def new_model() -> torch.nn.Module:
