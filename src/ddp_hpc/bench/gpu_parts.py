@@ -4,6 +4,7 @@ Speeds that are compared are measured in blocks of steps that take turns within 
 order, so that what drifts falls out; a ratio is that of two blocks of the same round.
 """
 
+import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -294,6 +295,7 @@ def without_clocks(training: Trainer) -> Loop:
 
 def resumed(asked: Asked, tell: Findings) -> None:
     """A training that is asked to end and goes on from its checkpoint, against one that is not."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # as ranks do that are asked for the same bits
     for what, fields in NETWORKS.items():
         spec = spec_of(asked, **{"budget": {"steps": 60}} | fields)
         whole = losses_of(spec)
@@ -323,6 +325,7 @@ NETWORKS: dict[str, dict[str, Any]] = {
         "batch_size": 16,
     },
 }
+NETWORKS["transformer, deterministic"] = NETWORKS["transformer"] | {"deterministic": True}  # from then on all are
 
 
 def language_model(asked: Asked, tell: Findings) -> None:
