@@ -138,6 +138,8 @@ def repeated(asked: Asked, call: Callable[[], object], times: int = 50) -> Loop:
 
 def machine(asked: Asked, tell: Findings) -> None:
     """What is here, and what it can do at best."""
+    if asked.small:
+        torch.set_num_threads(1)
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     tell.note("GPUs", gpus)
     if asked.device == "cuda" and not gpus:

@@ -159,7 +159,7 @@ def nccl_ends(asked: Asked, tell: Findings) -> None:
 def several_gpus(asked: Asked, tell: Findings) -> None:
     """What of each exchange is exposed where every rank has a GPU; the overlapped ring against the ring."""
     ranks = asked.gpus if asked.device == "cuda" else 2
-    names = ["ring", "ring_overlapped", "torch_ddp", *(["nccl", "hierarchical"] if asked.device == "cuda" else [])]
+    names = ["ring", "ring_overlapped", *([] if asked.small else ["torch_ddp", "nccl", "hierarchical"])]
     wide = {"name": "mlp", "widths": [32] if asked.small else [2048, 2048, 1024]}
     fields = {"world_size": ranks, "model": wide, "budget": {"steps": 10 if asked.small else 60}}
     found = dict(zip(names, train_on(asked, ranks, [spec_of(asked, exchange=n, **fields) for n in names]), strict=True))
