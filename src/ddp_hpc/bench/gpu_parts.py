@@ -225,7 +225,8 @@ def tuned_loop(asked: Asked, tell: Findings) -> None:
 def against(asked: Asked, tell: Findings, make: Callable[..., Loop], name: str, goal: str) -> None:
     """Compare our step with another loop, which gets a process group that ends with this process: graphs that have
     captured it live as long."""
-    _torch_distributed.start("nccl" if asked.device == "cuda" else "gloo", MPI.COMM_WORLD)
+    backend, device = ("nccl", torch.device("cuda", 0)) if asked.device == "cuda" else ("gloo", torch.device("cpu"))
+    _torch_distributed.start(backend, MPI.COMM_WORLD, device)
     for batch_size, compiled in ((75, False),) if asked.small else ((75, False), (1000, False), (75, True)):
         with running(spec_of(asked, batch_size=batch_size, compile=compiled)) as training:
             samples, place = training.components.dataset.train, training.components.device
