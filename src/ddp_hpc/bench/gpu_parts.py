@@ -48,7 +48,7 @@ def losses_of(spec: RunSpec) -> Tensor:
 @contextmanager
 def running(spec: RunSpec) -> Iterator[Trainer]:
     """A training that has begun and never ends by itself."""
-    training = trainer_of(spec.model_copy(update={"budget": spec.budget.model_copy(update={"steps": 10**9})}))
+    training = trainer_of(RunSpec.model_validate(spec.canonical | {"budget": {"steps": 10**9}}))
     training.start()
     yield training
     training.finish()
