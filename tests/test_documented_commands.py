@@ -71,6 +71,7 @@ ANSWERS_NO = {  # exit codes that are an answer: without repeats nothing can be 
 
 # what takes longer, or something that is not everywhere: the test that runs it, and how it says so
 ELSEWHERE = {
+    "ddp-hpc bench gpu": ("tests/bench/test_gpu_check.py", '"bench", "gpu"'),
     "ddp-hpc data": ("tests/data/test_fashion_mnist.py", '"data"'),
     "sbatch": ("tests/cluster/test_allocation.py", '"sbatch"'),
     "make test": (".ci/run", "make test"),
@@ -78,6 +79,7 @@ ELSEWHERE = {
     "make test-slurm": ("tests/cluster", "def test_"),  # a part of `make test`
     "make slurm": ("Makefile", "test: .venv/installed-dev browser slurm"),
     "make bench": ("Makefile", "$(BIN)/ddp-hpc bench planning"),  # its lines are in this list
+    "make gpu-check": ("Makefile", "$(BIN)/ddp-hpc bench gpu"),  # which has a line of its own here
     "make crash": ("tests/workflow/test_crashes.py", "def test_"),  # a few kills of it are a part of `make test`
     "make bench-slurm": ("tests/cluster/test_cluster.py", "overhead.py"),
 }

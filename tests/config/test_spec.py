@@ -53,6 +53,7 @@ def specs(draw) -> dict:
         "data_placement": st.sampled_from(["device", "host"]),
         "compile": st.booleans(),
         "capture": st.sampled_from(["auto", "off"]),
+        "deterministic": st.booleans(),
         "share_gpu": st.booleans(),
     }
     given = {
@@ -136,6 +137,7 @@ def test_each_field_counts():
         "data_placement": "host",
         "compile": True,
         "capture": "off",
+        "deterministic": True,
         "share_gpu": True,
         "placement": "spread",
         "ranks_per_node": 2,

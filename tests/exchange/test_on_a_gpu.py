@@ -100,7 +100,7 @@ def test_the_last_layers_gradients_go_round_while_the_gpu_computes_the_others(re
 def test_one_group_of_gpus_copies_nothing_to_the_host(replica, monkeypatch):
     together = SimpleNamespace(Intracomm=lambda comm: comm, COMM_TYPE_SHARED=0)
     monkeypatch.setattr(hierarchical, "MPI", together)
-    monkeypatch.setattr(_torch_distributed, "start", lambda backend, comm: None)
+    monkeypatch.setattr(_torch_distributed, "start", lambda *_: None)
     averaged = []
     for name in ("reduce", "broadcast", "all_reduce"):
         monkeypatch.setattr(hierarchical.dist, name, lambda tensor, name=name, **how: averaged.append((name, how)))

@@ -97,6 +97,20 @@ def test_no_graph_is_alive_at_the_end_however_it_comes(monkeypatch, mode):
     assert result.steps > 0
 
 
+def test_ranks_agree_the_more_seldom_the_shorter_their_captured_steps_are(monkeypatch):
+    expected, told = run(monkeypatch, "whole step", budget={"steps": 170})[0], []
+    monkeypatch.setattr(trainer, "AGREE_EVERY_S", 1e6)
+    make = trainer.Trainer.__init__
+
+    def on_a_gpu(self, *args, **kwargs):
+        make(self, *args, **kwargs | {"report": lambda step, loss, t_s: told.append(step)})
+        self._seldom = True
+
+    monkeypatch.setattr(trainer.Trainer, "__init__", on_a_gpu)
+    assert run(monkeypatch, "whole step", budget={"steps": 170})[0].losses == expected.losses
+    assert told == [10, 20, 40, 80, 160, 170]
+
+
 @pytest.mark.parametrize("exchange", ["ring", "mpi_allreduce", "parameter_server"])
 def test_ranks_exchange_between_graphs(monkeypatch, comm, exchange):
     fields = {"exchange": exchange, "world_size": comm.size, "momentum": 0.75}

@@ -57,6 +57,20 @@ def test_products_are_rounded_where_bfloat16_was_asked_for_and_only_there():
     assert 0 < abs(losses["bfloat16"] - losses["full"]) < 0.02 * losses["full"]
 
 
+def test_kernels_that_add_in_the_same_order_are_for_gpus_that_are_asked_for_them(monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", False)
+    try:
+        components.assemble(spec.load(SPEC | {"deterministic": True}), MPI.COMM_SELF, Path("unused"), CPU)
+        assert not torch.are_deterministic_algorithms_enabled()
+        assert not torch.backends.cudnn.deterministic
+        precision.same_order_each_time(GPU)
+        assert torch.are_deterministic_algorithms_enabled()
+        assert torch.is_deterministic_algorithms_warn_only_enabled()
+        assert torch.backends.cudnn.deterministic
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
 def test_switches_are_set_both_ways(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     for name, products, convolutions in [("tf32", "high", True), ("full", "highest", False), ("tf32", "high", True)]:

@@ -124,7 +124,10 @@ def test_what_tells_two_devices_of_one_name_apart_is_kept(monkeypatch):
     samples = one.end()
     one.join()
     facts = {"sm_clock_max_mhz": 2000, "memory_clock_max_mhz": 4000, "ecc": True, "compute_processes": 2}
-    assert samples.devices[0].facts == facts | {"power_limit_w": 300.0}
+    links = {"pcie_generation_max": 5, "pcie_width_max": 16, "nvlinks": 4, "numa_node": 0}
+    first = {"power_limit_w": 300.0, "pci_bus": "00000000:00:00.0"}
+    assert samples.devices[0].facts == facts | links | first
+    assert samples.devices[1].facts["numa_node"] == 1
     assert [device.facts["power_limit_w"] for device in samples.devices] == [300.0, 301.0]
     parts = ranks([A, B, A], samples)
     listed = run_record.provenance_of({}, parts, {"exchange": "ring", "device_used": "cuda"}, "")["ranks"]

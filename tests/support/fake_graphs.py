@@ -1,12 +1,14 @@
 """CUDA graphs on a CPU: what torch computes is recorded, and computed again from the same memory into the same memory.
 
-As on a GPU, Python does not run again, and what reads a value on the host cannot be recorded. Otherwise than there,
-what is recorded is also computed.
+As on a GPU, Python does not run again, what reads a value on the host cannot be recorded, and working memory is no
+place to keep anything: from a replay on, what this graph and later ones of the same memory have left there is NaN until
+it is computed anew. Otherwise than there, what is recorded is also computed.
 """
 
 import warnings
 import weakref
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -18,7 +20,7 @@ class Tape(TorchDispatchMode):
 
     def __init__(self):
         super().__init__()
-        self.calls = []
+        self.calls, self.made = [], []
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         if function is torch.ops.aten._local_scalar_dense.default:
@@ -29,7 +31,13 @@ class Tape(TorchDispatchMode):
         made = [made for made in tensors(result) if made.untyped_storage().data_ptr() not in given]
         if made or function._schema.is_mutable:
             self.calls.append((function, args, kwargs, result))
+            self.made += made
         return result
+
+    def spoil(self):
+        for tensor in self.made:
+            if tensor.is_floating_point():
+                tensor.data.fill_(torch.nan)
 
     def replay(self):
         with torch.no_grad():
@@ -62,6 +70,8 @@ class Graph:
 
     def replay(self):
         assert self.tape, "a graph is replayed that holds no work: it was not recorded, or destroyed"
+        for later in self.pool[self.pool.index(self.tape) :]:
+            later.spoil()
         self.tape.replay()
 
     def reset(self):
@@ -72,14 +82,15 @@ class Recording:
     """As `torch.cuda.graph`."""
 
     def __init__(self, graph, pool, stream, capture_error_mode):
-        self.graph, self.tape = graph, Tape()
+        self.graph, self.tape, self.pool = graph, Tape(), pool.tapes
 
     def __enter__(self):
         self.tape.__enter__()
 
     def __exit__(self, *error):
         self.tape.__exit__(*error)
-        self.graph.tape = self.tape
+        self.graph.tape, self.graph.pool = self.tape, self.pool
+        self.pool.append(self.tape)
         if not self.tape.calls:
             warnings.warn("The CUDA Graph is empty.", stacklevel=2)  # torch's words
 
@@ -103,7 +114,7 @@ def install(monkeypatch):
     usual, Stream.made = Stream(), 0
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
     monkeypatch.setattr(torch.cuda, "graph", Recording)
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", object)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: SimpleNamespace(tapes=[]))
     monkeypatch.setattr(torch.cuda, "Stream", Stream)
     monkeypatch.setattr(torch.cuda, "stream", lambda chosen: nullcontext())
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: usual)

@@ -3,7 +3,15 @@
 import pytest
 import torch
 
-from ddp_hpc.training.optimizers import Maker
+from ddp_hpc.training.optimizers import Maker, adam, cut, sgd, slices_of
+
+
+class Flat(list):
+    """As much of a flat tensor as tells where it lies, and how long it is."""
+
+    def __init__(self, length, is_cuda):
+        super().__init__([0] * length)
+        self.is_cuda = is_cuda
 
 
 def maker(rule, rate):
@@ -42,6 +50,31 @@ def test_adam_is_torchs(weight_decay):
     rule = {"optimizer": "adam", "weight_decay": weight_decay}
     reference = lambda weights: torch.optim.Adam(weights, 0.1, weight_decay=weight_decay)
     compare(rule, reference, lambda step: 0.01 * step)
+
+
+@pytest.mark.parametrize(("make", "more"), [(adam, (0.01,)), (sgd, (0.9, 0.01)), (sgd, (0.0, 0.01))])
+@pytest.mark.parametrize("length", [5, 1008, 153_472])
+def test_slices_of_a_tensor_get_the_same_bits(make, more, length):
+    generator, results = torch.Generator().manual_seed(0), []
+    start, gradients = (torch.randn(length, generator=generator) for _ in range(2))
+    for slices in (1, 36):
+        weights = start.clone()
+        update, kept = make(weights, gradients, *more, slices=slices)
+        for _ in range(3):
+            update(0.1)
+        results.append([weights, *kept])
+    assert all(map(torch.equal, *results))
+    assert not torch.equal(results[0][0], start)
+
+
+def test_a_gpu_gets_small_tensors_in_enough_slices_and_no_more_than_one_launch_takes():
+    assert [slices_of(Flat(153_472, True), lists) for lists in (2, 3, 4)] == [64, 48, 36]
+    assert slices_of(Flat(153_472, False), 4) == slices_of(Flat(36 * 65_536, True), 4) == 1
+    pieces = cut(torch.arange(153_472), 36)
+    assert len(pieces) <= 36
+    assert max(map(len, pieces)) <= 65_536 // 10
+    assert all(len(piece) % 16 == 0 for piece in pieces)
+    assert torch.equal(torch.cat(pieces), torch.arange(153_472))
 
 
 @pytest.mark.parametrize("rule", [{"momentum": 0.9}, {"optimizer": "adam"}])

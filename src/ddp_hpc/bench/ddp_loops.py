@@ -1,6 +1,6 @@
 """The training loops that a step is compared with: DistributedDataParallel as people write it, without our trainer.
 
-The strain-stress network on random curves, one rank; `gpu_parts.steps` times them in turns with our own step.
+The strain-stress network on random curves, one rank; `gpu_parts` times them in turns with our own step.
 """
 
 from collections.abc import Callable, Iterator

@@ -22,7 +22,7 @@ from typing import Any
 from ddp_hpc.bench.timing import Row, say
 from ddp_hpc.execution.mpi_environment import of_launcher
 from ddp_hpc.system.files import text_of
-from ddp_hpc.system.process import die_with_parent
+from ddp_hpc.system.process import die_with_parent, path_with_own_scripts
 
 FINDINGS, SUMMARY = "check.jsonl", "SUMMARY.md"
 LAST_LINES = 3  # of what a part that failed has said
@@ -93,7 +93,8 @@ RUNS = "ddp_hpc.bench.gpu_runs"
 PARTS = (  # the most worth first
     Part("machine", 40),
     Part("right", 90),
-    Part("steps", 120),
+    Part("usual_loop", 90),
+    Part("tuned_loop", 70),
     Part("one_rank_of_nccl", 40),
     Part("nccl_ends", 60, RUNS, gpus=2),
     Part("several_gpus", 90, RUNS, gpus=2),
@@ -179,6 +180,7 @@ def _be(part: Part, asked: Asked) -> None:
     for number in (1, 2):
         os.dup2(log.fileno(), number)
     sys.stdout = sys.stderr = log
+    os.environ["PATH"] = path_with_own_scripts()  # an MPI that came with us is found
     if part.module != RUNS:  # it is a rank, without a launcher
         os.environ.update(of_launcher(1))
     work = getattr(importlib.import_module(part.module), part.name)

@@ -4,6 +4,7 @@ MPI is not started here, for a process that has done so can start no launcher. A
 `python -m ddp_hpc.bench.gpu_runs FOLDER`: it trains what FOLDER/asked.json asks for, one spec after another.
 """
 
+import shlex
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -59,8 +60,11 @@ def apart(losses: Tensor, expected: Tensor) -> float:
     return float(((losses - expected).abs() / expected.abs()).max())
 
 
-def attempt(folder: Path, spec: RunSpec) -> tuple[Any, dict[str, Any]]:
-    """Train a run as studies do, in processes of its own; return how it ended, and its record where there is one."""
+def attempt(asked: Asked, folder: Path, spec: RunSpec) -> tuple[Any, dict[str, Any]]:
+    """Train a run as studies do, in processes of its own; return how it ended, and its record where there is one.
+
+    By the launcher: without one it would be a fork of this process, which may have started CUDA.
+    """
     run = RunFolder(folder / "runs" / identity.run_id(spec))
     run.path.mkdir(parents=True)
     _, spec_hash, code_hash = identity.parts(run.path.name)
@@ -73,7 +77,7 @@ def attempt(folder: Path, spec: RunSpec) -> tuple[Any, dict[str, Any]]:
         "cuda_aware_mpi": False,
         "files": identity.fingerprints(spec),
     }
-    ending = supervise(run.path, [], folder / "data")
+    ending = supervise(run.path, [*shlex.split(asked.launcher), "-n", "1"], folder / "data")
     record = records.read("run", run.record()).to_pylist()[0] if run.has_record else {}
     return ending, record
 
@@ -88,7 +92,7 @@ def whole_run(asked: Asked, tell: Findings) -> None:
     """A run as a study makes it, with its meters: what it says, and whether two ways to the energy agree."""
     spec = spec_of(asked, budget={"steps": 40} if asked.small else {"seconds": 12.0}, batch_size=75)
     with tempfile.TemporaryDirectory(prefix="ddp-hpc-bench-") as folder:
-        ending, record = attempt(Path(folder), spec)
+        ending, record = attempt(asked, Path(folder), spec)
     tell.check("a run ends well", ending.status == "ok", note="" if ending.status == "ok" else ending.reason)
     for name in METERED:
         tell.note(name, record.get(name))
@@ -107,7 +111,7 @@ def out_of_memory(asked: Asked, tell: Findings) -> None:
     memory = torch.cuda.get_device_properties(0).total_memory
     spec = spec_of(asked, batch_size=round(1.5 * memory / (4 * 600)))
     with tempfile.TemporaryDirectory(prefix="ddp-hpc-bench-") as folder:
-        ending, _ = attempt(Path(folder), spec)
+        ending, _ = attempt(asked, Path(folder), spec)
     tell.check(
         "a run that needs more memory than there is ends as oom_gpu", ending.status == "oom_gpu", note=ending.status
     )
@@ -159,7 +163,7 @@ def nccl_ends(asked: Asked, tell: Findings) -> None:
 def several_gpus(asked: Asked, tell: Findings) -> None:
     """What of each exchange is exposed where every rank has a GPU; the overlapped ring against the ring."""
     ranks = asked.gpus if asked.device == "cuda" else 2
-    names = ["ring", "ring_overlapped", "torch_ddp", *(["nccl", "hierarchical"] if asked.device == "cuda" else [])]
+    names = ["ring", "ring_overlapped", *([] if asked.small else ["torch_ddp", "nccl", "hierarchical"])]
     wide = {"name": "mlp", "widths": [32] if asked.small else [2048, 2048, 1024]}
     fields = {"world_size": ranks, "model": wide, "budget": {"steps": 10 if asked.small else 60}}
     found = dict(zip(names, train_on(asked, ranks, [spec_of(asked, exchange=n, **fields) for n in names]), strict=True))

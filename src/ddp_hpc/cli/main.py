@@ -268,7 +268,8 @@ def _try(options: argparse.Namespace) -> int:
     takes("--profile", "the workflow profile", default="profiles/default"),
     takes(
         "--launcher",
-        "command that starts the ranks, instead of the profile's, e.g. 'mpiexec', 'srun --mpi=pmix'; without -n, "
+        "command that starts the ranks, instead of the profile's, e.g. 'mpiexec', "
+        "'srun --mpi=pmix --kill-on-bad-exit=1'; without -n, "
         "which each run adds with its number of ranks",
     ),
     takes("snakemake", "further arguments for snakemake, after --", nargs="*", default=[], metavar="-- ARG"),

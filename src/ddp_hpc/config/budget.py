@@ -40,7 +40,9 @@ class Budget(OneOf):
     )
     steps: Annotated[int, Field(gt=0, lt=2**31), Whole] | None = Field(None, description="optimiser steps")
     seconds: Annotated[float, Field(gt=0), Real] | None = Field(
-        None, description="seconds of training from time zero; looked at every 10 steps"
+        None,
+        description="seconds of training from time zero; looked at every 10 steps, on GPUs every 50 ms if those are "
+        "shorter",
     )
 
     def __str__(self) -> str:

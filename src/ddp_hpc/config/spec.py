@@ -139,6 +139,11 @@ class RunSpec(BaseModel):
         description="auto: on a GPU, capture steps as CUDA graphs, as far as the exchange allows; off: launch every "
         "kernel separately; on a CPU nothing is captured",
     )
+    deterministic: bool = Field(
+        False,
+        description="on a GPU, kernels that add in the same order each time, where torch has them, which may take "
+        "longer; what has none is among the warnings of the record; a CPU does so anyway",
+    )
     share_gpu: bool = Field(
         False, description="let ranks of a node share its GPUs if it has fewer; false: that is an error"
     )

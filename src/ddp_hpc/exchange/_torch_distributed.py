@@ -20,11 +20,12 @@ CONNECT_S = 60  # in which all ranks must have found rank 0
 WIRES = {"full": None, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
-def start(backend: str, comm: MPI.Intracomm) -> None:
+def start(backend: str, comm: MPI.Intracomm, device: torch.device | None = None) -> None:
     """Make the ranks of `comm` the default group of torch.distributed. All must call; `stop` ends it.
 
     Rank 0 listens on a free port, and tells address and port over MPI: no fixed port, no list of nodes to parse. A
-    LaunchError says that this torch has no such backend, or that rank 0 cannot be reached.
+    LaunchError says that this torch has no such backend, or that rank 0 cannot be reached. A GPU, if it is
+    given, connects here already: what goes wrong then is told with what to do, not in the first step.
     """
     if not getattr(dist, f"is_{backend}_available")():
         raise LaunchError(f"torch {torch.__version__} was built without {backend}: install a build that has it")
@@ -40,7 +41,13 @@ def start(backend: str, comm: MPI.Intracomm) -> None:
             host, port, comm.size, door is not None, timeout=wait, master_listen_fd=door.detach() if door else None
         )
         with _loopback(one_host and backend == "gloo"):
-            dist.init_process_group(backend, store=store, rank=comm.rank, world_size=comm.size)
+            dist.init_process_group(
+                backend,
+                store=store,
+                rank=comm.rank,
+                world_size=comm.size,
+                device_id=device if device is not None and device.type == "cuda" else None,
+            )
     except (dist.DistError, RuntimeError) as error:
         raise LaunchError(
             f"rank {comm.rank} on {socket.gethostname()} cannot join {backend} at {host}:{port} within {CONNECT_S} s "
@@ -80,7 +87,7 @@ def all_reduce(
     Nothing here makes the host wait for a GPU, so on one it can be part of a CUDA graph; when a rank arrived is not
     known there.
     """
-    start(backend, comm)
+    start(backend, comm, replica.weights.device)
     gradients, kind = replica.gradients, WIRES[wire]
     sent = gradients if kind is None else torch.empty_like(gradients, dtype=kind)
 

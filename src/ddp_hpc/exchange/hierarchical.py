@@ -105,7 +105,7 @@ def through_library(
     Every rank keeps a model of its own and updates it. A GPU's sum goes through pinned host memory for the ring.
     """
     gradients, group = replica.gradients, groups.group
-    _torch_distributed.start(backend, group)
+    _torch_distributed.start(backend, group, replica.weights.device)
     staged = PinnedPieces(gradients) if group.rank == 0 else None
     inbox = make_inbox(staged.array, groups.leaders.size) if staged else None
 

@@ -51,7 +51,7 @@ class TorchDdp:
         bucket_mb: Megabytes | None = None,
     ) -> None:
         device = replica.weights.device
-        group.start("nccl" if device.type == "cuda" else "gloo", comm)
+        group.start("nccl" if device.type == "cuda" else "gloo", comm, device)
         self._replica, self._comm, self._timers = replica, comm, timers
         # the clock's own hook: what follows the last of them in the backward pass is waiting for the exchange
         self._hooks = [

@@ -155,6 +155,8 @@ class Rank:
         from ddp_hpc.training import placement
 
         placement.choose_slice(os.environ, self.place.local_rank)
+        if self.spec.deterministic:
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS's sums vary
         note = mpi_environment.set_threads(os.environ, self.place.threads, self.place.core_set)
         if note and self.place.rank == 0:
             print(note, file=sys.stderr)

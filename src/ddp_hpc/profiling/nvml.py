@@ -116,6 +116,11 @@ class Device:
         self._polled_ns[way] = now_ns
         return KB * float(self.ask("PcieThroughput", getattr(self.nvml, f"NVML_PCIE_UTIL_{way}_BYTES")))
 
+    def nvlinks(self) -> int:
+        """Return how many NVLinks are up."""
+        links = range(int(self._field(self.nvml.NVML_FI_DEV_NVLINK_LINK_COUNT)))
+        return sum(self.ask("NvLinkState", link) == self.nvml.NVML_FEATURE_ENABLED for link in links)
+
     def _field(self, number: int, scope: int = 0) -> float:
         value = self.ask("FieldValues", [(number, scope)])[0]
         if value.nvmlReturn != 0:
@@ -171,5 +176,10 @@ FACTS: dict[str, Callable[[Device], Any]] = {
     "compute_mode": lambda gpu: gpu.ask("ComputeMode"),
     "pcie_generation": lambda gpu: gpu.ask("CurrPcieLinkGeneration"),
     "pcie_width": lambda gpu: gpu.ask("CurrPcieLinkWidth"),
+    "pcie_generation_max": lambda gpu: gpu.ask("MaxPcieLinkGeneration"),  # a link rests at less
+    "pcie_width_max": lambda gpu: gpu.ask("MaxPcieLinkWidth"),
+    "pci_bus": lambda gpu: as_text(gpu.ask("PciInfo").busId),
+    "numa_node": lambda gpu: gpu.ask("NumaNodeId"),
+    "nvlinks": lambda gpu: gpu.nvlinks(),
     "compute_processes": lambda gpu: len(gpu.ask("ComputeRunningProcesses")),
 }

@@ -78,6 +78,8 @@ def assemble(spec: RunSpec, comm: MPI.Intracomm, data_dir: Path, device: torch.d
     train, test = (_moved(part, place, dtype) for part in (loaded.train, loaded.test))
     dataset = replace(loaded, train=train, test=test)
     arithmetic = precision.choose(spec.precision, device)
+    if spec.deterministic:
+        precision.same_order_each_time(device)
 
     different_starts = catalog.asked(spec.exchange.name, "INDEPENDENT_INITIALIZATION", spec.exchange.options)
     own_seed = (spec.seed << 20) + comm.rank + 1

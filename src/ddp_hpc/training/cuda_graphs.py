@@ -56,13 +56,14 @@ def sampled_step(block: int, evaluate_every_steps: int | None = None) -> int:
 class CudaGraphs:
     """Records what is queued on the device, in one stream, as CUDA graphs, which live until `destroy`.
 
-    Graphs that share working memory must be replayed in the order in which they were recorded.
+    They share their working memory: what one leaves there does not outlive a replay of others, and graphs of which one
+    reads what another has left must be replayed in the order in which they were recorded.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._graphs: list[torch.cuda.CUDAGraph] = []  # empty ones too: the last to go takes the working memory along
-        self.separate()
+        self._pool = torch.cuda.graph_pool_handle()
 
     @contextmanager
     def warming_up(self) -> Iterator[None]:
@@ -71,10 +72,6 @@ class CudaGraphs:
         with torch.cuda.stream(self._stream):
             yield
         torch.cuda.current_stream(self._stream.device).wait_stream(self._stream)
-
-    def separate(self) -> None:
-        """Let what is recorded from now on have working memory of its own."""
-        self._pool = torch.cuda.graph_pool_handle()
 
     def begin(self) -> None:
         """Record from here."""
@@ -149,7 +146,6 @@ class Captured:
                 for optimizer in components.optimizers:
                     optimizer.rate_to_device()
                 self._whole, self._whole_loss = self._record(recorder, work, Timers())  # nothing happens now
-                recorder.separate()
             phases = _PhaseRecorder(recorder)
             rest, self._loss = self._record(recorder, work, phases)
         except torch.OutOfMemoryError:

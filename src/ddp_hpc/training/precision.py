@@ -1,4 +1,4 @@
-"""The precision of matrix products and convolutions: full, tf32 or bfloat16."""
+"""The precision of matrix products and convolutions: full, tf32 or bfloat16; and the order in which kernels add."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -34,3 +34,13 @@ def choose(precision: str, device: torch.device) -> Arithmetic:
         # without the cache of rounded weights, which would outlive the step that it was captured in
         return partial(torch.autocast, device.type, torch.bfloat16, cache_enabled=False)
     return nullcontext
+
+
+def same_order_each_time(device: torch.device) -> None:
+    """Take the kernels of a GPU that add in the same order each time; torch warns where there is none.
+
+    Source: https://docs.pytorch.org/docs/stable/notes/randomness.html
+    """
+    if device.type == "cuda":
+        torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+        torch.use_deterministic_algorithms(True, warn_only=True)

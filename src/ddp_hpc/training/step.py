@@ -16,20 +16,23 @@ def training_step(components: Components, number: int) -> Tensor:
     return loss
 
 
-def forward_backward(components: Components) -> Tensor:
-    """Make the gradients of this rank's batch; return its loss."""
+def forward_backward(components: Components, hooks: bool = True) -> Tensor:
+    """Make the gradients of this rank's batch; return its loss. Without `hooks` none of a parameter is called."""
     replica, batch = components.replica, components.batches.batch()
     with components.arithmetic():
         loss = components.compute(batch.inputs, batch.targets)
     components.timers.mark("forward_s")
-    replica.zero_gradients()
-    loss.backward()  # type: ignore[no-untyped-call]
+    if hooks:
+        replica.zero_gradients()
+        loss.backward()  # type: ignore[no-untyped-call]
+    else:
+        replica.backward(loss)
     components.timers.mark(components.last_of_backward)
     return loss.detach()
 
 
 def whole_step(components: Components) -> Tensor:
-    """Go from this rank's batch to the next weights; return its loss."""
-    loss = forward_backward(components)
+    """Go from this rank's batch to the next weights, without hooks; return its loss."""
+    loss = forward_backward(components, hooks=False)
     components.exchange.update()
     return loss

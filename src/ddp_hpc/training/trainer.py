@@ -23,6 +23,8 @@ from ddp_hpc.training.placement import Placement, check_exchange, choose_device
 from ddp_hpc.training.result import WARM_UP_STEPS, TrainResult
 from ddp_hpc.training.step import AGREE_EVERY_STEPS, forward_backward, training_step, whole_step
 
+AGREE_EVERY_S = 0.05  # at most, of steps from CUDA graphs, unless AGREE_EVERY_STEPS take longer
+
 Step = Callable[[int], Tensor]  # of its number, counted from 0; returns the loss of this rank's batch
 Exit = Literal["complete", "diverged", "interrupted"]
 
@@ -60,6 +62,7 @@ class Trainer:
     result: TrainResult  # filled as the training goes, so that one that fails leaves its part too
     take_step: Step
     steps: int  # taken so far, in this process and in those before
+    agree_at: int  # so many steps, unless the training ends before
     exit: Exit | None  # why the training ends after this step; None: it goes on
 
     def __init__(
@@ -93,6 +96,8 @@ class Trainer:
             captured=cuda_graphs.mode(spec, device),
         )
         self.steps, self.exit = 0, None
+        self.agree_at, self._every = 0, AGREE_EVERY_STEPS
+        self._seldom = device.type == "cuda" and self.result.captured != "off"  # a GPU is idle while ranks agree
         self._unread: list[Tensor] = []  # losses that lie on the device
         self._graphs: cuda_graphs.CudaGraphs | None = None
         self._save = False  # the ranks have agreed to write a checkpoint after this step
@@ -102,7 +107,7 @@ class Trainer:
         self.start()
         while not self.exit:
             self.step()
-            if self.steps == self.spec.steps_asked or self.steps % AGREE_EVERY_STEPS == 0:
+            if self.steps in (self.spec.steps_asked, self.agree_at):
                 self.agree()
             self.end_step()
         self.finish()
@@ -121,6 +126,7 @@ class Trainer:
         self.result.begin()
         self.checkpoints.wait()
         self.components.clock.start()
+        self._agree_next()
         if self.steps == self.spec.steps_asked:  # an asynchronous rank that was through when others were interrupted
             self.synchronize()
             self.exit = "complete"
@@ -137,16 +143,18 @@ class Trainer:
         """Decide with the other ranks whether to go on; without them, where each takes its steps by itself."""
         result, seconds, synchronous = self.result, self.spec.budget.seconds, self.components.synchronous
         losses = self.read_losses()
-        result.trained_s = result.since_start()
+        before_s, result.trained_s = result.trained_s, result.since_start()
         if synchronous:
             check_warm_up(result.losses)
-        diverged, time_over, self._save, leave = on_any_rank(
+        diverged, time_over, self._save, leave, long_enough = on_any_rank(
             self.comm if synchronous else MPI.COMM_SELF,
             not all(map(math.isfinite, losses)),
             seconds is not None and result.trained_s >= seconds,
             self.checkpoints.due(),
             bool(self.checkpoints.asked),
+            not self._seldom or result.trained_s - before_s > AGREE_EVERY_S / 2,
         )
+        self._agree_next(1 if long_enough else 2)
         if diverged:
             self.exit = "diverged"
         elif time_over or self.steps == self.spec.steps_asked:
@@ -156,6 +164,11 @@ class Trainer:
         if self.report:
             self.report(self.steps, losses[-1], result.trained_s)
         self.components.clock.resolve()
+
+    def _agree_next(self, times: int = 1) -> None:
+        """Set the step of the next agreement: a multiple of the interval, which becomes so many times as long."""
+        self._every *= times
+        self.agree_at = (self.steps // self._every + 1) * self._every
 
     def end_step(self) -> None:
         """End the step on the clock; then evaluate or write a checkpoint, off the clock, where that is due."""
@@ -218,7 +231,9 @@ class Trainer:
         components.replica.check()
         if graphs:
             whole = result.captured == "whole step"
-            work, every = whole_step if whole else forward_backward, self.spec.evaluate_every_steps
+            # exchanges that go on beside the backward pass, and wait for hooks, are not captured
+            work = whole_step if whole else partial(forward_backward, hooks=False)
+            every = self.spec.evaluate_every_steps
             self.take_step = cuda_graphs.Captured(components, graphs, work, whole, evaluate_every_steps=every)
         before.restore()
         if not result.resumes:  # else it is the first one's, before time zero

@@ -99,6 +99,9 @@ def nvmlDeviceGetFieldValues(handle, fields):  # noqa: N802
         NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX: 4e3,  # noqa: F821
     }
     (number, _scope) = fields[0]
+    if number == NVML_FI_DEV_NVLINK_LINK_COUNT and mode != "old":  # noqa: F821
+        value = SimpleNamespace(uiVal=6)
+        return [SimpleNamespace(nvmlReturn=0, valueType=_real.NVML_VALUE_TYPE_UNSIGNED_INT, value=value)]
     if number not in rates or mode == "old":
         return [SimpleNamespace(nvmlReturn=_real.NVML_ERROR_NOT_SUPPORTED)]
     value = SimpleNamespace(ullVal=int(rates[number] * (handle.number + 1) * clock()))
@@ -111,6 +114,26 @@ def nvmlDeviceGetPcieThroughput(handle, way):  # noqa: N802
 
 def nvmlDeviceGetEnforcedPowerLimit(handle):  # noqa: N802
     return _fail("NOT_SUPPORTED") if mode == "old" else 1000 * (300 + handle.number)
+
+
+def nvmlDeviceGetNumaNodeId(handle):  # noqa: N802
+    return _fail("NOT_SUPPORTED") if mode == "old" else handle.number % 2
+
+
+def nvmlDeviceGetMaxPcieLinkGeneration(handle):  # noqa: N802
+    return 5
+
+
+def nvmlDeviceGetMaxPcieLinkWidth(handle):  # noqa: N802
+    return 16
+
+
+def nvmlDeviceGetPciInfo(handle):  # noqa: N802
+    return SimpleNamespace(busId=_text(f"00000000:{handle.number:02}:00.0"))
+
+
+def nvmlDeviceGetNvLinkState(handle, link):  # noqa: N802
+    return int(link < 4)
 
 
 def nvmlDeviceGetMaxClockInfo(handle, kind):  # noqa: N802
