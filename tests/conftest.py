@@ -34,6 +34,10 @@ LONGEST_FILES = [
     "training/test_torch_compile.py",
     "cluster/test_allocation.py",
     "test_documented_commands.py",
+    "bench/test_gpu_check.py",
+    "analysis/figures/test_figures.py",
+    "publication/test_published_packs.py",
+    "workflow/test_new_project.py",
     "bench/test_bench.py",
 ]
 
