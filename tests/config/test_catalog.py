@@ -182,9 +182,16 @@ def test_a_file_that_is_no_choice_is_told_to_its_author(package, text, told):
 def test_constants_are_the_literals_in_capitals(package):
     write(
         package,
-        "EXACT = True\nSHAPE: tuple = (3, None, 32)\nLR = -0.5\nlower = 1\nCALL = print\n_PRIVATE = 1\nNONE: int\n",
+        "EXACT = True\nSHAPE: tuple = (3, None, 32)\nLR, TASK = -0.5, "
+        "'regression'\nlower = 1\nCALL = print\n_PRIVATE = 1\nNONE: int\n",
     )
-    assert catalog.constants("model", "one") == {"EXACT": True, "SHAPE": (3, None, 32), "LR": -0.5, "_PRIVATE": 1}
+    assert catalog.constants("model", "one") == {
+        "EXACT": True,
+        "SHAPE": (3, None, 32),
+        "LR": -0.5,
+        "TASK": "regression",
+        "_PRIVATE": 1,
+    }
 
 
 def test_a_summary_is_the_first_line_of_the_docstring(package):

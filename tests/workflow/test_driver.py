@@ -40,7 +40,7 @@ def trained_in(project: Sandbox) -> int:
 def test_runs_that_would_crash_as_another_did_are_not_started(project):
     """A model lacks its weights, a dataset its file, an exchange a package."""
     (project.package / "data" / "gone.py").write_text(
-        '"""Numbers of a file."""\n\nTASK, OUTPUTS, TRAIN_SAMPLES = "classification", 10, 100\n\n\n'
+        '"""Numbers of a file."""\n\nTASK, OUTPUTS, SHAPE, TRAIN_SAMPLES = "classification", 10, (64,), 100\n\n\n'
         'def build(folder):\n    return open("gone.csv")\n'
     )
     lacks = (project.package / "exchange" / "none.py").read_text().replace('"""\n', '"""\nimport no_such_package\n', 1)
@@ -56,6 +56,7 @@ def test_runs_that_would_crash_as_another_did_are_not_started(project):
     tried = project.call("ddp-hpc", "try", "some", "--json")
     done = project.call("ddp-hpc", "run", "some")
 
+    assert tried.stdout, tried.stderr
     problems = [row.get("problem") for row in json.loads(tried.stdout)]
     missing = "FileNotFoundError: [Errno 2] No such file or directory: 'gone.csv'"
     assert (tried.returncode, problems) == (

@@ -10,7 +10,7 @@ import ast
 import difflib
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -343,13 +343,25 @@ def check_options(kind: str, name: str, given: Mapping[str, Any]) -> dict[str, A
 def constants(kind: str, name: str) -> Mapping[str, Any]:
     """Return the literal UPPER_CASE constants of a choice's file, e.g. `{"EXACT": True}`."""
     found = {}
-    for node in _tree(path(kind, name)).body:
-        match node:
-            case ast.Assign(targets=[ast.Name(id=constant)]) | ast.AnnAssign(target=ast.Name(id=constant)):
-                if constant.isupper() and node.value is not None:
-                    with suppress(ValueError):
-                        found[constant] = ast.literal_eval(node.value)
+    for constant, value in _assigned(_tree(path(kind, name)).body):
+        if constant.isupper():
+            with suppress(ValueError):
+                found[constant] = ast.literal_eval(value)
     return found
+
+
+def _assigned(body: Iterable[ast.stmt]) -> Iterator[tuple[str, ast.expr]]:
+    """Yield names and values of assignments: `A = 1`, `A: int = 1`, `A, B = 1, 2`."""
+    for node in body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                yield name, value
+            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+                yield name, value
+            case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)):
+                yield from (
+                    (one.id, value) for one, value in zip(targets, values, strict=False) if isinstance(one, ast.Name)
+                )
 
 
 def asked(exchange: str, constant: str, given: Mapping[str, Any] | None = None) -> bool:
