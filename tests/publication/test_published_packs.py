@@ -47,6 +47,7 @@ CLAIM = {
     "source": "X (2017)",
     "ours": {"value": {"table": "scaling", "column": "speedup", "where": {"world_size": 2, "kind": "fixed samples"}}},
     "expect": {"at_least": 1},
+    "applies_when": ["quiet", "within_cores"],
 }
 STUDY = {"grid": GRID, "tables": ["runs", "winners", "scaling"], "figures": ["speedup"], "claims": [CLAIM]}
 CRASH = "rank 3 on alpha7: MemoryError: no room for /home/jo/corpus"
@@ -212,9 +213,10 @@ def test_the_readme_gives_winner_and_speedup_first(published):
     text = (published / "README.md").read_text()
     answer, _, rest = text.partition("## How sure")
 
-    assert "With exchange ring, world size 2" in answer
-    assert "times as fast as one rank does" in answer
-    assert "Claims: 1 reproduced." in answer
+    assert "2 ranks train in" in answer
+    assert "times as fast" in answer
+    assert "ring, 2 ranks: batch size 16, learning rate 0.1 wins" in answer
+    assert "Of 1 claim of the sources: 1 reproduced." in answer
     assert "3 of 4 runs, 1 missing: 1 crashed" in rest
 
 

@@ -26,7 +26,7 @@ def make_figures(pack: Pack, root: Path) -> None:
     """Draw all figures from the tables below `root`, then write the page of all."""
     for name in pack.study.figure_names:
         figures.make(name, pack.study, root / names.TABLES, root / names.FIGURES)
-    page.make(pack.study_runs, root)
+    page.make(pack.study_runs, root, pack.root)
 
 
 def facts(pack: Pack) -> str:

@@ -1,6 +1,5 @@
 """The answer that the page begins with: what was found and how sure that is, in sentences made from the tables."""
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -20,7 +19,6 @@ from ddp_hpc.runs.study_runs import StudyRuns
 from ddp_hpc.system.terminal import counted
 
 MOST = 3  # sentences of a kind on the first screen
-_FREEDOM = re.compile(r",( at least)? [\d.]+ degrees? of freedom")
 Row = dict[str, Any]
 
 
@@ -225,7 +223,7 @@ def _judged(tables: Mapping[str, pd.DataFrame]) -> Iterator[str]:
     won = won[won["winner_runs"].notna()]
     if not len(won):
         return
-    by = Counter(_FREEDOM.sub("", text) for text in won["judged_by"])
+    by = Counter(", ".join(part for part in text.split(", ") if "of freedom" not in part) for text in won["judged_by"])
     yield f"Winners are judged by {'; '.join(f'{text} ({n} of {len(won)} groups)' for text, n in by.most_common(2))}."
     apart = int((won["cannot_be_told_from_count"] == 0).sum())
     doubts = int(won["doubt"].notna().sum()) if "doubt" in won else 0

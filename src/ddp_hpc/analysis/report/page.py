@@ -34,11 +34,11 @@ POINTS_PER_REM = 7.0  # letters of 7 points in a figure are then about as large 
 SHOWN = ("winners", "scaling", "exchanges", "pairs", "phases")  # tables that any study may have on its page
 
 
-def make(study_runs: StudyRuns, study_folder: Path) -> Path:
+def make(study_runs: StudyRuns, study_folder: Path, place: Path | None = None) -> Path:
     """Write `report/index.html` from the tables and figures in `study_folder`, and from the runs' provenance.
 
-    Tables and figures that are not there are left out; the page says so. A record that cannot be read is named by a
-    RecordError.
+    Tables and figures that are not there are left out; the page says so. Its links lead to runs from where it lies, or
+    will lie: `place`. A record that cannot be read is named by a RecordError.
     """
     study = study_runs.study
     files = {name: study_folder / "tables" / f"{name}.parquet" for name in catalog.names("table")}
@@ -74,7 +74,7 @@ def make(study_runs: StudyRuns, study_folder: Path) -> Path:
         verdicts=_verdicts(tables["claims"]) if "claims" in tables else "",
         provenance=provenance,
         source=_source(study),
-        **_runs(study_runs, tables, provenance, study_folder),
+        **_runs(study_runs, tables, provenance, place or study_folder),
     )
     file = study_folder / "report" / "index.html"
     file.parent.mkdir(parents=True, exist_ok=True)
