@@ -233,11 +233,11 @@ def test_constants_that_planning_reads_fit_any_context(tmp_path, name):
 
 
 def test_the_study_is_that_of_the_post():
-    """Batch 32, 300 steps, 1 to 40 GPUs in 5 nodes of 8; no communication, after the backward pass, and beside it."""
+    """Batch 32, 300 steps, 1 to 40 GPUs in 5 nodes of 8; no communication, after the backward pass, and beside it; three times each."""
     specs = study("language_model").specs
     ranks = [1, 2, 4, 8, 16, 24, 32, 40]
     exchanges = ["ring", "ring_overlapped", "nccl", "torch_ddp"]
-    points = [(one.exchange.name, one.world_size) for one in specs]
+    points = [(one.exchange.name, one.world_size) for one in specs if one.seed == 0]
     assert sorted(points) == sorted([("none", 1), *((name, n) for name in exchanges for n in ranks)])
     assert {(one.batch_size, one.steps_asked, one.device, one.placement) for one in specs} == {
         (32, 300, "cuda", "packed")
@@ -265,7 +265,7 @@ from pathlib import Path
 from ddp_hpc.config import grid
 from ddp_hpc.runs import identity
 runs = [identity.run_id(one) for one in grid.expand(Path({str(STUDIES / "language_model.yaml")!r})).specs]
-assert len(set(runs)) == 33
+assert len(set(runs)) == 99
 assert not {{"torch", "mpi4py", "numpy"}} & set(sys.modules)
 """
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -27,6 +27,7 @@ CLAIM = {
     "source": "X (2017)",
     "ours": {"value": {"table": "scaling", "column": "speedup", "where": {"world_size": 2}}},
     "expect": {"at_least": 1.5},
+    "applies_when": ["quiet", "within_cores"],
 }
 
 

@@ -112,9 +112,9 @@ def who(project: Sandbox, kind: str) -> list[int]:
         if words[1:3] == ["-m", "snakemake"]:
             return "snakemake"
         if words[1:3] == ["-m", "ddp_hpc.execution.rank_watchdog"]:
-            return ("watchdog", "rank")[forks(pid)]
+            return ("watchdog", "rank", "other")[min(forks(pid), 2)]  # a rank forks before it starts a program
         if words[2:3] == ["train"]:
-            return ("supervisor", "watchdog", "rank")[forks(pid)]
+            return ("supervisor", "watchdog", "rank", "other")[min(forks(pid), 3)]
         return "driver" if words[2:3] == ["run"] else "other"
 
     return sorted(pid for pid, line in commands.items() if kind_of(pid, line.split()) == kind)

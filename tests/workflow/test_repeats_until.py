@@ -60,7 +60,7 @@ def test_only_the_winner_and_who_may_be_better_run_again_in_turns_up_to_the_most
     assert [(spec.batch_size, spec.seed) for spec in rounds[1]] == [(16, 3), (32, 3), (16, 4), (32, 4)]
     assert counts(study_runs) == {16: 7, 32: 7, 64: 3}
     (row,) = winners.build(study_runs).to_dict("records")
-    assert row["judged_by"] == "3 or 7 repeats, 14 degrees of freedom"
+    assert row["judged_by"] == "3 or 7 repeats, at least 4.52 degrees of freedom"
     assert "64" not in row["cannot_be_told_from"]
     assert "between the 3 to 7 repeats" in in_words(study_runs.study.rules, study_runs.study.looks)[1]
 

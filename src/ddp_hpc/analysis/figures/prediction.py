@@ -90,10 +90,12 @@ def _steps(axes: Axes, rows: pd.DataFrame) -> None:
     axes.fill_between(x, low, high, **BAND)
     axes.plot(x, middle, **MODEL)
     new = rows["measured_s"].isna().to_numpy(bool)
-    axes.plot(x[new], middle[new], clip_on=False, **HOLLOW)
+    if new.any():  # a line of no points that is not clipped lies in a corner of the figure
+        axes.plot(x[new], middle[new], clip_on=False, **HOLLOW)
     measured, least, most = (MS * rows[f"measured{end}_s"].to_numpy(float) for end in ("", "_low", "_high"))
     axes.vlines(x, least, most, color=POINT["color"], linewidth=0.8)
-    axes.plot(x, measured, clip_on=False, **POINT)
+    if not new.all():
+        axes.plot(x, measured, clip_on=False, **POINT)
     for one, step, row in zip(x, measured, rows_of(rows), strict=True):
         ring(axes, one, step, row)
     axes.set_ylim(0, 1.08 * np.nanmax([*high, *middle, *measured]))

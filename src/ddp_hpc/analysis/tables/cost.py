@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from ddp_hpc.analysis.columns import ordered, varying
-from ddp_hpc.analysis.intervals import Interval, over_runs
+from ddp_hpc.analysis.intervals import Array, Interval, over_runs
 from ddp_hpc.analysis.prediction.measured import Place
 from ddp_hpc.analysis.prediction.trust import Doubt
 from ddp_hpc.analysis.tables._frame import columns, known, median, typed
@@ -143,6 +143,11 @@ def _to_threshold(steps: Mapping[int, float], step_s: float, n: int, nodes: int,
     }
 
 
+def _rates(samples: Array, step_s: Array) -> Array:
+    """Return samples per second; nan where the model has nothing that takes time."""
+    return np.divide(samples, step_s, out=np.full(step_s.shape, np.nan), where=step_s > 0)
+
+
 def worthwhile(line: Line, least: float) -> Row:
     """Return the last world size up to which one more rank adds this share of what one rank does, and its interval."""
     largest = 8 * max(line.measured, default=1)
@@ -153,8 +158,8 @@ def worthwhile(line: Line, least: float) -> Row:
     places = [place for n in sizes if isinstance(place := line.place(n), Place)]
     found = [line.model.predict(place) for place in places]
     samples = np.array([place.world_size * place.batch_size for place in places])
-    middle = samples / np.array([one.middle.step_s for one in found])
-    drawn = samples / np.array([one.replicates.step_s for one in found]).T
+    middle = _rates(samples, np.array([one.middle.step_s for one in found]))
+    drawn = _rates(samples, np.array([one.replicates.step_s for one in found]).T)
     gains = [np.diff(rates, axis=-1) / np.diff(sizes) / rates[..., :1] for rates in (middle[None], drawn)]
     last, lasts = (_last_worth(np.array(sizes), gain >= least) for gain in gains)
     low, high = np.quantile(lasts, [0.025, 0.975], method="nearest")

@@ -7,6 +7,7 @@ the largest measured world size if it is fitted to the others.
 from collections.abc import Iterator, Sequence
 from math import nan
 
+import numpy as np
 import pandas as pd
 
 from ddp_hpc.analysis.columns import ordered, varying
@@ -114,7 +115,10 @@ def _speedup(line: Line, found: Prediction, world_size: int, alone: Place | Doub
     if line.model is None or isinstance(alone, Doubt) or not line.model.tells_work(alone):
         return {"speedup": nan}
     one, times = line.model.predict(alone), world_size if line.kind == "weak" else 1
-    ratios = times * one.replicates.step_s / found.replicates.step_s
+    if not found.middle.step_s > 0:
+        return {}
+    after = found.replicates.step_s
+    ratios = np.divide(times * one.replicates.step_s, after, out=np.full(after.shape, nan), where=after > 0)
     middle = times * one.middle.step_s / found.middle.step_s
     speedup = found.interval(ratios, middle)
     return spread("speedup", "", speedup) | {"efficiency": speedup.middle / world_size}
