@@ -17,6 +17,9 @@ HANDLE_IN = 0.45  # beside a label of a legend
 FOOT_IN = 0.04  # beneath and above the coverage
 
 
+BESIDE = 0.85  # of a panel's width has a title room in, as the numbers of its axis push it to the right
+
+
 class Thinned(FixedFormatter):
     """The names of ticks, of which some are empty, for want of room."""
 
@@ -58,7 +61,7 @@ def width_of(axes: Axes) -> float:
 
 def head(axes: Axes, text: str, more: str = "", small: Sequence[str] = (), letters: int = 0) -> None:
     """Write the title of a panel, `text: more`, in two lines if need be, of so many letters; beneath it `small`."""
-    letters = letters or letters_in(axes)
+    letters = letters or int(BESIDE * letters_in(axes))
     text = text.replace(" rank", "\u00a0rank") + (":" if more else "")
     whole = f"{text} {more}".rstrip()
     lines = [line for part in ([whole] if len(whole) <= letters else [text, more]) for line in wrapped(part, letters)]

@@ -36,7 +36,7 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
         return nothing(coverage, "none has ended well", table)
     known, looks = numbered(known, LINE, study)
     shown = panels(known, columns_but(known, *LINE, "world_size"))
-    figure, axes = grid(len(PANELS) * len(shown), 1.55)
+    figure, axes = grid(len(PANELS) * len(shown), 1.55, most_columns=3)  # two rows for each panel of the study
     for place, panel in enumerate(shown):
         here = axes[place * len(PANELS) : (place + 1) * len(PANELS)]
         for one, (column, (words, factor, end)) in zip(here, PANELS.items(), strict=True):
