@@ -233,7 +233,7 @@ def test_constants_that_planning_reads_fit_any_context(tmp_path, name):
 
 
 def test_the_study_is_that_of_the_post():
-    """Batch 32, 300 steps, 1 to 40 GPUs in 5 nodes of 8; no communication, after the backward pass, and beside it; three times each."""
+    """Batch 32, 300 steps, 1 to 40 GPUs in 5 nodes of 8; no communication, after the backward pass, and beside it."""
     specs = study("language_model").specs
     ranks = [1, 2, 4, 8, 16, 24, 32, 40]
     exchanges = ["ring", "ring_overlapped", "nccl", "torch_ddp"]

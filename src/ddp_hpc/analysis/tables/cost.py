@@ -145,7 +145,9 @@ def _to_threshold(steps: Mapping[int, float], step_s: float, n: int, nodes: int,
 
 def _rates(samples: Array, step_s: Array) -> Array:
     """Return samples per second; nan where the model has nothing that takes time."""
-    return np.divide(samples, step_s, out=np.full(step_s.shape, np.nan), where=step_s > 0)
+    rates: Array = np.full(step_s.shape, np.nan)
+    np.divide(samples, step_s, out=rates, where=step_s > 0)
+    return rates
 
 
 def worthwhile(line: Line, least: float) -> Row:
