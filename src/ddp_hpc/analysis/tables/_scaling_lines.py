@@ -1,7 +1,7 @@
 """The runs of a study as lines along which a model of a step can be fitted: one law each, over several world sizes."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import ceil, nan
@@ -105,6 +105,11 @@ class Line:
 def place_of(row: Mapping[str, Any]) -> Place:
     """Return where a run took its steps."""
     return Place(world_size=int(row["world_size"]), batch_size=float(row["batch_size"]), nodes=int(row["hosts"] or 1))
+
+
+def axes_of(study_runs: StudyRuns, lines: Iterable[Line]) -> list[str]:
+    """Return the columns that tell lines apart: the exchange, and what else varies in the study."""
+    return ordered({*varying(study_runs.runs), "exchange"} & {name for line in lines for name in line.key})
 
 
 def scaling_lines(study_runs: StudyRuns, elsewhere: Elsewhere | None = None) -> Iterator[Line]:

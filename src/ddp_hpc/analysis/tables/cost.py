@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ddp_hpc.analysis.columns import ordered, varying
 from ddp_hpc.analysis.intervals import Array, Interval, over_runs
 from ddp_hpc.analysis.prediction.measured import Place
 from ddp_hpc.analysis.prediction.trust import Doubt
 from ddp_hpc.analysis.tables._frame import columns, known, median, typed
 from ddp_hpc.analysis.tables._groups import Row, spread
-from ddp_hpc.analysis.tables._scaling_lines import Elsewhere, Line, scaling_lines
+from ddp_hpc.analysis.tables._scaling_lines import Elsewhere, Line, axes_of, scaling_lines
 from ddp_hpc.analysis.tables._steps import whole_curve
 from ddp_hpc.analysis.tables.prediction import asked_world_sizes
 from ddp_hpc.runs.study_runs import StudyRuns
@@ -54,7 +53,7 @@ def costs(
 ) -> pd.DataFrame:
     """Return the table with other world sizes beside the measured ones, and in money if there is a price."""
     found = list(scaling_lines(study_runs, elsewhere))
-    axes = ordered({*varying(study_runs.runs), "exchange"} & {name for line in found for name in line.key})
+    axes = axes_of(study_runs, found)
     rows = [row for line in found for row in _rows(study_runs, line, world_sizes)]
     price = elsewhere.price_per_node_hour if elsewhere else None
     if price:

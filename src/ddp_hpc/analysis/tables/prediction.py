@@ -10,14 +10,13 @@ from math import nan
 import numpy as np
 import pandas as pd
 
-from ddp_hpc.analysis.columns import ordered, varying
 from ddp_hpc.analysis.intervals import over_runs
 from ddp_hpc.analysis.prediction.measured import Place
 from ddp_hpc.analysis.prediction.step_model import Prediction
 from ddp_hpc.analysis.prediction.trust import FARTHEST, Doubt
 from ddp_hpc.analysis.tables._frame import columns, typed
 from ddp_hpc.analysis.tables._groups import Row, doubt, spread
-from ddp_hpc.analysis.tables._scaling_lines import Elsewhere, Line, scaling_lines
+from ddp_hpc.analysis.tables._scaling_lines import Elsewhere, Line, axes_of, scaling_lines
 from ddp_hpc.analysis.tables._to_run import as_yaml
 from ddp_hpc.runs.study_runs import StudyRuns
 
@@ -54,7 +53,7 @@ def predicted(
 ) -> pd.DataFrame:
     """Return the table with other world sizes beside the measured ones, and what is known of the machine."""
     found = list(scaling_lines(study_runs, elsewhere))
-    axes = ordered({*varying(study_runs.runs), "exchange"} & {name for line in found for name in line.key})
+    axes = axes_of(study_runs, found)
     names = [*axes, *(name for name in _COLUMNS if name not in axes)]
     return typed([row for line in found for row in _rows(study_runs, line, world_sizes)], names)
 
