@@ -5,7 +5,6 @@ MPI is not started here, for a process that has done so can start no launcher. A
 """
 
 import shlex
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ddp_hpc.bench.gpu_check import Asked, Findings
-from ddp_hpc.bench.launch import run_ranks
+from ddp_hpc.bench.launch import as_rank, run_ranks
 from ddp_hpc.config import catalog
 from ddp_hpc.config import spec as specs
 from ddp_hpc.config.spec import RunSpec
@@ -198,10 +197,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main(Path(sys.argv[1]))
-    except BaseException as error:  # the other ranks must not wait for this one
-        from mpi4py import MPI
-
-        print(f"rank {MPI.COMM_WORLD.rank}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
-        MPI.COMM_WORLD.Abort(1)
+    as_rank(main)

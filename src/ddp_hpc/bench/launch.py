@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,17 @@ from ddp_hpc.system.process import die_with_parent, path_with_own_scripts
 
 TIME_LIMIT_S = 3600.0
 NEWS = "news: "  # so begins a line of a rank that is to be shown
+
+
+def as_rank(main: Callable[[Path], None]) -> None:
+    """Run the `main` of a module as one of several ranks, with the path it was given; an error ends all of them."""
+    from mpi4py import MPI
+
+    try:
+        main(Path(sys.argv[1]))
+    except BaseException as error:  # the other ranks must not wait for this one
+        print(f"rank {MPI.COMM_WORLD.rank}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        MPI.COMM_WORLD.Abort(1)
 
 
 def cpu_spec(**fields: Any) -> RunSpec:

@@ -15,7 +15,6 @@ study, config/studies/exchange_speed.yaml.
 """
 
 import json
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -29,7 +28,7 @@ import torch
 from mpi4py import MPI
 from torch import Tensor, nn
 
-from ddp_hpc.bench.launch import tell
+from ddp_hpc.bench.launch import as_rank, tell
 from ddp_hpc.bench.sweep_results import COPIES, COPY_ALONE, in_words
 from ddp_hpc.config import spec as specs
 from ddp_hpc.config.spec import RunSpec
@@ -213,8 +212,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main(Path(sys.argv[1]))
-    except BaseException as error:  # the other ranks must not wait for this one
-        print(f"rank {MPI.COMM_WORLD.rank}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
-        MPI.COMM_WORLD.Abort(1)
+    as_rank(main)
