@@ -101,7 +101,7 @@ PLANNING = "ddp_hpc.cli.listing, ddp_hpc.runs.project, " + ", ".join(
 DRAWING = "ddp_hpc.analysis.tables, ddp_hpc.analysis.figures, ddp_hpc.analysis.report.page"
 
 
-@pytest.mark.parametrize("modules", [PLANNING, DRAWING, "ddp_hpc.execution.supervisor", "ddp_hpc.doctor"])
+@pytest.mark.parametrize("modules", [PLANNING, DRAWING, "ddp_hpc.execution.supervisor", "ddp_hpc.cli.doctor"])
 def test_a_login_node_needs_neither_torch_nor_mpi_nor_nvml(modules):
     heavy = {"torch", "mpi4py", "pynvml"}
     assert loaded(f"import {modules}") & heavy == set()

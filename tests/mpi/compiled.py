@@ -10,8 +10,8 @@ from interrupted import BASE, check_same, in_parts, run
 from mpi4py import MPI
 from torch import nn
 
+from ddp_hpc.cli.doctor import software
 from ddp_hpc.config import catalog, spec
-from ddp_hpc.doctor import software
 from ddp_hpc.models import mlp
 from ddp_hpc.training import components, placement, torch_compile
 

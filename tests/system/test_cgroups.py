@@ -5,7 +5,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ddp_hpc import doctor
+from ddp_hpc.cli import doctor
 from ddp_hpc.system import cgroups
 
 

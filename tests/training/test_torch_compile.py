@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from ddp_hpc.cli.doctor import software
 from ddp_hpc.config import catalog
-from ddp_hpc.doctor import software
 
 
 def test_compiled_steps_are_those_of_one_operation_at_a_time(on_ranks, monkeypatch, tmp_path):

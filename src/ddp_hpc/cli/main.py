@@ -527,8 +527,8 @@ def _diff(options: argparse.Namespace) -> int:
     takes("--machine", "print only a machine file for this cluster, from sinfo", action="store_true"),
 )
 def _doctor(options: argparse.Namespace) -> int:
-    from ddp_hpc import doctor
-    from ddp_hpc.doctor import machine_file
+    from ddp_hpc.cli import doctor
+    from ddp_hpc.cli.doctor import machine_file
 
     return machine_file.main() if options.machine else doctor.main(as_json=options.json)
 

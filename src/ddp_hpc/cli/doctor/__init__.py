@@ -60,7 +60,7 @@ def text(checks: Sequence[Check]) -> str:
 
 def examine(folder: Path) -> list[Check]:
     """Check every part. What may crash or hang is asked in processes of its own, all at the same time."""
-    from ddp_hpc.doctor import probes, slurm, software  # they import `Check` from here
+    from ddp_hpc.cli.doctor import probes, slurm, software  # they import `Check` from here
 
     launcher = software.find_launcher()
     questions: Mapping[str, Callable[[], Any]] = {

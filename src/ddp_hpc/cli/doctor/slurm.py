@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ddp_hpc.doctor import Check, software
+from ddp_hpc.cli.doctor import Check, software
 from ddp_hpc.system.commands import run
 
 PLUGIN = "snakemake-executor-plugin-slurm"

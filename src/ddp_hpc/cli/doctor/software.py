@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from ddp_hpc.doctor import GB, Check
+from ddp_hpc.cli.doctor import GB, Check
 from ddp_hpc.execution import mpi_environment
 from ddp_hpc.system import commands
 from ddp_hpc.system.process import path_with_own_scripts
@@ -46,7 +46,7 @@ def find_launcher() -> str | None:
 
 def two_ranks(launcher: str) -> commands.Said:
     """Start two ranks and let each say how many there are."""
-    command = [launcher, "-n", "2", sys.executable, "-m", "ddp_hpc.doctor.probes", "rank"]
+    command = [launcher, "-n", "2", sys.executable, "-m", "ddp_hpc.cli.doctor.probes", "rank"]
     return commands.run(command, LAUNCH_TIMEOUT_S, mpi_environment.of_launcher(2))
 
 

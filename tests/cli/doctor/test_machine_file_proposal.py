@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from ddp_hpc.cli.doctor import machine_file, software
 from ddp_hpc.config import machine
-from ddp_hpc.doctor import machine_file, software
 
 # partition, nodes, CPUs, MB, GRES, time limit, state, size of jobs, and the default's star
 LISTED = """\

@@ -11,7 +11,7 @@ from ddp_hpc.system.commands import run
 
 def ask(probe: str, timeout_s: float = 60) -> dict[str, Any]:
     """Return what a probe of this module found; `{"error": ...}` if it crashed, hung or could not be asked."""
-    said = run([sys.executable, "-m", "ddp_hpc.doctor.probes", probe], timeout_s)
+    said = run([sys.executable, "-m", "ddp_hpc.cli.doctor.probes", probe], timeout_s)
     try:
         answer = json.loads(said.out.splitlines()[-1])
     except (ValueError, IndexError):

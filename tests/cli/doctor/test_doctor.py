@@ -11,8 +11,8 @@ import psutil
 import pytest
 from sandbox import wait_for
 
-from ddp_hpc import doctor
-from ddp_hpc.doctor import Check, probes, slurm, software
+from ddp_hpc.cli import doctor
+from ddp_hpc.cli.doctor import Check, probes, slurm, software
 from ddp_hpc.system import commands
 from ddp_hpc.system.commands import Said
 
@@ -225,7 +225,7 @@ def test_each_part_is_judged_with_what_follows_and_what_to_do(check, state, told
 
 
 def test_the_plugin_that_was_tried_is_the_one_that_is_pinned_and_the_profile_asks_in_time():
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     assert f"\n{slurm.PLUGIN}=={slurm.TRIED}\n" in (root / "constraints.txt").read_text()
     first = re.search(r"init-seconds-before-status-checks: (\d+)", (root / "profiles/slurm/profile.yaml").read_text())
     assert 3 * int(first[1]) == slurm.LEAST_JOB_AGE_S

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ddp_hpc.cli.doctor import probes, slurm, software
 from ddp_hpc.config.types import GPU_TYPE
-from ddp_hpc.doctor import probes, slurm, software
 from ddp_hpc.system.commands import run
 
 # of sinfo, one line per kind of node: `job_nodes` is how many one job may have, `starred` has a star at the default
