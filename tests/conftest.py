@@ -38,7 +38,6 @@ LONGEST_FILES = [
     "analysis/figures/test_figures.py",
     "publication/test_published_packs.py",
     "workflow/test_new_project.py",
-    "bench/test_bench.py",
 ]
 
 

@@ -56,8 +56,8 @@ HERE = [
     "ddp-hpc doctor",
     "snakemake",
     "ddp-hpc bench planning --points 2 --runs 2",
-    "ddp-hpc bench meters --rounds 1 --steps 5",
-    "ddp-hpc bench exchange --ranks 2 --exchanges ring --sizes 64 --rounds 2",
+    "ddp-hpc bench meters --ranks 2 --rounds 1 --steps 5",
+    "ddp-hpc bench exchange --ranks 2 --exchanges ring --sizes 64 256 --rounds 2",
     "ddp-hpc bench realign --shapes 4x3x2 --rounds 2",
     "make",
     "make help",
@@ -67,6 +67,12 @@ HERE = [
 ]
 ANSWERS_NO = {  # exit codes that are an answer: without repeats nothing can be told
     command: 2 for command in HERE if command.startswith("ddp-hpc compare")
+}
+SAYS = {  # rows of what a part of `bench` prints
+    "planning": ["snakemake -n", "times_empty", "the workflow adds to each run", "times_bare"],
+    "meters": ["longer_percent"],
+    "exchange": ["ring"],
+    "realign": ["4x3x2"],
 }
 
 # what takes longer, or something that is not everywhere: the test that runs it, and how it says so
@@ -161,3 +167,4 @@ def test_a_documented_command_runs(project, command, monkeypatch):
     done = project.call(*shlex.split(command.format(*runs)))
     assert done.returncode == ANSWERS_NO.get(command, 0), done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr
+    assert all(row in done.stdout for row in SAYS.get(command.split()[2], ()) if "bench" in command), done.stdout

@@ -34,8 +34,10 @@ def test_all_runs_of_a_study_are_steps_of_one_job_and_end_with_the_page(project,
     said = (project.root / "job.log").read_text()
     assert job.returncode == 0, said
     assert "4 of 4 runs finished" in said
-    started = [json.loads(file.read_text()) for file in project.root.glob("results/runs/*/attempts/*/started.json")]
-    assert [one["slurm_job"] for one in started] == 8 * [job.stdout.strip()]  # each once, and all there
+    begun = sorted(project.root.glob("results/runs/*/attempts/*/started.json"))
+    assert len({file.parents[2] for file in begun}) == 8  # a launch on two nodes may have been tried again
+    started = [json.loads(file.read_text()) for file in begun]
+    assert {one["slurm_job"] for one in started} == {job.stdout.strip()}
     assert all("--exact" in one["launcher"] for one in started)
     assert {row["status"] for row in project.status("short").values()} == {"ok"}
     assert (project.root / "results" / "studies" / "short" / "report" / "index.html").exists()
@@ -45,5 +47,5 @@ def test_all_runs_of_a_study_are_steps_of_one_job_and_end_with_the_page(project,
         for run in project.status("paired")
         for journal in (project.root / "results" / "runs" / run / "attempts").iterdir()
     )
-    assert len(took) == 4
+    assert len(took) >= 4
     assert all(ended <= started for (_, ended), (started, _) in pairwise(took))  # alone, though there was room for 8

@@ -13,11 +13,15 @@ pytestmark = pytest.mark.slurm
 
 def test_ranks_on_two_nodes_are_one_mpi_world_and_see_different_hosts(cluster):
     code = "from mpi4py import MPI; c = MPI.COMM_WORLD; print(c.size, c.allreduce(c.rank), MPI.Get_processor_name())"
-
-    said = cluster.run(
+    launch = [
         "env", "PMIX_MCA_psec=native", "srun", "--mpi=pmix", "--nodes=2", "--ntasks=4", "--ntasks-per-node=2",
         sys.executable, "-c", code,
-    )  # fmt: skip
+    ]  # fmt: skip
+
+    try:
+        said = cluster.run(*launch)
+    except AssertionError:  # Open MPI crashes now and then as it starts on several nodes: `rank_watchdog` says more
+        said = cluster.run(*launch)
 
     assert sorted(said.splitlines()) == ["4 6 node1", "4 6 node1", "4 6 node2", "4 6 node2"]
 

@@ -34,8 +34,12 @@ def test_the_machine_file_that_doctor_proposes_runs_a_study(theirs, tmp_path):
     project.edit("profiles/slurm/profile.yaml", "machine: example", "machine: theirs")
     done = project.call("ddp-hpc", "run", "new", "--profile", "profiles/slurm")
 
-    assert done.returncode == 0, done.stdout + done.stderr + proposed.stdout
-    assert {row["status"] for row in project.status("new").values()} == {"ok"}
-    ((number, job),) = theirs.jobs().items()
-    assert (job["NumTasks"], job["NumNodes"], theirs.gpus(number)) == ("4", "2", 4)  # two GPUs to a node
-    assert "Partition=a100" in theirs.run("scontrol", "show", "job", str(number))
+    jobs = theirs.jobs()
+    said = f"{done.stdout}{done.stderr}\n{proposed.stdout}\n{jobs}"
+    assert done.returncode == 0, said
+    (row,) = project.status("new").values()
+    # more than one job, if a launch failed: Open MPI crashes now and then as it starts on several nodes
+    assert (row["status"], 1 <= len(jobs) <= row["attempts"]) == ("ok", True), said
+    for number, job in jobs.items():
+        assert (job["NumTasks"], job["NumNodes"], theirs.gpus(number)) == ("4", "2", 4), said  # two GPUs to a node
+        assert "Partition=a100" in theirs.run("scontrol", "show", "job", str(number))

@@ -39,7 +39,9 @@ def test_one_two_and_four_ranks_packed_and_spread_end_with_the_page(project, clu
     assert set(table["status"]) == {"ok"}
     assert set(table["placement_verified"].dropna()) == {True}
     assert list(table["placement_verified"].isna()) == list(table["placement"].isna())
-    jobs = {job["Comment"]: number for number, job in cluster.jobs().items() if number not in before}
+    jobs = {
+        job["Comment"]: number for number, job in cluster.jobs().items() if number not in before
+    }  # the last of each
     granted = {}  # by ranks and placement: tasks, nodes, GPUs
     for row in table.astype({"placement": object}).fillna({"placement": "alone"}).itertuples():
         number = jobs.pop(f"rule_train_wildcards_{row.run}")
@@ -52,7 +54,7 @@ def test_one_two_and_four_ranks_packed_and_spread_end_with_the_page(project, clu
         (2, "spread"): ("2", "2", 2),
         (4, "spread"): ("4", "2", 4),
     }
-    assert jobs == {}  # each run once; tables, figures and page are no jobs
+    assert jobs == {}  # tables, figures and page are no jobs
 
 
 def test_mpiexec_within_a_job_starts_ranks_on_all_its_nodes(project):

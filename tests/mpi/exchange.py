@@ -111,6 +111,8 @@ def test_exact_exchanges_step_along_the_mean_gradient(comm, length, dtype):
 
 
 def test_gradients_of_more_than_64_mb_arrive(comm):
+    if comm.size not in (2, 3):
+        pytest.skip("tried with 2 and with 3 ranks: a message more per rank adds time, and no fact")
     length = 16_777_219
     for name in usable(comm.size, EXACT=True, SYNCHRONOUS=True):
         replica = replica_of(length, dtype=torch.float32)

@@ -68,10 +68,22 @@ SITUATIONS = {
 }
 
 
-def tables_of(study_runs):
-    """Return all tables of a study."""
-    modules = {table: importlib.import_module(f"ddp_hpc.analysis.tables.{table}") for table in catalog.names("table")}
-    return {table: module.build(study_runs) for table, module in modules.items()}
+class Tables(dict):
+    """Tables of a study by name, each made when it is first asked for; no figure reads all that there are."""
+
+    def __init__(self, study_runs):
+        super().__init__()
+        self.study_runs = study_runs
+
+    def __missing__(self, table):
+        module = importlib.import_module(f"ddp_hpc.analysis.tables.{table}")
+        self[table] = module.build(self.study_runs)
+        return self[table]
+
+    def __or__(self, others):
+        both = Tables(self.study_runs)
+        both.update({**self, **others})
+        return both
 
 
 def situations(folder_of):
@@ -81,7 +93,7 @@ def situations(folder_of):
     def of(name):
         keys = dict(SITUATIONS[name])
         study_runs = made_up(folder_of(name), keys.pop("train", realistic), **keys)
-        return study_runs, tables_of(study_runs)
+        return study_runs, Tables(study_runs)
 
     return of
 

@@ -84,8 +84,8 @@ class Sandbox:
             line, cwd=self.root, env=self.environment, text=True, capture_output=True, timeout=timeout, check=False
         )
 
-    def plan(self, name: str) -> list[dict]:
-        done = self.call("ddp-hpc", "plan", name, "--json")
+    def plan(self, name: str, *more: str) -> list[dict]:
+        done = self.call("ddp-hpc", "plan", name, "--json", *more)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)["runs"]
 
@@ -110,9 +110,7 @@ class Sandbox:
 
     def finish(self, name: str) -> None:
         """Put a record, as a training leaves it, where every planned run has none."""
-        done = self.call("ddp-hpc", "plan", name, "--write")
-        assert done.returncode == 0, done.stderr
-        for item in self.plan(name):
+        for item in self.plan(name, "--write"):
             folder = self.root / "results" / "runs" / item["run"]
             if item["action"] != "kept":
                 write_record(folder)

@@ -5,8 +5,7 @@ import pandas as pd
 from scipy.signal import lfilter
 
 from ddp_hpc.analysis.compare.result_sets import ResultSet
-from ddp_hpc.config.spec import SPEC_COLUMNS
-from ddp_hpc.runs.schema import RUN
+from ddp_hpc.analysis.compare.significance import USED
 
 SPEC = {
     "model": "mlp", "model_options": "{}", "dataset": "digits", "dataset_options": "{}", "exchange": "ring",
@@ -34,7 +33,7 @@ def runs(rng: np.random.Generator, points: int, repeats: int, noise: float, fact
     times = step_times(rng, truth)
     index = [(point, repeat) for point in range(points) for repeat in range(repeats)]
     flat = times.reshape(len(index), STEPS)
-    columns = dict.fromkeys(RUN.names) | dict.fromkeys(SPEC_COLUMNS) | SPEC
+    columns = dict.fromkeys(USED) | SPEC
     frame = pd.DataFrame(
         columns
         | {

@@ -47,9 +47,9 @@ def test_runs_that_would_crash_as_another_did_are_not_started(project):
     (project.package / "exchange" / "lacking.py").write_text(lacks)
     project.study(
         "some",
-        HEAD + "budget: {steps: 2}\ntables: [runs]\nfigures: []\ngrid:\n"
+        HEAD + "budget: {steps: 2}\ntables: []\nfigures: []\ngrid:\n"
         "- {model: [mlp, {name: faulty, fault: before the first step}], seed: [1, 2]}\n"
-        "- {dataset: gone, model: [mlp, faulty], seed: [1, 2]}\n"
+        "- {dataset: gone, model: [mlp, faulty], seed: 1}\n"
         "- {exchange: lacking, model: [mlp, faulty], seed: 3}\n",
     )
 
@@ -67,7 +67,7 @@ def test_runs_that_would_crash_as_another_did_are_not_started(project):
     assert (good["inputs"].endswith("x64"), good["parameters"] > 1000, good["step_s"] > 0) == (True, True, True)
     rows = project.status("some").values()
     assert done.returncode == 1
-    assert sorted(row["status"] for row in rows) == [*5 * ["cancelled"], *3 * ["crashed"], *2 * ["ok"]]
+    assert sorted(row["status"] for row in rows) == [*3 * ["cancelled"], *3 * ["crashed"], *2 * ["ok"]]
     assert len(list((project.root / "results" / "runs").glob("*/attempts/*/rank-0.json"))) == 3
     assert re.search("no such file: weights.bin; runs with the same model and dataset and .* not started", done.stderr)
     reasons = {row["reason"].partition(": ")[2] for row in rows if row["status"] == "cancelled"}
@@ -150,38 +150,29 @@ def test_a_full_disk_is_named_with_each_file_and_what_was_half_written_goes_with
         assert not half.exists()
 
 
-def test_nothing_that_snakemake_is_told_deletes_or_retrains_a_finished_run(project, monkeypatch):
+def test_another_record_makes_new_tables_and_no_flag_deletes_or_retrains_one(project, monkeypatch):
     monkeypatch.setenv("HOME", "/proc/nowhere")  # a node without the home folder
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     project.study("kept", HEAD + "budget: {steps: 20}\ngrid: {model: mlp}\ntables: [runs]\nfigures: []\n")
     assert project.call("ddp-hpc", "run", "kept").returncode == 0
+    table = project.root / "results" / "studies" / "kept" / "tables" / "runs.parquet"
+    made = table.stat().st_mtime_ns
     (record,) = (project.root / "results" / "runs").glob("*/run.parquet")
     content = record.read_bytes()
+
+    os.utime(record, (1e9, 1e9))  # whatever the date of what was put in its place
+    assert project.call("ddp-hpc", "run", "kept").returncode == 0
+    assert table.stat().st_mtime_ns > made
+    again = project.call("ddp-hpc", "run", "kept")
+    assert "nothing to do: 1 of 1 run finished; tables, figures and page are up to date" in again.stdout
 
     os.utime(record)  # newer than the tables that were made from it
     for flag in ("--forceall", "--delete-all-output"):
         project.call("snakemake", flag, "--config", "studies=[kept]")
     assert record.read_bytes() == content
-
     again = project.call("ddp-hpc", "run", "kept")
     assert again.returncode == 0
     assert trained_in(project) == 1
-
-
-def test_a_record_that_was_replaced_makes_new_tables_whatever_its_date(project):
-    project.study("kept", HEAD + "budget: {steps: 20}\ngrid: {model: mlp}\ntables: [runs]\nfigures: []\n")
-    project.finish("kept")
-    assert project.call("ddp-hpc", "run", "kept").returncode == 0
-    table = project.root / "results" / "studies" / "kept" / "tables" / "runs.parquet"
-    made = table.stat().st_mtime_ns
-    (record,) = (project.root / "results" / "runs").glob("*/run.parquet")
-
-    os.utime(record, (1e9, 1e9))
-    assert project.call("ddp-hpc", "run", "kept").returncode == 0
-
-    assert table.stat().st_mtime_ns > made
-    again = project.call("ddp-hpc", "run", "kept")
-    assert "nothing to do: 1 of 1 run finished; tables, figures and page are up to date" in again.stdout
 
 
 def test_failures_that_differ_in_job_host_and_log_only_are_one_line(tmp_path):
@@ -314,7 +305,7 @@ def test_a_wrong_study_starts_nothing(project):
 def slow(project) -> Sandbox:
     """A study with one finished run, and two that take for ever unless QUICK is set."""
     project.study("slow", HEAD + "budget: {steps: 1500}\ntables: [runs]\nfigures: []\ngrid:\n  - {model: mlp}\n")
-    assert project.call("ddp-hpc", "run", "slow").returncode == 0
+    project.finish("slow")
     project.append("config/studies/slow.yaml", "  - {model: {name: faulty, fault: slow}, seed: [1, 2]}\n")
     return project
 
@@ -348,7 +339,7 @@ def test_a_driver_that_was_killed_leaves_nothing_behind_and_the_same_command_goe
     assert first.wait(60) != 0
     wait_for(lambda: not slow.processes())
     wait_for(lambda: sorted(row["status"] for row in slow.status("slow").values()) == ["cancelled", "missing", "ok"])
-    assert trained_in(slow) == 2
+    assert trained_in(slow) == 1
     said = first.communicate()[1]
     if how == signal.SIGTERM:
         assert "  1 not yet run\n" in said
@@ -358,5 +349,5 @@ def test_a_driver_that_was_killed_leaves_nothing_behind_and_the_same_command_goe
 
     assert again.returncode == 0, again.stderr
     assert "3 of 3 runs" in again.stdout
-    assert trained_in(slow) == 4
+    assert trained_in(slow) == 3
     assert slow.to_train("slow") == set()

@@ -53,23 +53,3 @@ def test_studies_follow_one_another_and_a_shared_run_comes_with_the_first(tmp_pa
     assert len(set(targets.priority.values())) == 7
     assert [targets.planned[run].spec.seed for run in order] == [0, 0, 0, 1, 1, 1, 0]
     assert targets.planned[order[-1]].spec.learning_rate == 0.2
-
-
-def test_runs_really_start_in_that_order(tmp_path):
-    project = Sandbox.make(tmp_path / "project")
-    project.study("order", BASE + GRID + "repeats: 2\ntables: []\nfigures: []\n")
-    targets = targets_of(project.root, "order")
-    try:
-        done = project.call("ddp-hpc", "run", "order")
-    finally:
-        project.end_all()
-
-    assert done.returncode == 0, done.stdout + done.stderr
-    started = {run: file_of(project, run).stat().st_mtime_ns for run in targets.planned}
-    assert sorted(started, key=started.__getitem__) == sorted(
-        targets.priority, key=targets.priority.__getitem__, reverse=True
-    )
-
-
-def file_of(project, run):
-    return project.root / "results" / "runs" / run / "attempts" / "1" / "started.json"

@@ -4,6 +4,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from ddp_hpc.config.comparability import SAME_WORK
@@ -74,10 +75,21 @@ def split(frame: pd.DataFrame, by: list[str]) -> Iterable[tuple[dict[str, Any], 
 
 def rows_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the rows of a frame, each by the names of its columns; null is None, but NaN in columns of floats."""
+    if not len(frame.columns):
+        return [{} for _ in range(len(frame))]
+    names, values = [str(name) for name in frame], [_plain(column) for _, column in frame.items()]
     return [
-        {str(name): None if value is pd.NA else value for name, value in row.items()}
-        for row in frame.to_dict("records")
-    ]
+        dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)
+    ]  # to_dict takes three times as long
+
+
+def _plain(column: "pd.Series[Any]") -> list[Any]:
+    """Return the values of a column as those of Python."""
+    values: list[Any] = column.tolist()
+    if isinstance(column.dtype, np.dtype) and column.dtype != np.dtype(object):
+        return values
+    plain = (one.item() if isinstance(one, np.generic) else one for one in values)
+    return [None if one is pd.NA else one for one in plain]
 
 
 def key_of(row: Mapping[str, Any], columns: Iterable[str]) -> tuple[Any, ...]:

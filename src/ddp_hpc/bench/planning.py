@@ -89,7 +89,7 @@ def running(project: Project, runs: int) -> list[Row]:
         say("that trainer alone")
         (root / "attempt").mkdir()
         watchdog = [sys.executable, "-m", "ddp_hpc.execution.rank_watchdog", str(root / "attempt")]
-        alone = median(_seconds(watchdog, root, **idle) for _ in range(10 * REPEATS))
+        alone = median(_seconds(watchdog, root, **idle) for _ in range(min(runs, 10 * REPEATS)))
         start = median(_seconds(["snakemake", "-n", "trained"], root, **idle) for _ in range(REPEATS))
     milliseconds = {
         "bare snakemake, a job that does nothing": bare,

@@ -405,9 +405,9 @@ def _train(options: argparse.Namespace) -> int:
 
 @Verb("make tables of a study from the records so far", STUDY, NAMES)
 def _table(options: argparse.Namespace) -> int:
-    from ddp_hpc.workflow import publish
+    from ddp_hpc.workflow.outputs import make_outputs
 
-    return publish.publish(_project(), options.study, "table", options.names, debug=options.debug)
+    return make_outputs(_project(), options.study, "table", options.names, debug=options.debug)
 
 
 @Verb(
@@ -421,16 +421,16 @@ def _table(options: argparse.Namespace) -> int:
     ),
 )
 def _figure(options: argparse.Namespace) -> int:
-    from ddp_hpc.workflow import publish
+    from ddp_hpc.workflow.outputs import make_outputs
 
-    return publish.publish(_project(), options.study, "figure", options.names, options.size, debug=options.debug)
+    return make_outputs(_project(), options.study, "figure", options.names, options.size, debug=options.debug)
 
 
 @Verb("write the report of a study from its tables and figures", STUDY)
 def _report(options: argparse.Namespace) -> int:
-    from ddp_hpc.workflow import publish
+    from ddp_hpc.workflow.outputs import make_page
 
-    return _say(publish.publish_page(_project(), options.study))
+    return _say(make_page(_project(), options.study))
 
 
 @Verb(

@@ -31,6 +31,7 @@ import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from ddp_hpc.runs.statuses import PEER_FAILURE, STATUSES
@@ -41,21 +42,40 @@ RECORDS = ("steps", "evaluations", "gpu", "run")  # in the order in which they a
 PLAN, REQUEST, MANIFEST = "spec.json", "request.json", "checkpoint.json"
 _RECORD, _TRACE, _CHECKPOINT, _ATTEMPTS, _SEAL = "run.parquet", "trace", "checkpoint", "attempts", "seal.json"
 
-_TYPES = {  # of what programs read, in whichever file of the journal it stands
-    name: types
-    for types, names in {
-        "str": "run host message",
-        "str NoneType": "reason error launched_on process_space",
-        "str int NoneType": "signal",  # its name in an ending, its number when ranks have left
-        "str int float": "at",
-        "int": "pid world_size rank step nodes ranks_per_node",
-        "int NoneType": "steps steps_asked runtime_min mem_mb resumes",
-        "int float NoneType": "process_created wall_s train_s startup_s lost_s eta_s memory_bytes loss",
-        "dict": "spec records",
-        "dict NoneType": "request curve",
-        "dict list": "files",  # hashes by name in a plan, one of each rank in a checkpoint
-    }.items()
-    for name in names.split()
+_TYPES: Mapping[str, tuple[type, ...]] = {  # of what programs read, in whichever file of the journal it stands
+    "run": (str,),
+    "host": (str,),
+    "message": (str,),
+    "reason": (str, NoneType),
+    "error": (str, NoneType),
+    "launched_on": (str, NoneType),
+    "process_space": (str, NoneType),
+    "signal": (str, int, NoneType),  # its name in an ending, its number when ranks have left
+    "at": (str, int, float),
+    "pid": (int,),
+    "world_size": (int,),
+    "rank": (int,),
+    "step": (int,),
+    "nodes": (int,),
+    "ranks_per_node": (int,),
+    "steps": (int, NoneType),
+    "steps_asked": (int, NoneType),
+    "runtime_min": (int, NoneType),
+    "mem_mb": (int, NoneType),
+    "resumes": (int, NoneType),
+    "process_created": (int, float, NoneType),
+    "wall_s": (int, float, NoneType),
+    "train_s": (int, float, NoneType),
+    "startup_s": (int, float, NoneType),
+    "lost_s": (int, float, NoneType),
+    "eta_s": (int, float, NoneType),
+    "memory_bytes": (int, float, NoneType),
+    "loss": (int, float, NoneType),
+    "spec": (dict,),
+    "records": (dict,),
+    "request": (dict, NoneType),
+    "curve": (dict, NoneType),
+    "files": (dict, list),  # hashes by name in a plan, one of each rank in a checkpoint
 }
 
 
@@ -63,8 +83,8 @@ def _wrong(content: Mapping[str, Any]) -> str | None:
     """Return what cannot be meant in an object of the journal; names that are not known here may hold anything."""
     for name, value in content.items():
         expected, types = "", _TYPES.get(name)
-        if types and type(value).__name__ not in types.split():
-            expected = types.replace(" ", " or ")
+        if types and type(value) not in types:  # a truth value is no number
+            expected = " or ".join(one.__name__ for one in types)
         elif types and name != "loss" and isinstance(value, int | float) and not abs(value) < 1e300:
             expected = "a finite number"
         elif name == "status" and value not in (*STATUSES, PEER_FAILURE):

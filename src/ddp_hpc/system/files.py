@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -30,7 +31,7 @@ def replaced(file: Path) -> Iterator[Path]:
 
     After an exception `file` is as it was, and nothing is left beside it. An OSError of a write names `file`.
     """
-    temporary = file.with_name(f".{file.name}.{_seen_here()}-{os.getpid()}.tmp")
+    temporary = file.with_name(f".{file.name}.{_writers()}-{os.getpid()}.tmp")
     try:
         with naming(file):
             yield temporary
@@ -40,17 +41,21 @@ def replaced(file: Path) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
-def _seen_here() -> str:
-    """Return the host and the namespace in which our process id is seen: who writes elsewhere may live."""
-    try:
-        return f"{os.uname().nodename}-{os.stat('/proc/self/ns/pid').st_ino}"
-    except OSError:  # no Linux
-        return os.uname().nodename
+def id_space() -> str:
+    """Return the namespace in which our process id is seen, as Linux names it: `pid:[4026531836]`; elsewhere empty."""
+    with suppress(OSError):
+        return os.readlink("/proc/self/ns/pid")
+    return ""
+
+
+def _writers() -> str:
+    """Return what names those who see each other by their process ids; what others write may be on its way."""
+    return "-".join([os.uname().nodename, *re.findall(r"\d+", id_space())])
 
 
 def remove_temporaries(folder: Path) -> None:
     """Remove what writers that were killed on this host have left in a folder and in those below."""
-    for file in folder.rglob(f".*.{_seen_here()}-*.tmp"):
+    for file in folder.rglob(f".*.{_writers()}-*.tmp"):
         if not os.path.exists(f"/proc/{file.stem.rpartition('-')[2]}"):
             with suppress(OSError):
                 file.unlink()

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
-from ddp_hpc.system.files import text_of
+from ddp_hpc.system.files import id_space, text_of
 
 DONE_FD = "DDP_HPC_DONE_FD"  # number of an open file: the rank writes b"done" there when it has really finished
 _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
@@ -72,11 +72,8 @@ def lives(named: Mapping[str, Any]) -> bool | None:
 
 def _here() -> dict[str, str]:
     """Return what processes that see each other by their ids have in common: host, kernel and namespace of ids."""
-    try:
-        space = f"{boot_id()} {os.readlink('/proc/self/ns/pid')}"
-    except OSError:
-        space = os.uname().nodename
-    return {"host": os.uname().nodename, "process_space": space}
+    host, space = os.uname().nodename, id_space()
+    return {"host": host, "process_space": f"{boot_id()} {space}" if space else host}
 
 
 def path_with_own_scripts() -> str:

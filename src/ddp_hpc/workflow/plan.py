@@ -78,7 +78,7 @@ def with_next_round(study_runs: StudyRuns) -> StudyRuns:
     repeats = study_runs.study.repeats
     if isinstance(repeats, int) or study_runs.lacking:
         return study_runs
-    from ddp_hpc.analysis.tables._winner_selection import undecided
+    from ddp_hpc.analysis.tables.winners import undecided
 
     specs, more = {planned.run: planned.spec for planned in study_runs.planned}, []
     for rivals in undecided(study_runs, repeats.difference):

@@ -3,7 +3,7 @@
 A run that is finished takes no part in the workflow, so nothing that Snakemake remembers can make it run again. A
 table, figure or page has a stamp, an empty file whose name holds the hash of what it was made from: the planned runs
 and which of them exist, the study's rules, the code. When any of these changes, no stamp of that name exists, and
-`publish` makes it anew. Snakemake sees one job for all of a study that is out of date, and no date of a file.
+`outputs` makes it anew. Snakemake sees one job for all of a study that is out of date, and no date of a file.
 """
 
 import hashlib

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+from functools import cache
 
 import numpy as np
 import pandas as pd
@@ -29,25 +30,31 @@ def situation(tmp_path_factory):
     return situations(lambda name: tmp_path_factory.mktemp("study"))
 
 
+@pytest.fixture(scope="module")
+def picture(situation):
+    """Draw a figure of a situation, each once: `picture(name, which)`. Whoever looks at it leaves it as it is."""
+    return cache(lambda name, which, size=None: draw(situation(which), name, which, size))
+
+
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("name", FIGURES)
 @pytest.mark.parametrize("size", SIZES)
-def test_all_letters_are_legible_in_print_at_both_widths(situation, size, name):
-    figure = draw(situation("usual"), name, "usual", size)
+def test_all_letters_are_legible_in_print_at_both_widths(picture, size, name):
+    figure = picture(name, "usual", size)
     letters = [text for text in figure.findobj(Text) if text.get_text() and text.get_visible()]
 
     assert figure.get_figwidth() == SIZES[size]
     assert {text.get_fontsize() for text in letters} == {TEXT}
 
 
-def test_a_caption_stands_beside_the_picture_and_not_in_it(tmp_path, situation):
+def test_a_caption_stands_beside_the_picture_and_not_in_it(tmp_path, situation, picture):
     study_runs, _ = situation("mixed")
     for table in ("phases",):
         tables.make(table, study_runs, tmp_path / "tables")
     figures.make("phases", study_runs.study, tmp_path / "tables", tmp_path)
     caption, svg = (tmp_path / f"phases.{form}" for form in ("txt", "svg"))
     latex = (tmp_path / "phases.tex").read_text()
-    picture = draw(situation("mixed"), "phases", "mixed")
-    inside = " ".join(text.get_text() for text in picture.findobj(Text))
+    inside = " ".join(text.get_text() for text in picture("phases", "mixed").findobj(Text))
 
     assert caption.read_text().startswith(catalog.constants("figure", "phases")["CAPTION"])
     assert OVERSUBSCRIBED in caption.read_text()
@@ -87,8 +94,8 @@ def test_an_exchange_has_one_colour_in_all_figures_and_a_batch_one_marker(situat
 @pytest.mark.parametrize(
     ("which", "size"), [*((which, None) for which in SITUATIONS), ("usual", "column"), ("mixed", "column")]
 )
-def test_a_figure_is_drawn_whatever_there_is_and_no_words_overlap(situation, which, size, name):
-    figure = draw(situation(which), name, which, size)
+def test_a_figure_is_drawn_whatever_there_is_and_no_words_overlap(picture, which, size, name):
+    figure = picture(name, which, size)
 
     assert figure.axes
     box = figure.bbox
@@ -105,8 +112,8 @@ def test_a_figure_is_drawn_whatever_there_is_and_no_words_overlap(situation, whi
 
 @pytest.mark.parametrize("name", FIGURES)
 @pytest.mark.parametrize("which", ["nothing", "all failed", "diverged"])
-def test_a_figure_without_winners_says_so(situation, which, name):
-    text = words(draw(situation(which), name, which)).replace("\n", " ")
+def test_a_figure_without_winners_says_so(picture, which, name):
+    text = words(picture(name, which)).replace("\n", " ")
 
     assert "no eligible runs" in text or "no winner" in text
     if which != "diverged":
@@ -114,8 +121,8 @@ def test_a_figure_without_winners_says_so(situation, which, name):
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_coverage_and_oversubscription_stand_on_every_figure(situation, name):
-    text = words(draw(situation("mixed"), name, "mixed"))
+def test_coverage_and_oversubscription_stand_on_every_figure(picture, name):
+    text = words(picture(name, "mixed"))
 
     assert "Coverage: 14 of 16 runs, 2 missing: " in text
     # the oversubscribed points are above the threshold too, have no server, and no evaluations; steps know no time;
@@ -135,8 +142,8 @@ def test_oversubscribed_bars_are_hollow(situation):
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_a_complete_study_needs_no_small_print_on_coverage(situation, name):
-    text = words(draw(situation("usual"), name, "usual"))
+def test_a_complete_study_needs_no_small_print_on_coverage(picture, name):
+    text = words(picture(name, "usual"))
 
     assert "Coverage" not in text
     assert OVERSUBSCRIBED not in text
@@ -146,8 +153,8 @@ def marks(figure, marker):
     return [line for axes in figure.axes for line in axes.lines if line.get_marker() == marker]
 
 
-def test_the_heat_map_marks_what_may_not_win(situation):
-    figure = draw(situation("mixed"), "heat_map", "mixed")
+def test_the_heat_map_marks_what_may_not_win(situation, picture):
+    figure = picture("heat_map", "mixed")
     _, frames = situation("mixed")
     reasons = frames["areas"]["excluded"].value_counts()
 
@@ -164,16 +171,16 @@ def test_the_heat_map_marks_what_may_not_win(situation):
         assert legend in words(figure)
 
 
-def test_a_diverged_cell_is_white_and_not_the_colour_of_zero(situation):
-    figure = draw(situation("diverged"), "heat_map", "diverged")
+def test_a_diverged_cell_is_white_and_not_the_colour_of_zero(picture):
+    figure = picture("heat_map", "diverged")
     cells = [tuple(face) for axes in figure.axes for mesh in axes.collections for face in mesh.get_facecolors()]
 
     assert len(cells) == len(marks(figure, "x")) == 36
     assert set(cells) == {(1.0, 1.0, 1.0, 1.0)}
 
 
-def test_bars_stand_in_the_order_of_minimum_loss_with_the_winner_in_the_title(situation):
-    figure = draw(situation("usual"), "loss_areas", "usual")
+def test_bars_stand_in_the_order_of_minimum_loss_with_the_winner_in_the_title(situation, picture):
+    figure = picture("loss_areas", "usual")
     _, frames = situation("usual")
     for axes, winner in zip(figure.axes, frames["winners"].to_dict("records"), strict=True):
         same = (frames["areas"]["exchange"] == winner["exchange"]) & (
@@ -185,8 +192,8 @@ def test_bars_stand_in_the_order_of_minimum_loss_with_the_winner_in_the_title(si
         assert axes.get_title().endswith(winner["winner"])
 
 
-def test_speedup_is_drawn_with_its_ideal_and_hollow_where_oversubscribed(situation):
-    figure = draw(situation("mixed"), "speedup", "mixed")
+def test_speedup_is_drawn_with_its_ideal_and_hollow_where_oversubscribed(picture):
+    figure = picture("speedup", "mixed")
     upper = figure.axes[0]
     hollow = {
         float(line.get_xdata()[0])
@@ -199,8 +206,8 @@ def test_speedup_is_drawn_with_its_ideal_and_hollow_where_oversubscribed(situati
     np.testing.assert_allclose(ideal.get_xdata(), ideal.get_ydata())
 
 
-def test_stacked_phases_are_the_phases_of_the_table(situation):
-    figure = draw(situation("usual"), "phases", "usual")
+def test_stacked_phases_are_the_phases_of_the_table(situation, picture):
+    figure = picture("phases", "usual")
     _, frames = situation("usual")
     shown = sum(patch.get_height() for axes in figure.axes for patch in axes.patches)
     columns = ["data_s", "h2d_s", "forward_s", "backward_s", "exchange_exposed_s", "update_s", "rest_s"]
@@ -255,8 +262,8 @@ def test_a_figure_says_which_tables_it_reads(name):
 
 def test_an_empty_table_is_no_exception(situation):
     study_runs, frames = situation("one run")
-    empty = {name: frame.iloc[:0] for name, frame in frames.items()}
     for name in FIGURES:
+        empty = {table: frames[table].iloc[:0] for table in catalog.constants("figure", name)["INPUTS"]}
         figure = draw((study_runs, empty), name, "empty")
         assert isinstance(words(figure), str)
         assert pd.Series([words(figure)]).str.contains("no eligible runs|no runs").all()

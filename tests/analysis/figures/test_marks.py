@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from drawn import draw, grid, situations, tables_of, words
+from drawn import Tables, draw, grid, situations, words
 from factory import Result, made_up, realistic
 from matplotlib.collections import LineCollection
 
@@ -30,7 +30,7 @@ def disturbance(tmp_path_factory):
     budget = {"samples_seen": 6400}
     grids = [grid(1, "none"), grid([2, 4])]
     study_runs = made_up(tmp_path_factory.mktemp("disturbed"), disturbed, grid=grids, budget=budget, rules={})
-    return study_runs, tables_of(study_runs)
+    return study_runs, Tables(study_runs)
 
 
 def ringed(figure):
@@ -104,7 +104,7 @@ def test_a_slow_loser_does_not_stretch_the_time_axis(tmp_path):
 
     grids = [grid(4, "ring", [32], [0.1, 0.5])]
     study_runs = made_up(tmp_path, train, grid=grids, budget={"samples_seen": 6400}, rules={})
-    frames = tables_of(study_runs)
+    frames = Tables(study_runs)
     figure = draw((study_runs, frames), "loss_curves", "")
     winner = frames["curves"].query("learning_rate == 0.5")["t_s"].max()
 
@@ -135,7 +135,7 @@ def test_intervals_stand_on_bars_and_markers_where_the_tables_have_them(tmp_path
 
     grids = [grid(1, "none", [16], [0.1]), grid([2, 4], "ring", [16], [0.1])]
     study_runs = made_up(tmp_path, train, grid=grids, budget={"samples_seen": 3200}, repeats=4)
-    frames = tables_of(study_runs)
+    frames = Tables(study_runs)
     phases, speedup = (draw((study_runs, frames), name, "") for name in ("phases", "speedup"))
 
     steps = frames["phases"]
@@ -159,7 +159,7 @@ def test_a_bar_that_is_cut_has_no_interval(tmp_path):
 
     grids = [grid(1, "none", [16], [0.1]), grid([2, 4], "ring", [16], [0.1])]
     study_runs = made_up(tmp_path, train, grid=grids, budget={"samples_seen": 3200}, repeats=4)
-    frames = tables_of(study_runs)
+    frames = Tables(study_runs)
     phases = draw((study_runs, frames), "phases", "")
 
     assert len(uprights(phases.axes[0])) == len(frames["phases"]) - 1 == 2

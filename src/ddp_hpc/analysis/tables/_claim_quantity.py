@@ -320,17 +320,13 @@ def selected(cells: Cells, frame: pd.DataFrame, study_runs: StudyRuns) -> pd.Dat
     return frame[pd.Series(fits, index=frame.index, dtype=bool)] if needed else frame
 
 
-def runs_read(cells: Iterable[Cells], study_runs: StudyRuns, judged: Collection[str]) -> pd.DataFrame:
-    """Return the planned runs that fit what `where` of the cells of one claim says of specs.
+def runs_read(cells: Cells, study_runs: StudyRuns, judged: Collection[str]) -> pd.DataFrame:
+    """Return the planned runs that fit what `where` of cells says of specs.
 
     In the tables `judged`, `where` on an axis of the search picks a winner, which all points had a part in.
     """
-    runs = study_runs.runs
-    read = pd.Series(False, index=runs.index)
-    for one in cells:
-        searched = study_runs.study.search if one.table in judged else ()
-        read |= runs.index.isin(selected(of_specs(one, searched), runs, study_runs).index)
-    return runs[read]
+    searched = study_runs.study.search if cells.table in judged else ()
+    return selected(of_specs(cells, searched), study_runs.runs, study_runs)
 
 
 def of_specs(cells: Cells, without: Collection[str] = ()) -> Cells:

@@ -9,7 +9,8 @@ counted apart.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -72,14 +73,13 @@ def _row(claim: Claim, frames: Frames, study_runs: StudyRuns) -> dict[str, Any]:
     try:
         found = number_of(claim.ours, frames, study_runs)
     except NotTestable as none:
-        reasons = [str(none), *_lacking(claim, None, frames, study_runs)]
+        reasons = [str(none), *_lacking(claim, None, _read_by(claim, frames, study_runs), frames, study_runs)]
         return said | {"verdict": NOT_TESTABLE, "reason": "; ".join(dict.fromkeys(reasons))}
-    ours, cells = found.interval, list(claim.ours.cells.values())
+    ours, read = found.interval, _read_by(claim, frames, study_runs)
     said |= {"ours": ours.middle, "ours_low": ours.low, "ours_high": ours.high, "interval_from": ours.basis}
-    if cells:
-        read = runs_read(cells, study_runs, _ranked(cells, frames))
-        said["runs"] = int((standing(read) == "ok").sum())
-    lacking = list(dict.fromkeys(_lacking(claim, found, frames, study_runs)))
+    if read.cells:
+        said["runs"] = int((standing(read.runs) == "ok").sum())
+    lacking = list(dict.fromkeys(_lacking(claim, found, read, frames, study_runs)))
     if lacking:
         return said | {"verdict": NOT_TESTABLE, "reason": "; ".join(lacking)}
     said["verdict"], why = verdict(claim, ours)
@@ -89,20 +89,37 @@ def _row(claim: Claim, frames: Frames, study_runs: StudyRuns) -> dict[str, Any]:
     return said | {"reason": "; ".join(filter(None, (why, alone, *found.remarks))) or None}
 
 
-def _ranked(cells: Sequence[Cells], frames: Frames) -> list[str]:
-    """Return the tables in which the cells are of a winner: all points of its search had a part in it."""
-    return [one.table for one in cells if one.winner or "winner" in frames(one.table)]
+@dataclass(frozen=True)
+class _Read:
+    """The planned runs that the cells of a claim read."""
+
+    cells: list[Cells]
+    ranked: bool  # whether some are of a winner: all points of its search had a part in it
+    by_cells: list[pd.DataFrame]  # the runs of each of them
+    runs: pd.DataFrame  # of any of them
 
 
-def _lacking(claim: Claim, found: Found | None, frames: Frames, study_runs: StudyRuns) -> Iterator[str]:
-    """Yield what `applies_when` asks for and is not there; `found` is None where there is no number of ours."""
-    rows = found.rows if found else []
+def _read_by(claim: Claim, frames: Frames, study_runs: StudyRuns) -> _Read:
     cells = list(claim.ours.cells.values())
-    ranked = _ranked(cells, frames)
-    read = runs_read(cells, study_runs, ranked)
+    ranked = [one.table for one in cells if one.winner or "winner" in frames(one.table)]
+    by_cells = [runs_read(one, study_runs, ranked) for one in cells]
+    return _Read(cells, bool(ranked), by_cells, _any_of(by_cells, study_runs))
+
+
+def _any_of(parts: Iterable[pd.DataFrame], study_runs: StudyRuns) -> pd.DataFrame:
+    """Return the planned runs that are in any of the parts, each once."""
+    found = {number for part in parts for number in part.index}
+    return study_runs.runs[study_runs.runs.index.isin(found)]
+
+
+def _lacking(
+    claim: Claim, found: Found | None, of_claim: _Read, frames: Frames, study_runs: StudyRuns
+) -> Iterator[str]:
+    """Yield what `applies_when` asks for and is not there; `found` is None where there is no number of ours."""
+    rows, ranked, read = found.rows if found else [], of_claim.ranked, of_claim.runs
     ended = study_runs.runs[standing(study_runs.runs) == "ok"]
-    for one in cells if rows else ():
-        yield from _nothing_ran(runs_read([one], study_runs, ranked))
+    for of_one in of_claim.by_cells if rows else ():
+        yield from _nothing_ran(of_one)
     if ranked and rows and "complete" not in claim.applies_when:
         yield from _incomplete(read, FINISHED)  # nobody wins against points that have not run
     for condition in claim.applies_when:
@@ -116,7 +133,7 @@ def _lacking(claim: Claim, found: Found | None, frames: Frames, study_runs: Stud
         elif condition == "within_cores":
             yield from _crowded([*rows, *rows_of(read)])
         elif condition == "quiet":
-            yield from _disturbed(cells, rows, read, frames, study_runs)
+            yield from _disturbed(of_claim.cells, rows, read, frames, study_runs)
         elif condition == "gpu":
             devices = set((read if rows else ended)["device_used"].dropna())  # a run that failed had none
             if devices - {"cuda"} or (rows and not devices):
@@ -154,7 +171,7 @@ def _nothing_ran(read: pd.DataFrame) -> Iterator[str]:
 def _references(cells: Sequence[Cells], frames: Frames, study_runs: StudyRuns) -> pd.DataFrame:
     """Return the runs with which the rows of cells may have been compared: those of other world sizes and exchanges."""
     wider = [of_specs(one, VARIED) for one in cells if SHARES[1] in frames(one.table)]
-    return runs_read(wider, study_runs, ())
+    return _any_of((runs_read(one, study_runs, ()) for one in wider), study_runs)
 
 
 def _of_other_size(sizes: Sizes, ended: pd.DataFrame) -> Iterator[str]:

@@ -25,9 +25,12 @@ from ddp_hpc.analysis.tables._winner_selection import (
     numbers,
     pick_winners,
     ranked_points,
+    undecided,
 )
 from ddp_hpc.config.study import Study
 from ddp_hpc.runs.study_runs import StudyRuns
+
+__all__ = ["build", "undecided"]  # the latter for who plans more repeats
 
 CAPTION = "Winners: the best point of each group by the rule, and those that cannot be distinguished from it."
 GENERAL = True

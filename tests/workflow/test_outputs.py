@@ -8,7 +8,7 @@ from factory import made_up
 from ddp_hpc.analysis.tables import runs, scaling
 from ddp_hpc.runs import records
 from ddp_hpc.runs.project import Project
-from ddp_hpc.workflow.publish import publish, publish_page
+from ddp_hpc.workflow.outputs import make_outputs, make_page
 from ddp_hpc.workflow.targets import StudyTargets
 
 GRID = {"exchange": "ring", "world_size": [1, 2], "batch_size": 16, "learning_rate": [0.1, 0.5]}
@@ -28,7 +28,7 @@ def out_of_date(project):
 def test_what_is_out_of_date_is_made_once(project, capsys):
     assert out_of_date(project) == ["runs", "winners", "scaling", "speedup", "report"]
 
-    assert publish(project, "made_up", "table") == 0
+    assert make_outputs(project, "made_up", "table") == 0
 
     assert out_of_date(project) == ["speedup", "report"]
     shown = capsys.readouterr().out.splitlines()
@@ -36,11 +36,11 @@ def test_what_is_out_of_date_is_made_once(project, capsys):
     assert [line for line in shown if line.endswith(".parquet")] == [
         str(tables / f"{name}.parquet") for name in ("runs", "winners", "scaling")
     ]
-    assert publish(project, "made_up", "table") == 0
+    assert make_outputs(project, "made_up", "table") == 0
     assert capsys.readouterr().out == ""
 
-    publish(project, "made_up", "figure")
-    publish_page(project, "made_up")
+    make_outputs(project, "made_up", "figure")
+    make_page(project, "made_up")
     assert out_of_date(project) == []
 
 
@@ -53,21 +53,21 @@ def test_records_and_loss_curves_of_runs_are_read_once_for_all_tables(project, m
 
     monkeypatch.setattr(records, "read", counted)
 
-    assert publish(project, "made_up", "table", ["runs", "winners", "areas", "scaling", "curves"]) == 0
+    assert make_outputs(project, "made_up", "table", ["runs", "winners", "areas", "scaling", "curves"]) == 0
 
     assert {file.stem for file, _ in read} == {"run", "steps"}
     assert set(read.values()) == {1}
 
 
 def test_one_that_fails_keeps_none_of_the_others_from_being_made(project, monkeypatch, capsys):
-    publish(project, "made_up", "table")
+    make_outputs(project, "made_up", "table")
     capsys.readouterr()
 
     def fail(study_runs):
         raise KeyError("a bug")
 
     monkeypatch.setattr(scaling, "build", fail)
-    assert publish(project, "made_up", "table", ["scaling", "runs", "phases"]) == 1
+    assert make_outputs(project, "made_up", "table", ["scaling", "runs", "phases"]) == 1
 
     told = capsys.readouterr()
     assert [line.rpartition("/")[2] for line in told.out.splitlines()] == ["runs.parquet", "phases.parquet"]
@@ -80,17 +80,17 @@ def test_a_page_that_lacks_a_table_is_written_and_stays_out_of_date(project, mon
         raise ValueError("no such column")
 
     monkeypatch.setattr(runs, "build", fail)
-    assert publish(project, "made_up", "table") == 2
+    assert make_outputs(project, "made_up", "table") == 2
     assert "ddp-hpc: table runs: no such column" in capsys.readouterr().err
-    publish(project, "made_up", "figure")
+    make_outputs(project, "made_up", "figure")
 
-    assert publish_page(project, "made_up").is_file()
+    assert make_page(project, "made_up").is_file()
 
     assert out_of_date(project) == ["runs", "report"]
 
 
 def test_a_name_that_is_none_is_told_of_before_anything_is_made(project):
     with pytest.raises(ValueError, match="no table 'run'"):
-        publish(project, "made_up", "table", ["winners", "run"])
+        make_outputs(project, "made_up", "table", ["winners", "run"])
 
     assert not (project.study_folder("made_up") / "tables").exists()

@@ -3,7 +3,7 @@ wildcard_constraints:
     number=r"[0-9]+",
 
 
-rule publish:
+rule outputs:
     # one process for the tables that are out of date, one for the figures: records are read once, and what fails, fails
     # alone. The output says only that all went well; see `StudyTargets.making`
     input:
@@ -11,7 +11,7 @@ rule publish:
     output:
         "results/studies/{study}/.made/{number}",
     log:
-        "logs/publish/{study}-{number}.log",
+        "logs/outputs/{study}-{number}.log",
     shell:
         "(code=0; for verb in table figure report; do ddp-hpc $verb {wildcards.study} >/dev/null || code=$?; done;"
         " rm -f results/studies/{wildcards.study}/.made/[0-9]*; touch {output}; exit $code) > {log} 2>&1"

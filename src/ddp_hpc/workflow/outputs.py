@@ -11,7 +11,7 @@ from ddp_hpc.system.terminal import counted
 from ddp_hpc.workflow.targets import StudyTargets
 
 
-def publish(
+def make_outputs(
     project: Project, study: str, kind: str, names: Sequence[str] = (), size: str | None = None, *, debug: bool = False
 ) -> int:
     """Make the tables or figures of these names or, without any, those that are out of date, and say where they are.
@@ -43,7 +43,7 @@ def publish(
     return min(codes.values(), default=0)
 
 
-def publish_page(project: Project, study: str) -> Path:
+def make_page(project: Project, study: str) -> Path:
     """Write the page of a study from the tables and figures that are there; its stamp, if all of them are."""
     from ddp_hpc.analysis.report import page
 
