@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from ddp_hpc.config import catalog, pairs
 from ddp_hpc.config.errors import ConflictError, StudyError
-from ddp_hpc.config.grid_checks import FILTERS, PARTS, Point, Problems, each_value, flow, wrong_keys
+from ddp_hpc.config.grid_checks import FILTERS, PARTS, Point, Problems, each_value, flow, left_out, wrong_keys
 from ddp_hpc.config.matching import is_option, matches, option_value
 from ddp_hpc.config.spec import COMPONENTS, SPEC_FIELDS, RunSpec
 from ddp_hpc.config.study import GLOBAL_BATCH, Study, listed, read
@@ -53,7 +53,7 @@ def expand(file: Path) -> Expansion:
         except ValidationError as error:
             problems.add(error, number, point)
     specs = tuple({spec.hash: spec for spec in asked}.values())
-    wrong = problems.lines()
+    wrong = problems.lines() or left_out(study, document)
     if not wrong and not specs:
         wrong = [f"{document.where(('grid',))}: grid: no point is left to run"]
     if not wrong and study.pairs:
