@@ -320,7 +320,8 @@ def _status(options: argparse.Namespace) -> int:
 
 
 @Verb(
-    "list the runs that no study plans, the oldest first, and what they take on the disk; with --delete free that",
+    "list the runs that no study plans and the damaged files that were put aside, the oldest first, and what they take "
+    "on the disk; with --delete free that",
     takes("--older-than", "only those of which no file is younger", type=float, default=0.0, metavar="DAYS"),
     takes("--delete", "delete them, with their records: they are lost", action="store_true"),
     JSON,

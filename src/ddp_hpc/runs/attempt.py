@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from ddp_hpc.runs.statuses import PEER_FAILURE, STATUSES
-from ddp_hpc.system.files import clock_of, leave_out, naming, read_json, replaced, write_json
+from ddp_hpc.system.files import clock_of, leave_out, naming, put_aside, read_json, replaced, write_json
 
 ROOM, ROOM_BYTES = "room", 4096  # kept for `ended.json`, so that a full disk can be told of
 RECORDS = ("steps", "evaluations", "gpu", "run")  # in the order in which they are put in place
@@ -45,7 +45,7 @@ _TYPES = {  # of what programs read, in whichever file of the journal it stands
     name: types
     for types, names in {
         "str": "run host message",
-        "str NoneType": "reason error launched_on process_space",
+        "str NoneType": "reason error launched_on process_space slurm_cluster",
         "str int NoneType": "signal",  # its name in an ending, its number when ranks have left
         "str int float": "at",
         "int": "pid world_size rank step nodes ranks_per_node",
@@ -198,9 +198,9 @@ class RunFolder(_Folder):
         for name in (".", _ATTEMPTS, _CHECKPOINT, _TRACE, *files):
             place = self.path / name
             if os.path.lexists(place) and place.is_dir() == (name in files):
-                _put_aside(place)
+                put_aside(place)
         if self.damage():
-            _put_aside(self.record())
+            put_aside(self.record())
 
     @property
     def checkpoint(self) -> CheckpointFolder:
@@ -453,15 +453,6 @@ def _digest(file: Path) -> str:
 
     with open(file, "rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
-
-
-def _put_aside(place: Path) -> None:
-    """Give a file or folder a name under which nobody looks for it."""
-    number = 1
-    while os.path.lexists(aside := place.with_name(f"{place.name}.aside-{number}")):
-        number += 1
-    os.replace(place, aside)
-    leave_out(place, f"it is kept as {aside.name}")
 
 
 def _date(file: Path) -> float:
