@@ -289,9 +289,9 @@ def test_a_wrong_study_is_told_where_what_and_what_instead(tmp_path, old, new, t
         (b"", "is empty"),
         (b"# nothing but a comment\n", "is empty"),
         (b"- 1\n- 2\n", "given a list, expected: a mapping"),
-        (b"just words\n", "given 'just words', expected: a mapping"),
-        (b"name: \xe9t\xe9\n", "not UTF-8"),
-        (b"name: try\x00\n", "#x0000"),
+        (b"just words\n", "given 'just words' (string), expected: a mapping"),
+        (b"name: try\nbase: \xe9t\xe9\n", "try.yaml:2: not UTF-8"),
+        ("# \u00fc\nname: try\x00\n".encode(), "try.yaml:2: unacceptable character #x0000"),
     ],
 )
 def test_a_file_that_is_no_mapping_is_named(tmp_path, content, told):

@@ -13,6 +13,9 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from ruamel.yaml.reader import ReaderError
+
+from ddp_hpc.config.errors import given
 
 Key = tuple[str | int, ...]
 
@@ -101,15 +104,17 @@ def read_mapping(file: Path, error: type[Exception], shared: Key | None = None) 
     except OSError as problem:
         raise error(f"{file}: cannot be read: {problem.strerror}") from None
     except UnicodeDecodeError as problem:
-        raise error(f"{file}: not UTF-8 text ({problem.reason} at byte {problem.start}); save it as UTF-8") from None
+        line = problem.object[: problem.start].count(b"\n") + 1
+        raise error(f"{file}:{line}: not UTF-8 text ({problem.reason}); save it as UTF-8") from None
     except MarkedYAMLError as problem:
         raise error(_explain(file, problem)) from None
-    except YAMLError as problem:  # a character that no YAML file may hold
-        raise error(f"{file}: {str(problem).splitlines()[0]}") from None
+    except ReaderError as problem:  # a character that no YAML file may hold
+        line = content[: problem.position].count(b"\n") + 1
+        raise error(f"{file}:{line}: {str(problem).splitlines()[0]}; take it out") from None
     except _NodeError as problem:
         raise error(f"{file}:{problem.line}: {problem}") from None
     if not isinstance(values, dict):
-        found = "a list" if isinstance(values, list) else repr(values)
+        found = "a list" if isinstance(values, list) else given(values)
         raise error(f"{file}: given {found}, expected: a mapping of keys to values")
     return Document(file, values, lines)
 
@@ -164,8 +169,8 @@ class _Values:
 
     def _scalar(self, node: ScalarNode, key: Key, kind: str) -> Any:
         if kind == "int" and len(node.value) > MOST_DIGITS:
-            given = f"given {node.value[:20]}... ({len(node.value):,} digits)"
-            return self._refuse(node, key, f"{given}, expected: a number of at most {MOST_DIGITS}")
+            shown = f"given {node.value[:20]}... ({len(node.value):,} digits)"
+            return self._refuse(node, key, f"{shown}, expected: a number of at most {MOST_DIGITS}")
         shared = self.shared is not None and key[: len(self.shared)] == self.shared
         if shared and not node.style and _OTHER_IN_1_1.fullmatch(node.value):
             expected = "a number without zeros before it, true, false, or a string in quotes"
