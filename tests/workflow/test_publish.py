@@ -118,6 +118,7 @@ def test_what_was_damaged_or_edited_since_it_was_made_is_kept_aside_and_made_ane
     assert out_of_date(project) == []
     assert parquet.read_bytes() == whole
     assert (folder / "report/index.html.aside-1").read_text() == "cut"
+    assert "aside-1" not in page.read_text()
     assert sorted(file.name for file in parquet.parent.glob("*.aside-*")) == ["runs.parquet.aside-1"]
     assert f"{parquet} is left out: it was changed since it was made" in capsys.readouterr().err
 

@@ -13,7 +13,7 @@ def put(stamp: Path, made: Path) -> None:
     for old in stamp.parent.glob(f"{stamp.stem}.*"):
         old.unlink(missing_ok=True)
     stamp.parent.mkdir(parents=True, exist_ok=True)
-    files = sorted(file for file in made.parent.glob(f"{made.stem}.*") if ".aside-" not in file.name)
+    files = sorted(file for file in made.parent.glob(f"{made.stem}.*") if file.stem == made.stem)
     write_json(stamp, {file.name: [*_size_and_date(file), _digest(file)] for file in files})
 
 
