@@ -100,6 +100,12 @@ def test_repeats_are_seeds(tmp_path):
     assert points(found, "seed") == [(10,), (11,), (12,), (20,), (21,), (22,)]
 
 
+@pytest.mark.parametrize(("repeats", "told"), [(1, 0), (2, 1), (3, 0)])
+def test_that_two_repeats_say_little_is_told_before_they_are_trained(tmp_path, repeats, told):
+    notes = expand(tmp_path, {"repeats": repeats}).notes
+    assert sum("repeats: two repeats have one degree of freedom" in note for note in notes) == len(notes) == told
+
+
 def test_a_filter_sees_defaults_options_choices_and_shared_batches(tmp_path):
     study = {
         "grid": {

@@ -170,3 +170,26 @@ def test_what_was_trained_on_another_day_is_no_neighbour_and_told_apart_from_not
     assert pd.isna(row["told_apart"])
     assert row["reason"].startswith("in 4 of 4 rounds the two are no neighbours, up to 23 h 59 min lie between them")
     assert row["ratio_low"] > 1
+
+
+def test_of_many_equal_settings_a_twentieth_is_not_told_apart_by_chance(tmp_path):
+    """Forty points that are equal: by themselves some are told apart, beside the others none; a factor of two is."""
+
+    def table(folder, factor):
+        grids = [{"exchange": ["ring", "mpi_allreduce"], "world_size": 2, "batch_size": 16}]
+        rates = [round(0.01 * n, 2) for n in range(1, 41)]
+
+        def train(spec):
+            rng = np.random.default_rng([spec.seed, round(spec.learning_rate * 100), len(spec.exchange.name)])
+            slow = factor if spec.exchange.name == "ring" and spec.learning_rate == 0.01 else 1.0
+            return Result(t_s=tuple(np.cumsum([0.01 * slow * np.exp(0.01 * rng.normal())] * 60)), loss=(0.5,) * 60)
+
+        return pairs.build(made_up(folder, train, **(STUDY | {"grid": [grids[0] | {"learning_rate": rates}]})))
+
+    equal, one_slow = table(tmp_path / "a", 1.0), table(tmp_path / "b", 2.0)
+
+    alone = equal[(equal["ratio_low"] > 1) | (equal["ratio_high"] < 1)]
+    assert len(alone) > 0
+    assert equal["told_apart"].sum() == 0
+    assert set(alone["reason"]) == {"told apart only if it were the only point, not as one of 40"}
+    assert one_slow["told_apart"].tolist() == [True] + [False] * 39

@@ -47,6 +47,25 @@ def test_a_mapping_that_snakemake_would_drop_is_told(tmp_path):
     assert "profile.yaml:2: unknown key 'confg' (did you mean 'config'?)" in said
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "confg: {machine: x}\nresorces: {a: 1}\nconfig: {runtime_min: -1}\n",
+            [":1: unknown key 'confg'", ":2: unknown key 'resorces'", ":3: config.runtime_min: given -1"],
+        ),
+        (
+            "cores: !!set 1\nconfig:\n  runtime_min: 010\n  launcher: srun\n  launcher: no\n",
+            [":1: cores: given !!set", ":3: config.runtime_min: given 010", ':5: config: duplicate key "launcher"'],
+        ),
+    ],
+)
+def test_all_that_is_wrong_in_a_profile_is_told_at_once(tmp_path, text, told):
+    (tmp_path / "profile.yaml").write_text(text)
+    said = message(settings.read_profile, tmp_path / "profile.yaml")
+    assert all(part in said for part in told), said
+
+
 @pytest.mark.parametrize(("text", "told"), WRONG_CONFIGS.values(), ids=WRONG_CONFIGS)
 def test_a_wrong_config_is_told_where_what_and_what_instead(tmp_path, text, told):
     (tmp_path / "config.yaml").write_text(text)

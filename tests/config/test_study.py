@@ -238,6 +238,26 @@ WRONG = {
     "deep": ("[16, 32]", "[" * 300 + "]" * 300, [":9:", "nested over 50 levels"]),
     "alias to itself": ("[16, 32]", "&a [*a]", [":9:", "an alias (*) stands within what it stands for"]),
     "many digits": ("[16, 32]", "9" * 100_000, [":9:", "batch_size: given 999", "(100,000 digits)", "at most 100"]),
+    "an integer that no record can hold": (
+        "  threads_per_rank: 1",
+        "  threads_per_rank: 9007199254740994",
+        [":5:", "threads_per_rank: given 9007199254740994", "an integer up to 2^53"],
+    ),
+    "a value of an axis whose points are left out": (
+        "[16, 32]",
+        "[16, 3x]\n  when: {batch_size: 16}",
+        [":9:", "batch_size: given '3x'", "expected: an integer"],
+    ),
+    "a value of a zip whose points are left out": (
+        "[16, 32]",
+        "16\n  zip: {momentum: [0.1, high]}\n  exclude: {momentum: high}",
+        [":10:", "momentum: given 'high'", "expected: a number"],
+    ),
+    "blank publisher": (
+        "budget:",
+        'publication: {publisher: " "}\nbudget:',
+        [":11:", "publisher: given ' '", "a string that is not empty"],
+    ),
     "huge text": ("[16, 32]", "x" * 200_000, [":9:", "(string of 200,000 characters)", "an integer"]),
     "huge key": ("  threads_per_rank", "  " + "x" * 900, [":5:", "(900 characters)", "expected: model, dataset"]),
     "huge model": ("mlp", "m" * 200_000, [":3:", "no model 'mmm", "expected:", "mlp"]),
@@ -269,9 +289,9 @@ def test_a_wrong_study_is_told_where_what_and_what_instead(tmp_path, old, new, t
         (b"", "is empty"),
         (b"# nothing but a comment\n", "is empty"),
         (b"- 1\n- 2\n", "given a list, expected: a mapping"),
-        (b"just words\n", "given 'just words', expected: a mapping"),
-        (b"name: \xe9t\xe9\n", "not UTF-8"),
-        (b"name: try\x00\n", "#x0000"),
+        (b"just words\n", "given 'just words' (string), expected: a mapping"),
+        (b"name: try\nbase: \xe9t\xe9\n", "try.yaml:2: not UTF-8"),
+        ("# \u00fc\nname: try\x00\n".encode(), "try.yaml:2: unacceptable character #x0000"),
     ],
 )
 def test_a_file_that_is_no_mapping_is_named(tmp_path, content, told):

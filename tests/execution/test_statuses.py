@@ -14,7 +14,9 @@ import pytest
 from faulty import FAULTY, plan_one, record, starts_twice, state, train
 from sandbox import Sandbox, wait_for
 
+from ddp_hpc.execution.supervisor import supervise
 from ddp_hpc.runs import records
+from ddp_hpc.system.files import write_json
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +95,15 @@ def test_a_run_that_the_launcher_starts_twice_is_a_failed_launch(project):
     assert done.returncode == 1
     assert state(project, run).status == "launch_failed"
     assert "started the run more than once" in state(project, run).reason
+
+
+def test_a_folder_without_the_plan_of_a_run_starts_nothing(tmp_path):
+    for plan in ({"run": "notes"}, {"run": "notes", "spec": {}}, {"run": "notes", "world_size": 1}):
+        (tmp_path / "notes").mkdir(exist_ok=True)
+        write_json(tmp_path / "notes" / "spec.json", plan)
+        with pytest.raises(FileNotFoundError, match="not of this run: plan it"):
+            supervise(tmp_path / "notes", [], tmp_path)
+    assert os.listdir(tmp_path / "notes") == ["spec.json"]
 
 
 def test_a_spec_file_that_was_changed_does_not_train_as_something_else(project):

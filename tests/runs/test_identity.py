@@ -303,3 +303,4 @@ def test_a_run_name_falls_into_its_parts():
     assert (readable, spec_hash, code_hash) == (one.readable, one.hash, identity.code_hash(one))
     assert len(run) < 100
     assert "e-05" in readable, "hyphens in the hint do no harm"
+    assert identity.parts("my_notes") == ("my_notes", "", "")

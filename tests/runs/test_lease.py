@@ -58,6 +58,20 @@ def test_on_another_host_slurm_knows_and_the_heartbeat_counts_when_it_does_not_a
     assert lease.alive(attempt(tmp_path, 1, silent_s, slurm_job="17")) is expected
 
 
+CONFIG = "Configuration data as of 2026-01-31T08:00:00\nClusterName             = here\nSlurmctldPort = 6817"
+
+
+@pytest.mark.parametrize(
+    ("squeue", "silent_s", "expected"),
+    [("exit 0", 0, True), (says(line(17, "FAILED")), 0, True), (says(line(17, "RUNNING")), OLD, False)],
+)
+def test_numbers_of_jobs_on_another_cluster_mean_nothing_here(tmp_path, cluster, squeue, silent_s, expected):
+    cluster(squeue=squeue, scontrol=f'[ "$2" = config ] || exit 1\n{says(CONFIG)}')
+
+    assert lease.alive(attempt(tmp_path, 1, silent_s, slurm_job="17", slurm_cluster="there")) is expected
+    assert lease.alive(attempt(tmp_path, 2, silent_s, slurm_job="17", slurm_cluster="here")) is not expected
+
+
 @pytest.mark.parametrize(("silent_s", "expected"), [(0, True), (OLD, False)])
 def test_an_allocation_for_many_runs_outlives_the_supervisor_of_one(tmp_path, cluster, silent_s, expected):
     cluster(squeue=says(line(17, "RUNNING").replace("rule_train_wildcards_one", "")))

@@ -32,10 +32,13 @@ def cluster(tmp_path, monkeypatch):
     client.forget()
 
 
-def attempt(store: Store, number: int, job: str | None, silent_s: float = 0.0, **files: dict):
+def attempt(
+    store: Store, number: int, job: str | None, silent_s: float = 0.0, cluster: str | None = None, **files: dict
+):
     journal = store.run("one").path / "attempts" / str(number)
     journal.mkdir(parents=True)
     started = {"at": "2026-01-31T08:00:00+00:00", "host": "node1", "pid": 4, "process_created": 5, "slurm_job": job}
+    started |= {"slurm_cluster": cluster}
     for name, content in ({"started": started} | files).items():
         (journal / f"{name}.json").write_text(json.dumps(content))
     os.utime(journal / "started.json", (time.time() - silent_s,) * 2)
@@ -86,6 +89,15 @@ def test_a_supervisor_whose_job_is_not_over_is_not_over(store, cluster, state):
     attempt(store, 1, "17")
     cluster(squeue=says(line(17, state, folder=store.root.parent)))
     assert state_of(store, "one").status == "running"
+
+
+@pytest.mark.parametrize("here", ["PENDING", "FAILED"])
+def test_a_run_on_another_cluster_is_none_of_a_job_with_its_number_here(store, cluster, here):
+    attempt(store, 1, "17", cluster="there")
+    listed = line(17, here, "another", folder=store.root.parent)
+    cluster(squeue=says(listed), scontrol=f'[ "$2" = config ] || exit 1\n{says("ClusterName = here")}')
+    assert state_of(store, "one").status == "running"
+    assert "Slurm job 17 of there" in state_of(store, "one").reason
 
 
 def test_a_job_that_slurm_has_put_back_into_the_queue_is_queued(store, cluster):

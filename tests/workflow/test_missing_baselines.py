@@ -45,7 +45,7 @@ def notes(folder, grids, **more):
         ),
     ],
 )
-@pytest.mark.parametrize("repeats", [1, 2])
+@pytest.mark.parametrize("repeats", [1, 3])
 def test_without_a_baseline_the_lines_are_told_that_make_the_tables_full(tmp_path, whole, told, line, repeats):
     (note,) = notes(tmp_path, whole, repeats=repeats)
     assert "table scaling, table waterfall, figure speedup, figure waterfall, by_difference_s of exposed" in note

@@ -94,3 +94,40 @@ def test_a_name_that_is_none_is_told_of_before_anything_is_made(project):
         make_outputs(project, "made_up", "table", ["winners", "run"])
 
     assert not (project.study_folder("made_up") / "tables").exists()
+
+
+def test_what_was_damaged_or_edited_since_it_was_made_is_kept_aside_and_made_anew(project, capsys):
+    def make():
+        publish(project, "made_up", "table")
+        publish(project, "made_up", "figure")
+        publish_page(project, "made_up")
+
+    make()
+    folder = project.study_folder("made_up")
+    parquet, latex, page = folder / "tables/runs.parquet", folder / "tables/winners.tex", folder / "report/index.html"
+    whole = parquet.read_bytes()
+    parquet.write_bytes(whole[:100] + b"?" + whole[101:])  # as many bytes
+    latex.unlink()
+    page.write_text("cut")
+    (folder / "figures/speedup.svg").touch()  # of another date, as in a copy
+    capsys.readouterr()
+
+    assert out_of_date(project) == ["runs", "winners", "report"]
+    make()
+
+    assert out_of_date(project) == []
+    assert parquet.read_bytes() == whole
+    assert (folder / "report/index.html.aside-1").read_text() == "cut"
+    assert "aside-1" not in page.read_text()
+    assert sorted(file.name for file in parquet.parent.glob("*.aside-*")) == ["runs.parquet.aside-1"]
+    assert f"{parquet} is left out: it was changed since it was made" in capsys.readouterr().err
+
+
+def test_a_stamp_of_an_earlier_version_is_trusted_and_one_that_is_cut_is_not(project):
+    publish(project, "made_up", "table")
+    targets = StudyTargets(project, project.study_runs("made_up"), settled=True)
+    whole, cut = (project.root / targets.stamp("table", name) for name in ("runs", "winners"))
+    whole.write_text("")
+    cut.write_text('{"winners.')
+
+    assert out_of_date(project) == ["winners", "speedup", "report"]

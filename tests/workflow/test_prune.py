@@ -64,13 +64,33 @@ def test_what_no_study_plans_is_listed_by_age_with_its_size_and_stays(project, m
 
 
 def test_what_is_deleted_is_what_was_listed(project):
-    (project.store.runs / "notes").mkdir()  # of a person
+    notes = project.store.run("notes")  # of a person
+    notes.path.mkdir()
+    notes.plan = {"run": "notes", "spec": {}}
     (project.store.runs / "b-linked").symlink_to(project.store.runs / "b-1111111111-0000000000")
     before, listed = there(project), {row["run"] for row in prune.left(project)}
 
     assert {row["run"] for row in prune.delete(project)} == listed
     assert there(project) == before - listed
     assert prune.summary(prune.left(project), deleted=False).startswith("nothing to delete")
+
+
+def test_what_was_put_aside_is_listed_and_goes_alone(project):
+    run = project.study_runs("made_up").planned[0].run
+    files = [f"{run}/run.parquet.aside-1", f"{run}.aside-2", "../studies/made_up/tables/runs.tex.aside-1"]
+    for name in [*files, "b-1111111111-0000000000/run.parquet.aside-1"]:  # the last goes with its run
+        (project.store.runs / name).parent.mkdir(parents=True, exist_ok=True)
+        (project.store.runs / name).write_text("damaged")
+    before = there(project)
+
+    found = prune.left(project)
+    assert {row["run"] for row in found if row["why"] == prune.ASIDE} == set(files)
+    assert prune.summary(found, deleted=False).startswith("2 runs, 3 put aside, 4.0 MB")
+
+    assert not any("problem" in row for row in prune.delete(project))
+    assert there(project) == {name for name in before if not name.startswith(("a-", "b-")) and "aside" not in name}
+    assert not any(project.root.rglob("*.aside-*"))
+    assert project.store.run(run).finished
 
 
 def test_a_run_at_which_somebody_works_stays_also_a_finished_one(project):

@@ -9,6 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+from ddp_hpc.cli.options import counts, number, percent, steps, whole
+
 Argument = tuple[str, dict[str, Any]]  # what `add_argument` takes
 Call = Callable[[argparse.Namespace], int]
 
@@ -62,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (ValueError, OSError, RuntimeError) as error:
         if options.debug:
             raise
-        print(f"ddp-hpc: {error}", file=sys.stderr)
+        print(f"ddp-hpc: {_short(str(error))}", file=sys.stderr)
         code = 2
     sys.exit(code)
 
@@ -110,7 +112,14 @@ class _Parser(argparse.ArgumentParser):
         missing = message.removeprefix("the following arguments are required: ").split(", ")[0]
         with suppress(KeyError, ValueError):  # what is missing is none of these, or this is no project
             message += f"; expected: {', '.join(there[missing]()) or 'none'}"
-        super().error(message)
+        super().error(_short(message))
+
+
+def _short(message: str) -> str:
+    """Return a message without the middle of what somebody has pasted by mistake."""
+    return (
+        message if len(message) <= 2000 else f"{message[:600]} ... ({len(message):,} characters) ... {message[-600:]}"
+    )
 
 
 class _Version(argparse.Action):
@@ -136,29 +145,6 @@ def _say_json(values: Any) -> int:
     from ddp_hpc.system.terminal import in_json
 
     return _say(in_json(values))
-
-
-def _steps(text: str) -> list[int]:
-    """Return `100-110` as two numbers."""
-    first, _, last = text.partition("-")
-    if not first.isdigit() or not (last or first).isdigit() or not 1 <= int(first) <= int(last or first):
-        raise argparse.ArgumentTypeError(f"given {text!r}, expected: FIRST-LAST, counted from 1, e.g. 100-110")
-    return [int(first), int(last or first)]
-
-
-def _counts(text: str) -> list[int]:
-    """Return `8,16,40` as numbers."""
-    words = text.split(",")
-    if not all(word.strip().isdigit() and int(word) > 0 for word in words):
-        raise argparse.ArgumentTypeError(f"given {text!r}, expected: world sizes with commas between, e.g. 8,16,40")
-    return sorted(set(map(int, words)))
-
-
-def _percent(text: str) -> float:
-    value = float(text)
-    if not 0 < value <= 100:
-        raise argparse.ArgumentTypeError(f"given {text}, expected: a number above 0 up to 100")
-    return value
 
 
 JSON = takes("--json", "write JSON, for programs", action="store_true")
@@ -283,11 +269,16 @@ def _run(options: argparse.Namespace) -> int:
 @Verb(
     "predict steps and their cost at world sizes that were not measured, with intervals and the error of the model",
     STUDY,
-    takes("--world-size", "world sizes, e.g. 8,16,40 (default: 2, 4 and 8 times the largest)", type=_counts),
+    takes("--world-size", "world sizes, e.g. 8,16,40 (default: 2, 4 and 8 times the largest)", type=counts),
     takes("--profile", "take links, nodes and the price of a node-hour from this profile's machine"),
-    takes("--latency", "latency of the link, instead of the fitted one; with --bandwidth", type=float, metavar="S"),
-    takes("--bandwidth", "bandwidth of the link, per direction; with --latency", type=float, metavar="GB/S"),
-    takes("--ranks-per-node", "ranks of a node; then the link is the one between nodes", type=int, metavar="N"),
+    takes("--latency", "latency of the link, instead of the fitted one; with --bandwidth", type=number(0), metavar="S"),
+    takes(
+        "--bandwidth",
+        "bandwidth of the link, per direction; with --latency",
+        type=number(0, inclusive=False),
+        metavar="GB/S",
+    ),
+    takes("--ranks-per-node", "ranks of a node; then the link is the one between nodes", type=whole(), metavar="N"),
     JSON,
 )
 def _predict(options: argparse.Namespace) -> int:
@@ -320,8 +311,9 @@ def _status(options: argparse.Namespace) -> int:
 
 
 @Verb(
-    "list the runs that no study plans, the oldest first, and what they take on the disk; with --delete free that",
-    takes("--older-than", "only those of which no file is younger", type=float, default=0.0, metavar="DAYS"),
+    "list the runs that no study plans and the damaged files that were put aside, the oldest first, and what they take "
+    "on the disk; with --delete free that",
+    takes("--older-than", "only those of which no file is younger", type=number(0), default=0.0, metavar="DAYS"),
     takes("--delete", "delete them, with their records: they are lost", action="store_true"),
     JSON,
 )
@@ -363,7 +355,7 @@ def _data(options: argparse.Namespace) -> int:
         "--trace",
         "trace these steps, e.g. 100-110, into `trace/` in the run's folder, for https://ui.perfetto.dev; each "
         "runs twice, so that neither result nor times change",
-        type=_steps,
+        type=steps,
         metavar="FIRST-LAST",
     ),
     takes("--again", "train a finished run again and replace its record", action="store_true"),
@@ -373,11 +365,11 @@ def _data(options: argparse.Namespace) -> int:
         metavar="FOLDER",
         default="",
     ),
-    takes("--time-limit-min", "end the run as `timeout` after this many minutes", type=float),
+    takes("--time-limit-min", "end the run as `timeout` after this many minutes", type=number(0, inclusive=False)),
     takes(
         "--checkpoint-every-s",
         "seconds between checkpoints; 0: only when the run is asked to end, by SIGUSR1, SIGTERM or its time limit",
-        type=float,
+        type=number(0),
         default=600,
     ),
 )
@@ -490,14 +482,14 @@ def _rerun(options: argparse.Namespace) -> int:
     takes(
         "--tolerance",
         "ignore differences smaller than this, even significant ones",
-        type=_percent,
+        type=percent,
         default=1.0,
         metavar="PERCENT",
     ),
     takes(
         "--change",
         "say how many repeats would detect a change of this size",
-        type=_percent,
+        type=percent,
         default=5.0,
         metavar="PERCENT",
     ),
@@ -540,19 +532,19 @@ MPIEXEC = takes("--launcher", "command that starts the ranks, without -n", defau
     "time planning, the workflow, exchanges, meters, folded biases or GPUs on this machine: some minutes",
     planning=Verb(
         "planning, and what the workflow adds to each run (the default)",
-        takes("--points", "sizes of the studies (default: 100 1000 5000)", type=int, nargs="+"),
-        takes("--runs", "number of runs that the workflow is timed on (default: 200)", type=int),
+        takes("--points", "sizes of the studies (default: 100 1000 5000)", type=whole(), nargs="+"),
+        takes("--runs", "number of runs that the workflow is timed on (default: 200)", type=whole()),
     ),
     exchange=Verb(
         "every exchange at message sizes from 4 bytes to 256 MB",
-        takes("--ranks", "numbers of ranks (default: 2, 4, 8, ... as far as there are cores)", type=int, nargs="+"),
+        takes("--ranks", "numbers of ranks (default: 2, 4, 8, ... as far as there are cores)", type=whole(), nargs="+"),
         takes(
             "--exchanges",
             "names, or '{name: NAME, OPTION: VALUE}' (default: all that run here)",
             nargs="+",
             metavar="EXCHANGE",
         ),
-        takes("--sizes", "message sizes in bytes, multiples of 4 (default: powers of 4)", type=int, nargs="+"),
+        takes("--sizes", "message sizes in bytes, multiples of 4 (default: powers of 4)", type=whole(4), nargs="+"),
         takes(
             "--baidu",
             "the sizes of baidu-allreduce's test, 32 to 536,870,912 floats, as far as they fit into memory",
@@ -560,16 +552,16 @@ MPIEXEC = takes("--launcher", "command that starts the ranks, without -n", defau
             action="store_const",
             const=[4 * floats for floats in BAIDU_FLOATS],
         ),
-        takes("--rounds", "measurements of each exchange", type=int, default=5),
+        takes("--rounds", "measurements of each exchange", type=whole(), default=5),
         MPIEXEC,
         takes("--out", "folder of the results", type=Path, default=Path("results/bench/exchange")),
     ),
     meters=Verb(
         "the overhead of clocks and meters, on CPU ranks",
-        takes("--ranks", "number of ranks, on this node", type=int, default=2),
-        takes("--rounds", "number of rounds of four blocks", type=int, default=20),
+        takes("--ranks", "number of ranks, on this node", type=whole(), default=2),
+        takes("--rounds", "number of rounds of four blocks", type=whole(), default=20),
         MPIEXEC,
-        takes("--steps", "steps of a block", type=int, default=100),
+        takes("--steps", "steps of a block", type=whole(), default=100),
     ),
     gpu=Verb(
         "whether all is right and fast on the GPUs of this machine, in under nine minutes, with a summary",
@@ -577,7 +569,7 @@ MPIEXEC = takes("--launcher", "command that starts the ranks, without -n", defau
             "--device", "device; on a CPU all is small, and no speed is judged", choices=("cpu", "cuda"), default="cuda"
         ),
         takes("--only", "these parts only (default: all)", nargs="+", metavar="PART"),
-        takes("--seconds", "time for all parts", type=float, default=530.0),
+        takes("--seconds", "time for all parts", type=number(0, inclusive=False), default=530.0),
         MPIEXEC,
         takes("--out", "folder of the results", type=Path, default=Path("results/bench/gpu")),
     ),
@@ -591,7 +583,7 @@ MPIEXEC = takes("--launcher", "command that starts the ranks, without -n", defau
         ),
         takes("--device", "device", choices=("cpu", "cuda"), default="cpu"),
         takes("--dtype", "type", choices=("float32", "float64", "float16"), default="float32"),
-        takes("--rounds", "measurements of each variant", type=int, default=9),
+        takes("--rounds", "measurements of each variant", type=whole(), default=9),
         takes("--out", "folder of the results", type=Path, default=Path("results/bench/realign")),
     ),
 )

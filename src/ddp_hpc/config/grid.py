@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from ddp_hpc.config import catalog, pairs
 from ddp_hpc.config.errors import ConflictError, StudyError
-from ddp_hpc.config.grid_checks import FILTERS, PARTS, Point, Problems, each_value, flow, wrong_keys
+from ddp_hpc.config.grid_checks import FILTERS, PARTS, Point, Problems, each_value, flow, left_out, wrong_keys
 from ddp_hpc.config.matching import is_option, matches, option_value
 from ddp_hpc.config.spec import COMPONENTS, SPEC_FIELDS, RunSpec
 from ddp_hpc.config.study import GLOBAL_BATCH, Study, listed, read
@@ -24,6 +24,10 @@ MOST_LISTED = 6  # numbers of samples in a note
 # more are a slip, and would keep the planner busy for minutes
 MOST_POINTS = 100_000  # of all grids, and runs
 MOST_TRIED = 1_000_000  # values of patterns, over the points
+TWO_REPEATS = (
+    "two repeats have one degree of freedom: by themselves they say next to nothing of how runs differ (Student's "
+    "factor is 12.7, of three 4.3), unless other points of the study do equal work; expected: 3 or more"
+)
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,7 @@ def expand(file: Path) -> Expansion:
         except ValidationError as error:
             problems.add(error, number, point)
     specs = tuple({spec.hash: spec for spec in asked}.values())
-    wrong = problems.lines()
+    wrong = problems.lines() or left_out(study, document)
     if not wrong and not specs:
         wrong = [f"{document.where(('grid',))}: grid: no point is left to run"]
     if not wrong and study.pairs:
@@ -133,9 +137,11 @@ def _short(study: Study, specs: tuple[RunSpec, ...], document: Document) -> Iter
 
 
 def _rounds(study: Study, specs: tuple[RunSpec, ...], document: Document) -> Iterator[str]:
-    """Yield which rounds of repeats may follow the first ones; raise StudyError where none can."""
+    """Yield what is to be known of repeats, and which rounds may follow the first ones; a StudyError where none can."""
     where, repeats, (first, *later) = document.where(("repeats",)), study.repeats, study.looks
     if isinstance(repeats, int):
+        if repeats == 2:
+            yield f"{where}: repeats: {TWO_REPEATS}"
         return
     if study.pairs or len({spec.seed for spec in specs}) > first:
         raise StudyError(f"{where}: repeats: given until, pairs or several seeds beside it; expected: a number")

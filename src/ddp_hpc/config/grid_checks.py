@@ -87,6 +87,19 @@ def _impossible(pattern: Mapping[str, Any], place: Key, document: Document) -> I
                 yield explain(problem, document, RunSpec, place=(*place, name))
 
 
+def left_out(study: Study, document: Document) -> list[str]:
+    """Return which values of axes their fields cannot have, though filters leave out all points that hold them."""
+    wrong: list[str] = []
+    for number, grid in enumerate(study.grid):
+        if any(grid.get(kind) for kind in FILTERS):
+            key: Key = ("grid", number) if ("grid", number) in document.lines else ("grid",)
+            wrong += _impossible(grid, key, document)
+            for place, group in enumerate(listed(grid.get("zip", []))):
+                part: Key = (*key, "zip", place)
+                wrong += _impossible(group, part if part in document.lines else part[:-1], document)
+    return wrong
+
+
 def _wrong_parts(grid: Mapping[str, Any], key: Key, document: Document) -> Iterator[str]:
     axes = Counter(name for name in grid if name not in PARTS)
     empty = [(*key, name) for name in axes if grid[name] == []]

@@ -35,7 +35,7 @@ LICENCES = {
     "MIT": "https://spdx.org/licenses/MIT.html",
 }
 DOI = r"10\.[0-9]{4,9}/\S+"
-Text = Annotated[str, Field(min_length=1)]
+Text = Annotated[str, Spelling(r"^\s*\S[\s\S]*$", "a string that is not empty")]
 
 
 def _checked_orcid(orcid: str) -> str:

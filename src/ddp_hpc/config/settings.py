@@ -78,10 +78,18 @@ def read_config(file: Path) -> ConfigFile:
 def read_profile(file: Path) -> Profile:
     """Return what we read of the profile in `file`."""
     document = read_mapping(file, StudyError, ("config",))
-    for key, value in document.values.items():
-        if isinstance(value, Mapping) and key not in _MAPPINGS:
-            raise StudyError(f"{document.where((key,))}: {unknown('key', key, _MAPPINGS)}, for a mapping")
-    return validated(Profile, document, StudyError)
+    wrong = [
+        f"{document.where((key,))}: {unknown('key', key, _MAPPINGS)}, for a mapping"
+        for key, value in document.values.items()
+        if isinstance(value, Mapping) and key not in _MAPPINGS
+    ]
+    try:
+        profile = validated(Profile, document, StudyError)
+    except StudyError as error:
+        raise StudyError("\n".join([*wrong, str(error)])) from None
+    if wrong:
+        raise StudyError("\n".join(wrong))
+    return profile
 
 
 def checked(model: type[Model], values: Mapping[str, Any], option: str) -> Model:

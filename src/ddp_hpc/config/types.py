@@ -33,7 +33,15 @@ def _real(value: Any) -> Any:
     return catalog.canonical(float(value) if type(value) is int and abs(value) < LARGEST else value)
 
 
-Whole, Real = BeforeValidator(catalog.integral), BeforeValidator(_real)
+def _whole(value: Any) -> Any:
+    """`1e4` is an integer; beyond LARGEST none can be recorded."""
+    value = catalog.integral(value)
+    if type(value) is int and abs(value) > LARGEST:
+        raise ValueError(f"given {given(value)}, expected: an integer up to 2^53, {LARGEST:,}")
+    return value
+
+
+Whole, Real = BeforeValidator(_whole), BeforeValidator(_real)
 Int = Annotated[int, Whole]
 Float = Annotated[float, Real]
 Positive = Annotated[int, Field(gt=0), Whole]  # bounds first, or they are lacking in the schema of `Positive | None`

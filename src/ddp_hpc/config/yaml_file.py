@@ -13,6 +13,9 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from ruamel.yaml.reader import ReaderError
+
+from ddp_hpc.config.errors import given
 
 Key = tuple[str | int, ...]
 
@@ -92,21 +95,26 @@ def read_mapping(file: Path, error: type[Exception], shared: Key | None = None) 
         if node is None:
             raise error(f"{file}: is empty; expected: a mapping of keys to values")
         lines: dict[Key, int] = {}
-        values = _Values(yaml, lines, shared).of(node, ())
+        made = _Values(yaml, lines, shared)
+        values = made.of(node, ())
+        if made.wrong:
+            raise error("\n".join(f"{file}:{one.line}: {one}" for one in made.wrong))
     except FileNotFoundError:
         raise error(f"{file}: no such file") from None
     except OSError as problem:
         raise error(f"{file}: cannot be read: {problem.strerror}") from None
     except UnicodeDecodeError as problem:
-        raise error(f"{file}: not UTF-8 text ({problem.reason} at byte {problem.start}); save it as UTF-8") from None
+        line = problem.object[: problem.start].count(b"\n") + 1
+        raise error(f"{file}:{line}: not UTF-8 text ({problem.reason}); save it as UTF-8") from None
     except MarkedYAMLError as problem:
         raise error(_explain(file, problem)) from None
-    except YAMLError as problem:  # a character that no YAML file may hold
-        raise error(f"{file}: {str(problem).splitlines()[0]}") from None
+    except ReaderError as problem:  # a character that no YAML file may hold
+        line = content[: problem.position].count(b"\n") + 1
+        raise error(f"{file}:{line}: {str(problem).splitlines()[0]}; take it out") from None
     except _NodeError as problem:
         raise error(f"{file}:{problem.line}: {problem}") from None
     if not isinstance(values, dict):
-        found = "a list" if isinstance(values, list) else repr(values)
+        found = "a list" if isinstance(values, list) else given(values)
         raise error(f"{file}: given {found}, expected: a mapping of keys to values")
     return Document(file, values, lines)
 
@@ -136,6 +144,7 @@ class _Values:
     def __init__(self, yaml: YAML, lines: dict[Key, int], shared: Key | None = None) -> None:
         self.yaml, self.lines, self.shared = yaml, lines, shared
         self.count = 0
+        self.wrong: list[_NodeError] = []  # of values by themselves: all are told at once
         self.within: list[Node] = []  # the mappings and lists around a node
 
     def of(self, node: Node, key: Key) -> Any:
@@ -146,7 +155,7 @@ class _Values:
         kind = str(node.tag).removeprefix(_STANDARD)
         if kind not in _PLAIN:
             tag, value = str(node.tag).replace(_STANDARD, "!!"), node.value if isinstance(node, ScalarNode) else "..."
-            raise _NodeError(node, key, f"given {tag} {value}, expected: plain YAML values, without a tag (!...)")
+            return self._refuse(node, key, f"given {tag} {value}, expected: plain YAML values, without a tag (!...)")
         if isinstance(node, ScalarNode):
             return self._scalar(node, key, kind)
         if node in self.within:
@@ -160,17 +169,20 @@ class _Values:
 
     def _scalar(self, node: ScalarNode, key: Key, kind: str) -> Any:
         if kind == "int" and len(node.value) > MOST_DIGITS:
-            given = f"given {node.value[:20]}... ({len(node.value):,} digits)"
-            raise _NodeError(node, key, f"{given}, expected: a number of at most {MOST_DIGITS}")
+            shown = f"given {node.value[:20]}... ({len(node.value):,} digits)"
+            return self._refuse(node, key, f"{shown}, expected: a number of at most {MOST_DIGITS}")
         shared = self.shared is not None and key[: len(self.shared)] == self.shared
         if shared and not node.style and _OTHER_IN_1_1.fullmatch(node.value):
             expected = "a number without zeros before it, true, false, or a string in quotes"
-            raise _NodeError(node, key, f"given {node.value}, which Snakemake takes otherwise; expected: {expected}")
+            self._refuse(node, key, f"given {node.value}, which Snakemake takes otherwise; expected: {expected}")
         try:
             return node.value if kind == "value" else self.yaml.constructor.construct_object(node)
         except (ValueError, KeyError, IndexError, YAMLError):  # `!!int b`, `2024-13-45`
             tag = "a date" if kind == "timestamp" else f"what its tag !!{kind} says"
-            raise _NodeError(node, key, f"{node.value!r} is not {tag}; write it without a tag, or in quotes") from None
+            return self._refuse(node, key, f"{node.value!r} is not {tag}; write it without a tag, or in quotes")
+
+    def _refuse(self, node: Node, key: Key, why: str) -> Any:
+        self.wrong.append(_NodeError(node, key, why))
 
     def _list(self, node: Node, key: Key) -> list[Any]:
         for index, item in enumerate(node.value):
@@ -182,9 +194,10 @@ class _Values:
         found: dict[str, Any] = {}
         for name, value in own:
             if not isinstance(name, ScalarNode):
-                raise _NodeError(name, key, "given a list or a mapping as a key, expected: text")
+                self._refuse(name, key, "given a list or a mapping as a key, expected: text")
+                continue
             if name.value in found:
-                raise _NodeError(name, key, f'duplicate key "{name.value}"; each key may stand once')
+                self._refuse(name, key, f'duplicate key "{name.value}"; each key may stand once')
             self.lines[(*key, name.value)] = name.start_mark.line + 1
             found[name.value] = self.of(value, (*key, name.value))
         for brought in [value for name, value in node.value if _merges(name)]:  # by `<<: *anchor`

@@ -63,7 +63,7 @@ def supervise(
     """
     run = RunFolder(folder)
     planned = run.plan
-    if planned.get("run") != folder.name or not isinstance(planned.get("spec"), dict):
+    if planned.get("run") != folder.name or not {"spec", "world_size"} <= planned.keys():
         raise FileNotFoundError(
             f"{folder / PLAN} is missing or not of this run: plan it, with `ddp-hpc plan --write STUDY`"
         )
@@ -150,7 +150,8 @@ def _say_ended(attempt: Attempt, ending: Ending, wall_s: float) -> None:
 
 
 def _started(launcher: Sequence[str]) -> dict[str, Any]:
-    asked = {"launcher": list(launcher), "slurm_job": os.environ.get("SLURM_JOB_ID")}
+    job, cluster = os.environ.get("SLURM_JOB_ID"), os.environ.get("SLURM_CLUSTER_NAME")
+    asked = {"launcher": list(launcher), "slurm_job": job, "slurm_cluster": cluster}
     return {"at": _now()} | ourselves() | asked | mpi_environment.scratch()
 
 
@@ -189,7 +190,7 @@ def _start(launcher: Sequence[str], attempt: Attempt, launch: dict[str, Any]) ->
     """Start the launcher, or a single rank without one; return why that is not to be."""
     if why := job_environment.elsewhere(launch["spec"].get("partition")):
         return f"{why}: submit it there"
-    on_this_node = launch["request"]["ranks_per_node"] if launch["request"] else int(launch["world_size"])
+    on_this_node = (launch["request"] or {}).get("ranks_per_node") or int(launch["world_size"])
     die_with_parent(signal.SIGTERM)
     try:
         environment = mpi_environment.of_launcher(on_this_node, launch["spec"].get("threads_per_rank"))

@@ -35,7 +35,7 @@ from types import NoneType
 from typing import Any
 
 from ddp_hpc.runs.statuses import PEER_FAILURE, STATUSES
-from ddp_hpc.system.files import clock_of, leave_out, naming, read_json, replaced, write_json
+from ddp_hpc.system.files import clock_of, leave_out, naming, put_aside, read_json, replaced, write_json
 
 ROOM, ROOM_BYTES = "room", 4096  # kept for `ended.json`, so that a full disk can be told of
 RECORDS = ("steps", "evaluations", "gpu", "run")  # in the order in which they are put in place
@@ -50,6 +50,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {  # of what programs read, in whicheve
     "error": (str, NoneType),
     "launched_on": (str, NoneType),
     "process_space": (str, NoneType),
+    "slurm_cluster": (str, NoneType),
     "signal": (str, int, NoneType),  # its name in an ending, its number when ranks have left
     "at": (str, int, float),
     "pid": (int,),
@@ -218,9 +219,9 @@ class RunFolder(_Folder):
         for name in (".", _ATTEMPTS, _CHECKPOINT, _TRACE, *files):
             place = self.path / name
             if os.path.lexists(place) and place.is_dir() == (name in files):
-                _put_aside(place)
+                put_aside(place)
         if self.damage():
-            _put_aside(self.record())
+            put_aside(self.record())
 
     @property
     def checkpoint(self) -> CheckpointFolder:
@@ -473,15 +474,6 @@ def _digest(file: Path) -> str:
 
     with open(file, "rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
-
-
-def _put_aside(place: Path) -> None:
-    """Give a file or folder a name under which nobody looks for it."""
-    number = 1
-    while os.path.lexists(aside := place.with_name(f"{place.name}.aside-{number}")):
-        number += 1
-    os.replace(place, aside)
-    leave_out(place, f"it is kept as {aside.name}")
 
 
 def _date(file: Path) -> float:

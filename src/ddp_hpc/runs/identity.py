@@ -41,9 +41,9 @@ def run_id(spec: RunSpec) -> str:
 
 
 def parts(run: str) -> tuple[str, str, str]:
-    """Split a run's name into readable hint, spec hash and code hash."""
-    readable, spec_hash, code = run.rsplit("-", 2)
-    return readable, spec_hash, code
+    """Split a run's name into readable hint, spec hash and code hash; the hashes of another folder are empty."""
+    found = run.rsplit("-", 2)
+    return (found[0], found[1], found[2]) if len(found) == 3 else (run, "", "")
 
 
 def code_hash(spec: RunSpec) -> str:

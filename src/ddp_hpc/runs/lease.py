@@ -1,8 +1,8 @@
 """Who works at a run: an attempt is held by its supervisor for as long as that lives.
 
 Where its process can be seen a supervisor is known by that, elsewhere (another host, another container) by its Slurm
-job and by a heartbeat, the date of a file in the folder of the attempt. Nothing heavy is imported: a supervisor asks
-before it starts.
+job and by a heartbeat, the date of a file in the folder of the attempt; on another cluster by the heartbeat alone.
+Nothing heavy is imported: a supervisor asks before it starts.
 """
 
 import time
@@ -30,7 +30,7 @@ def alive(attempt: Attempt) -> bool | None:
     if number := started.get("slurm_job"):
         from ddp_hpc.slurm import client
 
-        if client.is_here():
+        if client.knows(started):
             active, listed = client.is_active(number), client.queue().job(number)
             if active and silent and listed and listed.run is None:
                 return False  # the job is an allocation for many runs: it outlives each of them
@@ -57,5 +57,6 @@ def holder(started: dict[str, Any]) -> str:
     """Return e.g. `since 2026-01-31T08:00:00+00:00 on node1, pid 4, Slurm job 17`."""
     if not started:
         return "it has just begun"
-    job = f", Slurm job {started['slurm_job']}" if started.get("slurm_job") else ""
+    cluster = f" of {started['slurm_cluster']}" if started.get("slurm_cluster") else ""
+    job = f", Slurm job {started['slurm_job']}{cluster}" if started.get("slurm_job") else ""
     return f"since {started['at']} on {started['host']}, pid {started['pid']}{job}"

@@ -49,7 +49,8 @@ def state_of(store: Store, run: str) -> State:
         told = f"its record was removed; attempt {attempts[-1].number} had ended {state.status}"
         state = State("missing", told, len(attempts))
     if uses_slurm(store) and state.status not in ("running", "queued"):
-        state = _of_newer_job(store, run, state, int(_job(attempts) or 0))
+        last = _job(attempts) if attempts and client.knows(attempts[-1].started) else None
+        state = _of_newer_job(store, run, state, int(last or 0))
     step = folder.checkpointed_step if state.status in FAILED else None
     if step is None or "goes on after step" in (state.reason or ""):
         return state
@@ -104,7 +105,7 @@ def _of_attempt(attempt: Attempt, count: int) -> State:
     """Return where an attempt stands; Slurm is asked if nobody has said how it ended, or only that a signal came."""
     evidence, job = written(attempt), _job([attempt])
     if not evidence.ended and not evidence.slurm:
-        listed = client.queue().job(job) if job and client.is_here() else None
+        listed = client.queue().job(job) if job and client.knows(attempt.started) else None
         if listed and listed.waits:
             return State("queued", f"{_waits(listed)}, after Slurm had ended it", count, job)
         alive = lease.alive(attempt)
@@ -128,7 +129,7 @@ def _doubt(attempt: Attempt, alive: bool | None) -> str:
 
 def _end_of_job(attempt: Attempt, job: str | None) -> Ending | None:
     """Return how an attempt's job has ended; None: it has not, or Slurm does not say."""
-    if not job or not client.is_here():
+    if not job or not client.knows(attempt.started):
         return None
     listed = client.queue().job(job)
     if (listed and listed.active) or (listed is None and client.queue().problem):

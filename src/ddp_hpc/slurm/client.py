@@ -131,9 +131,10 @@ def is_active(number: str) -> bool | None:
 
 def forget() -> None:
     """Forget what Slurm has said: the next question is asked anew."""
-    global _kept, _accounting_away_until
+    global _kept, _accounting_away_until, _asked_cluster
     _kept = (float("-inf"), Queue())
     _ended.clear()
+    _asked_cluster = None
     _accounting_away_until = float("-inf")
     is_here.cache_clear()
 
@@ -145,6 +146,25 @@ _kept: tuple[float, Queue] = (float("-inf"), Queue())
 def is_here() -> bool:
     """Return whether Slurm's client commands are installed."""
     return shutil.which("squeue") is not None
+
+
+def knows(started: Mapping[str, object]) -> bool:
+    """Return whether the job of an attempt is of the cluster that is asked here; another has its own numbers."""
+    theirs = started.get("slurm_cluster")
+    return is_here() and (theirs is None or _cluster() in (None, theirs))
+
+
+def _cluster() -> str | None:
+    """Return the name of the cluster that is asked; None if it is not told."""
+    global _asked_cluster
+    if _asked_cluster is None:
+        said = _ask("scontrol", "show", "config")
+        found = re.search(r"^ClusterName\s*=\s*(\S+)", said.out, re.MULTILINE)
+        _asked_cluster = found[1] if found and said.code == 0 else None
+    return _asked_cluster
+
+
+_asked_cluster: str | None = None
 
 
 def _ask_for_all() -> Queue:

@@ -127,3 +127,12 @@ def leave_out(file: Path, cause: str) -> None:
     """Say, once, that a file or folder is left out, and why: what one file lacks must stop nothing else."""
     with suppress(OSError):
         print(f"ddp-hpc: warning: {file} is left out: {cause}", file=sys.stderr, flush=True)
+
+
+def put_aside(place: Path, why: str = "") -> None:
+    """Give a file or folder a name under which nobody looks for it, and say so; `ddp-hpc prune` lists it."""
+    number = 1
+    while os.path.lexists(aside := place.with_name(f"{place.name}.aside-{number}")):
+        number += 1
+    os.replace(place, aside)
+    leave_out(place, f"{why}it is kept as {aside.name}")

@@ -8,6 +8,7 @@ from pathlib import Path
 from ddp_hpc.config import catalog
 from ddp_hpc.runs.project import Project
 from ddp_hpc.system.terminal import counted
+from ddp_hpc.workflow import stamp
 from ddp_hpc.workflow.targets import StudyTargets
 
 
@@ -27,7 +28,9 @@ def make_outputs(
     outdated, codes = [] if size else targets.out_of_date(kind), {}
     chosen = list(dict.fromkeys(names)) or (targets.names[kind] if size else outdated)
     for name in set(outdated).intersection(chosen):
-        (project.root / targets.file(kind, name)).unlink(missing_ok=True)  # the page would show it if this fails
+        file = project.root / targets.file(kind, name)
+        stamp.make_way(project.root / targets.stamp(kind, name), file.parent)
+        file.unlink(missing_ok=True)  # the page would show it if this fails
     if chosen and kind == "table":
         _ = targets.study_runs.runs  # what cannot be read is said once
     for name in chosen:
@@ -48,17 +51,18 @@ def make_page(project: Project, study: str) -> Path:
     from ddp_hpc.analysis.report import page
 
     targets = StudyTargets(project, project.study_runs(study), settled=True)
-    stamp = targets.stamp("report", "report")
+    made_from = project.root / targets.stamp("report", "report")
+    stamp.make_way(made_from, (project.root / targets.file("report", "report")).parent)
     file = page.make(targets.study_runs, project.root / targets.folder)
     if not targets.out_of_date("table") + targets.out_of_date("figure"):
-        _put(project.root / stamp)
+        stamp.put(made_from, file)
     return file
 
 
 def _made(targets: StudyTargets, kind: str, name: str, size: str | None) -> Iterator[object]:
     """Make a table or a figure, put its stamp, and yield what a terminal shows of it."""
     study_runs, folder = targets.study_runs, targets.project.root / targets.folder
-    stamp = targets.stamp(kind, name)  # of what is there before it is read
+    made_from = targets.stamp(kind, name)  # of what is there before it is read
     if kind == "table":
         from ddp_hpc.analysis import tables
 
@@ -69,13 +73,5 @@ def _made(targets: StudyTargets, kind: str, name: str, size: str | None) -> Iter
 
         file = figures.make(name, study_runs.study, folder / "tables", folder / "figures", size)
     if size is None:
-        _put(targets.project.root / stamp)
+        stamp.put(targets.project.root / made_from, targets.project.root / targets.file(kind, name))
     yield file
-
-
-def _put(stamp: Path) -> None:
-    """Put a stamp in place of the previous one."""
-    for old in stamp.parent.glob(f"{stamp.stem}.*"):
-        old.unlink(missing_ok=True)
-    stamp.parent.mkdir(parents=True, exist_ok=True)
-    stamp.touch()

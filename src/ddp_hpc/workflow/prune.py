@@ -1,9 +1,10 @@
-"""`ddp-hpc prune`: the runs that no study plans any more, as its file or the code was changed; what deletes them."""
+"""`ddp-hpc prune`: the runs that no study plans any more, as its file or the code has changed; what was put aside."""
 
 import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from ddp_hpc.config.errors import StudyError
@@ -15,9 +16,11 @@ from ddp_hpc.slurm import client
 from ddp_hpc.system.terminal import counted
 from ddp_hpc.workflow.driver_lock import DriverLock
 
+ASIDE = "put aside"
+
 
 def left(project: Project, older_than_days: float = 0.0) -> list[dict[str, Any]]:
-    """Return a row for each run that no study of the project plans and nobody works at, the oldest first.
+    """Return a row for each run that no study plans and nobody works at, and for each file put aside, the oldest first.
 
     A StudyError if that cannot be known: a study cannot be read, or Slurm does not answer.
     """
@@ -30,10 +33,16 @@ def left(project: Project, older_than_days: float = 0.0) -> list[dict[str, Any]]
         run = folder.path.name
         if run in planned or _is_held(project, folder):
             continue
-        days, megabytes = _age_and_size(folder)
+        days, megabytes = _age_and_size(folder.path)
         if days >= older_than_days:
             why = "other code" if identity.parts(run)[1] in specs else "in no study"
             rows.append({"run": run, "why": why, "days": days, "mb": megabytes})
+    gone = {row["run"] for row in rows}
+    for place in _aside(project):
+        days, megabytes = _age_and_size(place)
+        if days >= older_than_days and place.parent.name not in gone:
+            name = os.path.relpath(place, project.store.runs)
+            rows.append({"run": name, "why": ASIDE, "days": days, "mb": megabytes})
     return sorted(rows, key=lambda row: (-row["days"], -row["mb"]))
 
 
@@ -46,11 +55,11 @@ def delete(project: Project, older_than_days: float = 0.0) -> list[dict[str, Any
         rows = left(project, older_than_days)
         for row in rows:
             folder = project.store.run(row["run"])
-            if _is_held(project, folder):
+            if row["why"] != ASIDE and _is_held(project, folder):
                 row["problem"] = "kept: it has just been started"
                 continue
             try:
-                shutil.rmtree(folder.path)
+                (shutil.rmtree if folder.path.is_dir() else os.unlink)(folder.path)
             except OSError as error:
                 row["problem"] = str(error)
         return rows
@@ -61,7 +70,9 @@ def summary(rows: Sequence[dict[str, Any]], deleted: bool) -> str:
     if not rows:
         return "nothing to delete: a study plans each run, or somebody works at it, or it is younger"
     gone = [row for row in rows if "problem" not in row]
-    said = f"{counted(len(gone), 'run')}, {sum(row['mb'] for row in gone):,.1f} MB"
+    aside = sum(row["why"] == ASIDE for row in gone)
+    kinds = [counted(len(gone) - aside, "run")] + ([f"{aside} put aside"] if aside else [])
+    said = f"{', '.join(kinds)}, {sum(row['mb'] for row in gone):,.1f} MB"
     return f"deleted: {said}" if deleted else f"{said}; nothing was deleted: `ddp-hpc prune --delete` does that"
 
 
@@ -71,7 +82,15 @@ def _runs(project: Project) -> list[RunFolder]:
         return []
     with os.scandir(project.store.runs) as entries:
         folders = [project.store.run(entry.name) for entry in entries if entry.is_dir(follow_symlinks=False)]
-    return [folder for folder in folders if folder.plan.get("run") == folder.path.name]
+    named = [folder for folder in folders if identity.parts(folder.path.name)[2]]
+    return [folder for folder in named if folder.plan.get("run") == folder.path.name]
+
+
+def _aside(project: Project) -> Iterator[Path]:
+    """Yield what was put aside as it was damaged or stood in the way: beside runs, in them, and among their tables."""
+    for pattern in ("runs/*", "runs/*/*", "studies/*/*/*"):
+        found = project.store.root.glob(f"{pattern}.aside-[0-9]*")
+        yield from (place for place in found if not place.parent.is_symlink())
 
 
 def _is_held(project: Project, folder: RunFolder) -> bool:
@@ -81,8 +100,9 @@ def _is_held(project: Project, folder: RunFolder) -> bool:
     return not folder.finished and state_of(project.store, folder.path.name).status in ("running", "queued")
 
 
-def _age_and_size(folder: RunFolder) -> tuple[float, float]:
-    """Return the days since a file of the folder was last written, and its megabytes."""
-    found = [os.lstat(os.path.join(path, name)) for path, _, names in os.walk(folder.path) for name in names]
+def _age_and_size(place: Path) -> tuple[float, float]:
+    """Return the days since a file, or one of a folder, was last written, and its megabytes."""
+    found = [os.lstat(os.path.join(path, name)) for path, _, names in os.walk(place) for name in names]
+    found += [] if place.is_dir() else [os.lstat(place)]
     days = (time.time() - max((file.st_mtime for file in found), default=0.0)) / 86400
     return round(days, 2), round(sum(file.st_size for file in found) / 1e6, 3)

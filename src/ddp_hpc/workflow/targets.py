@@ -1,9 +1,10 @@
 """What the workflow has to know: which runs are missing, and what every table, figure and page is made from.
 
 A run that is finished takes no part in the workflow, so nothing that Snakemake remembers can make it run again. A
-table, figure or page has a stamp, an empty file whose name holds the hash of what it was made from: the planned runs
-and which of them exist, the study's rules, the code. When any of these changes, no stamp of that name exists, and
-`outputs` makes it anew. Snakemake sees one job for all of a study that is out of date, and no date of a file.
+table, figure or page has a stamp, a file whose name holds the hash of what it was made from: the planned runs and which
+of them exist, the study's rules, the code. When any of these changes, no stamp of that name exists, and `outputs` makes
+it anew; so it does where a file is not the one that the stamp knows (`stamp.py`). Snakemake sees one job for all of a
+study that is out of date, and no date of a file.
 """
 
 import hashlib
@@ -24,7 +25,7 @@ from ddp_hpc.runs.project import Project
 from ddp_hpc.runs.state import state_of
 from ddp_hpc.runs.study_runs import Planned, StudyRuns
 from ddp_hpc.slurm.resources import Request
-from ddp_hpc.workflow import resource_requests
+from ddp_hpc.workflow import resource_requests, stamp
 
 _FILES = {"table": "tables/{}.parquet", "figure": "figures/{}.svg", "report": "report/index.html"}
 
@@ -94,12 +95,13 @@ class StudyTargets:
         return f"{self.folder}/{_FILES[kind].format(name)}"
 
     def out_of_date(self, kind: str) -> list[str]:
-        """Return the names of a kind whose file is not there, or was not made from what there is now."""
+        """Return the names of a kind whose files are not there or not whole, or not made from what there is now."""
         there = self.project.root.joinpath
+        files = {name: (there(self.stamp(kind, name)), there(self.file(kind, name))) for name in self.names[kind]}
         return [
             name
-            for name in self.names[kind]
-            if not (there(self.stamp(kind, name)).exists() and there(self.file(kind, name)).exists())
+            for name, (made_from, file) in files.items()
+            if not (made_from.exists() and file.exists()) or stamp.changed(made_from, file.parent)
         ]
 
     @property

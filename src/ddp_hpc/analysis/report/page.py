@@ -121,7 +121,8 @@ def _files(study: Study, study_folder: Path) -> dict[str, dict[str, list[str]]]:
     found: dict[str, dict[str, list[str]]] = {}
     for kind, names in (("tables", study.table_names), ("figures", study.figure_names)):
         for file in (file for name in names for file in sorted((study_folder / kind).glob(f"{name}.*"))):
-            found.setdefault(kind, {}).setdefault(file.stem, []).append(file.suffix[1:])
+            if file.stem in names:  # one put aside has another
+                found.setdefault(kind, {}).setdefault(file.stem, []).append(file.suffix[1:])
     return found
 
 

@@ -9,11 +9,14 @@ from collections.abc import Iterator
 from datetime import datetime
 from math import nan
 
+import numpy as np
 import pandas as pd
 
 from ddp_hpc.analysis.columns import ordered, rows_of, split, varying, with_standing
+from ddp_hpc.analysis.intervals import Arm, contrast
 from ddp_hpc.analysis.tables._frame import columns, largest, typed
 from ddp_hpc.analysis.tables._groups import Row, doubt, not_complete, over_pairs, spread
+from ddp_hpc.analysis.variance_model import ALPHA, holm
 from ddp_hpc.config import pairs as pairing
 from ddp_hpc.config.spec import COMPONENTS
 from ddp_hpc.runs.records import hosts_of
@@ -38,7 +41,8 @@ def build(study_runs: StudyRuns) -> pd.DataFrame:
     is their median, `ratio_low` and `ratio_high` its 95 % interval over the rounds, or of one round within its two runs
     (`interval_from`). `same_hosts`: in every round both ran on the same hosts; else their difference may be that of the
     hosts. `apart_s`: the longest time in a round from the end of one to the start of the other. `told_apart`: over
-    several rounds, and the interval excludes 1; null where the two of a round were no neighbours in time.
+    several rounds, the interval excludes 1, and still does where as many points are compared (Holm, at 5 % in all);
+    null where the two of a round were no neighbours in time.
     `slow_steps_share` is the largest of all runs in the row (`columns.slow_steps_share`).
     """
     runs, pairs = with_standing(study_runs.runs), study_runs.study.pairs
@@ -54,13 +58,23 @@ def build(study_runs: StudyRuns) -> pd.DataFrame:
     axes = [name for name in ordered({*varying(runs), "world_size", "batch_size"} - {"seed"}) if name not in axis]
     first, second = map(str, pairing.values(pairs))
     firsts = pd.DataFrame([first | {"pair": number} for number, (first, _) in enumerate(both)])
-    rows = (
+    rows = [
         key
         | {"first": first, "second": second}
         | _row(study_runs, [both[number] for number in part.sort_values("seed")["pair"]])
         for key, part in split(firsts, axes)
-    )
-    return typed(rows, [*axes, *_COLUMNS])
+    ]
+    return typed(_corrected(rows), [*axes, *_COLUMNS])
+
+
+def _corrected(rows: list[Row]) -> list[Row]:
+    """Return the rows, with those told apart alone that are so beside all others that are judged."""
+    judged = [row for row in rows if row.get("told_apart") is not None]
+    for row, p in zip(judged, holm([row.pop("p") for row in judged]), strict=True):
+        if row["told_apart"] and p >= ALPHA:
+            why = f"told apart only if it were the only point, not as one of {len(judged)}"
+            row |= {"told_apart": False, "reason": "; ".join(filter(None, [row["reason"], why]))}
+    return rows
 
 
 def _row(study_runs: StudyRuns, planned: list[tuple[Row, Row]]) -> Row:
@@ -80,6 +94,7 @@ def _row(study_runs: StudyRuns, planned: list[tuple[Row, Row]]) -> Row:
         "rounds": len(ended),
         **spread("ratio", "", found),
         "ratios": " ".join(f"{ratio:.3f}" for ratio in ratios),
+        "p": contrast([Arm.of(np.log(ratios))]).p if len(ended) > 1 else None,
         "told_apart": not found.low <= 1 <= found.high if len(ended) > 1 and found.known and not apart else None,
         "interval_from": found.basis.replace("runs", "rounds"),
         **doubt(run for pair in ended for run in pair),
