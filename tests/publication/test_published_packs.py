@@ -227,7 +227,8 @@ def test_what_looks_private_is_listed_and_refused_or_replaced(project, published
     assert "host alpha7: ends of attempts (1), records" in said
     assert "account p1234: records" in said
     assert "user jo: " in said
-    assert "path /home/jo/bin/python: records" in said
+    assert "path /home/jo/bin/python, /home/jo/corpus: ends of attempts (1), records (6)" in said
+    assert said.count("this looks private: path") == 1
     assert "`--redact` puts other words in its place" in said
     assert not (tmp_path / "pack").exists()
     for file in published.rglob("*"):

@@ -108,6 +108,7 @@ def _root(pack: Pack, files: list[str]) -> Entity:
         "mainEntity": _to(names.STUDY),
         "hasPart": [*map(_to, files), *(_to(f"runs/{run}/") for run in pack.runs)],
         "mentions": [_to(WHOLE), *map(_to, runs)],
+        **({"identifier": _address(said.doi)} if said.doi else {}),
         **({"citation": _all(_to(_address(work)) for work in said.related)} if said.related else {}),
         **({"funder": _all(_to(_here(one.funder)) for one in said.funding)} if said.funding else {}),
     }

@@ -1,6 +1,7 @@
 """What lies in a pack, and where: only here its files are named.
 
 README.md                  the answer, how sure it is, what each file is, how to verify it and to run it again
+appendix.tex               the artifact description and evaluation, for a paper
 study.yaml, machine.yaml   the study as it ran, and the cluster's description if it is given
 publication.yaml           title, creators, licence, as the files below say them in their languages
 runs/RUN/                  the records of a run, its spec.json, its seal.json, how its attempts ended
@@ -36,7 +37,7 @@ from ddp_hpc.runs.attempt import Store
 from ddp_hpc.runs.study_runs import Planned, StudyRuns
 
 SUMS = "SHA256SUMS"
-README = "README.md"
+README, APPENDIX = "README.md", "appendix.tex"
 STUDY, MACHINE, PUBLICATION = "study.yaml", "machine.yaml", "publication.yaml"
 RUNS, CODE, TABLES, FIGURES, REPORT = "runs", "code", "tables", "figures", "report"
 LOCK, FACTS = "environment/requirements.lock", "environment/provenance.json"

@@ -24,9 +24,6 @@ from ddp_hpc.runs.statuses import FAILED, in_words
 from ddp_hpc.runs.study_runs import StudyRuns
 from ddp_hpc.system.terminal import counted
 
-SHOWN = 20  # private words in a list
-
-
 @dataclass(frozen=True)
 class PackOptions:
     """How a study is to be published."""
@@ -110,14 +107,12 @@ def _private(root: Path, asked: PackOptions) -> list[str]:
         evidence.private_in(root, found)  # what is left
     if not found.places or asked.allow_private:
         return []
-    lines = found.lines()
-    more = [f"... and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
     what = "`--allow-private` publishes it as it is"
     if not asked.redact:
         what = f"`--redact` puts other words in its place, {what}"
     if fixed:
         what += "; study.yaml and code/ decide the hashes of runs, so nothing in them is replaced"
-    return [f"this looks private: {line}" for line in lines[:SHOWN]] + more + [what]
+    return [*(f"this looks private: {line}" for line in found.lines()), what]
 
 
 def _made(root: Path, runs: str) -> Pack:
