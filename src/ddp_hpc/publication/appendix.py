@@ -46,7 +46,7 @@ def text(pack: Pack, facts: Mapping[str, Any]) -> str:
     """Return appendix.tex, to be put in a paper by `\\input`; `facts` are those of `derived.facts`."""
     runs, known = pack.tables["runs"], {**facts["differing"], **facts["common"]}
     passed = publishable(pack.study, pack.tables, pack.study_runs.runs)
-    commits = known.get("source.commit", [[None]])
+    commits = facts["common"].get("source.commit", [[None]])
     environment = Environment(
         loader=PackageLoader("ddp_hpc.publication"),
         undefined=StrictUndefined,

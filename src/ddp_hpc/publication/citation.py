@@ -146,7 +146,7 @@ def licences(pack: Pack) -> dict[str, str]:
     parts = [f'[[annotations]]\n{of_what}\nSPDX-License-Identifier = "{name}"\n' for name, of_what in found.items()]
     if licence == CODE_LICENCE:
         parts = [f'[[annotations]]\n{of}\nSPDX-License-Identifier = "{licence}"\n' for of in (of_data, of_code)]
-    texts = {f"LICENSES/{name}.txt": _licence_text(name, pack.newest.year, holders) for name in found}
+    texts = {f"LICENSES/{name}.txt": licence_text(name, pack.newest.year, holders) for name in found}
     return texts | {"REUSE.toml": "version = 1\n\n" + "\n".join(parts)}
 
 
@@ -154,10 +154,14 @@ def _quoted(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"')
 
 
-def _licence_text(name: str, year: int, holders: str) -> str:
+def licence_text(name: str, year: int, holders: str) -> str:
     """Return the text of a licence as SPDX has it; of one that is not in `licences/` where it stands."""
     if name == CODE_LICENCE and (ours := metadata.distribution("ddp-hpc").read_text("licenses/LICENSE")):
         return ours
     file = TEXTS / f"{name}.txt"
-    text = file.read_text(encoding="utf-8") if file.is_file() else f"{name}\n\nThe text of this licence: {LICENCES[name]}\n"
+    text = (
+        file.read_text(encoding="utf-8")
+        if file.is_file()
+        else f"{name}\n\nThe text of this licence: {LICENCES[name]}\n"
+    )
     return text.replace("<year>", str(year)).replace("<copyright holders>", holders).replace("<owner>", holders)

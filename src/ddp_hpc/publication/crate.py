@@ -20,7 +20,7 @@ from ddp_hpc.publication.pack import Pack, digest
 
 Entity = dict[str, Any]
 
-CONTEXT = ["https://w3id.org/ro/crate/1.1/context", "https://w3id.org/ro/terms/workflow-run/context"]
+CONTEXT = "https://w3id.org/ro/crate/1.1/context"  # no term is used that only the context of run crates has
 PROFILES = {
     "https://w3id.org/ro/wfrun/process/0.5": ("Process Run Crate", "0.5"),
     "https://w3id.org/ro/wfrun/workflow/0.5": ("Workflow Run Crate", "0.5"),

@@ -6,7 +6,7 @@ study.yaml, machine.yaml   the study as it ran, and the cluster's description if
 publication.yaml           title, creators, licence, as the files below say them in their languages
 runs/RUN/                  the records of a run, its spec.json, its seal.json, how its attempts ended
 code/                      the files of ddp-hpc that decide results, as they were when the runs were trained
-environment/               versions of packages, and what the records say of machine and software
+environment/               versions of packages, what the records say of machine and software, what made the tables
 tables/ figures/ report/   made from the records
 ro-crate-metadata.json     Workflow Run RO-Crate: an action per training
 datapackage.json           Frictionless Data Package: columns with types, units, meanings
@@ -41,6 +41,7 @@ README, APPENDIX = "README.md", "appendix.tex"
 STUDY, MACHINE, PUBLICATION = "study.yaml", "machine.yaml", "publication.yaml"
 RUNS, CODE, TABLES, FIGURES, REPORT = "runs", "code", "tables", "figures", "report"
 LOCK, FACTS = "environment/requirements.lock", "environment/provenance.json"
+MADE_BY = "environment/made_by.json"
 CRATE, DATA_PACKAGE, DATACITE = "ro-crate-metadata.json", "datapackage.json", "datacite.json"
 CITATION, ZENODO, LICENSES = "CITATION.cff", ".zenodo.json", "LICENSES"
 
