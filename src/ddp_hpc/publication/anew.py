@@ -110,8 +110,8 @@ def _same_values(one: Path, other: Path, others: str) -> bool:
 
 def _same(one: pd.Series, other: pd.Series) -> bool:
     if pd.api.types.is_float_dtype(one) and pd.api.types.is_float_dtype(other):
-        values = (column.to_numpy(dtype=np.float64, na_value=np.nan) for column in (one, other))
-        return bool(np.allclose(*values, rtol=EQUAL, atol=0, equal_nan=True))
+        first, second = (column.to_numpy(dtype=np.float64, na_value=np.nan) for column in (one, other))
+        return bool(np.allclose(first, second, rtol=EQUAL, atol=0, equal_nan=True))
     return list(one.astype(str)) == list(other.astype(str))
 
 
