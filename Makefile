@@ -14,7 +14,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 help: ## list these targets
 	@echo "usage: make TARGET"
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1 \2/p' Makefile | while read -r target text; do \
-		printf '  %-12s %s\n' "$$target" "$$text"; \
+		printf '  %-16s %s\n' "$$target" "$$text"; \
 	done
 
 .PHONY: quickstart
@@ -48,6 +48,14 @@ check: .venv/installed-dev ## check style, types, layers and workflow files
 .PHONY: keys
 keys: .venv/installed ## write the tables of config/README.md and the JSON Schema of studies anew
 	@$(BIN)/python -m ddp_hpc.config.reference
+
+.PHONY: verify-published
+verify-published: .venv/installed ## make tables and figures of results/published/*.zip anew, and compare: half a minute
+	@for pack in results/published/*.zip; do echo "$$pack"; $(BIN)/ddp-hpc verify "$$pack"; done
+
+.PHONY: published
+published: .venv/installed ## make results/published/*.zip anew from the records in them, by the code of now
+	@for pack in results/published/*.zip; do $(BIN)/ddp-hpc publish "$$pack"; done
 
 .PHONY: bench
 bench: .venv/installed ## time planning, the workflow, the exchanges and whole steps on this machine: half an hour

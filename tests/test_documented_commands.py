@@ -82,6 +82,8 @@ ELSEWHERE = {
     "sbatch": ("tests/cluster/test_allocation.py", '"sbatch"'),
     "make test": (".ci/run", "make test"),
     "make check": (".ci/run", "make check"),
+    "make verify-published": (".ci/run", "make verify-published"),
+    "make published": ("tests/publication/test_published_packs.py", "publish_anew("),
     "make test-slurm": ("tests/cluster", "def test_"),  # a part of `make test`
     "make slurm": ("Makefile", "test: .venv/installed-dev browser slurm"),
     "make bench": ("Makefile", "$(BIN)/ddp-hpc bench planning"),  # its lines are in this list

@@ -56,6 +56,18 @@ def test_software_names_what_there_is_and_null_for_the_rest():
     assert (found["cuda"] is None) == (torch.version.cuda is None)
 
 
+def test_the_machine_is_told_as_lscpu_tells_it():
+    told = provenance.machine()
+    if shutil.which("lscpu"):
+        lines = subprocess.run(["lscpu"], capture_output=True, text=True, env={"LC_ALL": "C", "PATH": "/usr/bin:/bin"})
+        said = dict(line.split(":", 1) for line in lines.stdout.splitlines() if ":" in line)
+        assert told["architecture"] == said["Architecture"].strip()
+        assert told["cores"] == int(said["CPU(s)"])
+        assert told["virtual"] == ("Hypervisor vendor" in said)
+    assert 0 < told["memory_gb"] * 1e9 < 1.1 * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert provenance.machine(Path("/nonexistent"), Path("/nonexistent"))["last_cache"] is None
+
+
 @pytest.mark.skipif(OMPI_INFO is None, reason="needs Open MPI's ompi_info to compare with")
 def test_mpi_says_whether_it_reads_gpu_memory():
     listed = subprocess.run([OMPI_INFO, "--parsable", "--all"], capture_output=True, text=True).stdout

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import factory
 import frictionless
 import jsonschema
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,10 +18,11 @@ from factory import Result
 from ruamel.yaml import YAML
 
 from ddp_hpc.analysis.compare import result_sets
+from ddp_hpc.publication import citation
 from ddp_hpc.publication import pack as names
 from ddp_hpc.publication.pack import Pack, PackError, digest, sums, write_zip
 from ddp_hpc.publication.private import Private
-from ddp_hpc.publication.publish import PackOptions, publish
+from ddp_hpc.publication.publish import PackOptions, publish, publish_anew
 from ddp_hpc.publication.verify import CHECKS, Inspection, NotToldError, verify
 from ddp_hpc.runs import records
 from ddp_hpc.runs.project import Project
@@ -33,6 +36,7 @@ SAID = {
         {"name": "The Psychoceramics Group"},
     ],
     "licence": "CC-BY-4.0",
+    "doi": "10.5555/made.up",
     "keywords": ["MPI"],
     "funding": [{"funder": "A Foundation", "award": "12"}],
     "related": ["10.5555/12345678", "https://example.org/paper"],
@@ -191,6 +195,86 @@ def test_a_change_is_found_even_by_whom_has_rewritten_the_checksums(published, t
     assert any(said in problem for problem in found_by(check, folder))
 
 
+def made_by_others(folder, **others):
+    """Say that a pack was made by other code or versions."""
+    file = folder / names.MADE_BY
+    file.write_text(json.dumps(json.loads(file.read_text()) | others))
+
+
+def looked_at(check, folder):
+    found = Inspection()
+    CHECKS[check](Pack(folder), found)
+    return found.looked_at
+
+
+def test_figures_of_another_version_are_compared_by_their_words(published, tmp_path):
+    folder = shutil.copytree(published, tmp_path / "pack")
+    figure = folder / "figures" / "speedup.svg"
+    figure.write_text(figure.read_text().replace("<g id=", "<g  id="))
+    assert found_by("figures and page", folder) == ["figures/speedup.svg is not what the records give"]
+
+    made_by_others(folder, matplotlib="1.0")
+    assert found_by("figures and page", folder) == []
+    assert "1 the same words" in looked_at("figures and page", folder)
+    assert "made by matplotlib 1.0, here " in looked_at("figures and page", folder)
+
+    replaced(figure, "<!-- 4 -->", "<!-- 5 -->")
+    (problem,) = found_by("figures and page", folder)
+    assert problem.startswith("figures/speedup.svg is not what the records give (made by matplotlib 1.0")
+
+
+def test_numbers_of_other_code_are_compared_and_its_words_are_not(published, tmp_path):
+    folder = shutil.copytree(published, tmp_path / "pack")
+    made_by_others(folder, code="0123456789")
+    scaling = folder / "tables" / "scaling.csv"
+    table = pd.read_csv(scaling)
+    table.drop(columns="efficiency").to_csv(scaling, index=False)  # a column that the code of then had not
+    (folder / "figures" / "speedup.svg").write_text("<svg/>")
+
+    assert found_by("tables", folder) == found_by("figures and page", folder) == []
+    assert "1 the same values (made by other code of ddp-hpc)" in looked_at("tables", folder)
+    assert "1 not compared" in looked_at("figures and page", folder)
+    with pytest.raises(NotToldError, match="other code of ddp-hpc: other words are no other results"):
+        found_by("descriptions", folder)
+
+    table.assign(speedup=table["speedup"] * 1.001).to_csv(scaling, index=False)
+    assert found_by("tables", folder) == [
+        "tables/scaling.csv is not what the records give (made by other code of ddp-hpc)"
+    ]
+
+
+def test_all_but_the_evidence_of_a_pack_can_be_made_anew(published, tmp_path):
+    folder = shutil.copytree(published, tmp_path / "pack")
+    shutil.rmtree(folder / "figures")
+    better_winner(folder)
+
+    publish_anew(folder)
+
+    assert (folder / "SHA256SUMS").read_bytes() == (published / "SHA256SUMS").read_bytes()
+
+
+def test_the_appendix_tells_machine_software_cost_and_commands_and_is_latex(published, tmp_path):
+    text = (published / names.APPENDIX).read_text()
+    for words in ("torch: 2.13.0", "comes with the program", "ddp-hpc rerun PACK", "times as fast", "rank-"):
+        assert words in text
+    if not shutil.which("pdflatex"):
+        pytest.skip("needs pdflatex: the Debian package texlive-latex-base")
+    (tmp_path / "paper.tex").write_text(
+        f"\\documentclass{{article}}\\begin{{document}}\\input{{{published / 'appendix'}}}\\end{{document}}\n"
+    )
+    command = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "paper.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, errors="replace")
+    assert done.returncode == 0, done.stdout
+
+
+def test_licences_are_there_in_full(published):
+    texts = {file.stem: file.read_text() for file in (published / names.LICENSES).iterdir()}
+    assert texts.keys() == {"CC-BY-4.0", "Apache-2.0"}
+    assert "Section 8" in texts["CC-BY-4.0"]
+    assert "END OF TERMS AND CONDITIONS" in texts["Apache-2.0"]
+    assert "(c) 2026 A; B" in citation.licence_text("MIT", 2026, "A; B")
+
+
 def test_reading_a_pack_changes_nothing_in_it(published):
     """The seals of records have no dates in it, which no copy keeps."""
     assert len(result_sets.read(str(published)).runs) == 3
@@ -218,6 +302,7 @@ def test_the_readme_gives_winner_and_speedup_first(published):
     assert "ring, 2 ranks: batch size 16, learning rate 0.1 wins" in answer
     assert "Of 1 claim of the sources: 1 reproduced." in answer
     assert "3 of 4 runs, 1 missing: 1 crashed" in rest
+    assert "DOI [10.5555/made.up](https://doi.org/10.5555/made.up)" in rest
 
 
 def test_what_looks_private_is_listed_and_refused_or_replaced(project, published, tmp_path, capsys):
@@ -227,7 +312,8 @@ def test_what_looks_private_is_listed_and_refused_or_replaced(project, published
     assert "host alpha7: ends of attempts (1), records" in said
     assert "account p1234: records" in said
     assert "user jo: " in said
-    assert "path /home/jo/bin/python: records" in said
+    assert "path /home/jo/bin/python, /home/jo/corpus: ends of attempts (1), records (6)" in said
+    assert said.count("this looks private: path") == 1
     assert "`--redact` puts other words in its place" in said
     assert not (tmp_path / "pack").exists()
     for file in published.rglob("*"):

@@ -5,6 +5,7 @@
 
 import json
 import shutil
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -221,6 +222,19 @@ def test_two_studies_share_the_runs_of_a_shared_point(project):
     assert [item["action"] for item in project.plan("other")] == ["kept", "new"]
 
 
+def shown_by_snakemake(project) -> set[str]:
+    """The results in Snakemake's own report, each with its caption."""
+    done = project.call("snakemake", "--config", "studies=[edits]", "--report", "shown.zip")
+    assert done.returncode == 0, done.stdout + done.stderr
+    with zipfile.ZipFile(project.root / "shown.zip") as report:
+        text = report.read("shown/report.html").decode()
+        files = [Path(name) for name in report.namelist() if "data/raw" in name]
+    assert "Winners: the best point of each group by the rule" in text
+    assert (project.root / "results/studies/edits/figures/speedup.txt").read_text().split(".")[0] in text
+    assert all(f'"{name}"' in text for name in ("edits", "Tables", "Figures", "Page"))
+    return {file.stem for file in files if file.suffix in (".csv", ".svg", ".html")}
+
+
 def test_tables_and_figures_are_made_anew_only_where_something_changed(project):
     folder = project.root / "results" / "studies" / "edits"
 
@@ -239,6 +253,7 @@ def test_tables_and_figures_are_made_anew_only_where_something_changed(project):
     everything = made()
     assert everything == {"runs", "winners", "areas", "scaling", "phases", "speedup", "heat_map", "index"}
     assert made() == set()
+    assert shown_by_snakemake(project) == everything
 
     figure(project)
     assert made() == {"speedup", "index"}

@@ -427,7 +427,11 @@ def _report(options: argparse.Namespace) -> int:
 
 @Verb(
     "make a pack of a study's results that others can verify, cite and deposit; or say why it cannot be published",
-    STUDY,
+    takes(
+        "study",
+        "name of the study; or a pack, of which all that is made from its records is made anew, in its place",
+        metavar="STUDY|PACK",
+    ),
     takes("--to", "folder, or file .zip (default: results/packs/STUDY-DATE)", type=Path, metavar="DIR|FILE.zip"),
     takes(
         "--runs",
@@ -441,8 +445,10 @@ def _report(options: argparse.Namespace) -> int:
     takes("--machine", "add the description of this cluster, config/machines/NAME.yaml", metavar="NAME"),
 )
 def _publish(options: argparse.Namespace) -> int:
-    from ddp_hpc.publication.publish import PackOptions, publish
+    from ddp_hpc.publication.publish import PackOptions, publish, publish_anew
 
+    if "/" in options.study or options.study.endswith(".zip"):
+        return publish_anew(Path(options.study))
     names = ("to", "runs", "check", "redact", "allow_private", "machine")
     return publish(_project(), options.study, PackOptions(**{name: getattr(options, name) for name in names}))
 

@@ -22,6 +22,7 @@ Licence = Literal[
     "PDDL-1.0",
     "Apache-2.0",
     "MIT",
+    "BSD-3-Clause",
 ]
 LICENCES = {
     "CC-BY-4.0": "https://creativecommons.org/licenses/by/4.0/",
@@ -33,6 +34,7 @@ LICENCES = {
     "PDDL-1.0": "https://opendatacommons.org/licenses/pddl/1-0/",
     "Apache-2.0": "https://www.apache.org/licenses/LICENSE-2.0",
     "MIT": "https://spdx.org/licenses/MIT.html",
+    "BSD-3-Clause": "https://spdx.org/licenses/BSD-3-Clause.html",
 }
 DOI = r"10\.[0-9]{4,9}/\S+"
 Text = Annotated[str, Spelling(r"^\s*\S[\s\S]*$", "a string that is not empty")]
@@ -60,6 +62,9 @@ Ror = Annotated[str, Spelling(r"^https://ror\.org/0[a-z0-9]{6}[0-9]{2}$", "e.g. 
 Work = Annotated[
     str, Spelling(rf"^({DOI}|https?://\S+)$", "a DOI, e.g. 10.5281/zenodo.1234, or an address https://...")
 ]
+
+
+Doi = Annotated[str, Spelling(rf"^{DOI}$", "a DOI without https://doi.org/, e.g. 10.5281/zenodo.1234")]
 
 
 class Creator(BaseModel):
@@ -103,6 +108,7 @@ class Publication(BaseModel):
     licence: Licence | None = Field(
         None, description="of the data, by its name in SPDX's list; needed to publish. Code keeps its own"
     )
+    doi: Doi | None = Field(None, description="of the result set, once its repository has reserved one")
     publisher: Text = Field("Zenodo", description="the repository in which it will lie")
     keywords: list[Text] = Field(default_factory=list, description="words under which it is found")
     funding: list[Funding] = Field(default_factory=list, description="who has paid")

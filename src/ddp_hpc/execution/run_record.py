@@ -195,6 +195,7 @@ def provenance_of(
     told = {gpu.asked: gpu.facts for part in parts if part.metered.samples for gpu in part.metered.samples.devices}
     return {
         "software": provenance.software(mpi_library),
+        "machine": provenance.machine(),
         "source": provenance.source([name for name in files if name not in own]),
         **({"project": provenance.source(own, Path(launch["project"]), "workflow/Snakefile")} if own else {}),
         "command": launch.get("command"),

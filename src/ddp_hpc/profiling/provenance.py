@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
 
 from ddp_hpc import __version__
@@ -75,6 +76,27 @@ def _cpu_clock(folder: Path = Path("/sys/devices/system/cpu/cpu0/cpufreq")) -> d
     """Return who sets the processor's clock, and how high at most; None where Linux does not say (virtual machines)."""
     governor, most_khz = (text_of(folder / f"scaling_{name}").strip() for name in ("governor", "max_freq"))
     return {"governor": governor, "max_mhz": int(most_khz) / 1000} if governor and most_khz.isdigit() else None
+
+
+def machine(cpuinfo: Path = Path("/proc/cpuinfo"), cpu: Path = Path("/sys/devices/system/cpu/cpu0")) -> dict[str, Any]:
+    """Return what a table of systems asks of a host, as `lscpu` and `ddp-hpc doctor` tell it; null where it does not.
+
+    `virtual` is whether a hypervisor says that it is there; its cores and caches are then those that it shows.
+    """
+    flags = (_found(r"^flags\s*:\s*(.+)$", cpuinfo) or "").split()
+    caches = {text_of(level.parent / "level").strip(): level for level in sorted(cpu.glob("cache/index*/size"))}
+    return {
+        "architecture": platform.machine(),
+        "cores": os.cpu_count(),
+        "physical_cores": psutil.cpu_count(logical=False),
+        "sockets": len(set(re.findall(r"^physical id\s*:\s*(\d+)$", text_of(cpuinfo), re.MULTILINE))) or None,
+        "last_cache": text_of(caches[max(caches)]).strip() if caches else None,
+        "vectors": next((name for name in ("avx512f", "avx2", "asimd") if name in flags), None),
+        "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
+        "virtual": "hypervisor" in flags,
+        "system": _found(r'^PRETTY_NAME="?([^"\n]+)', Path("/etc/os-release")) or platform.system(),
+        "libc": " ".join(platform.libc_ver()).strip() or None,
+    }
 
 
 def peak_memory_bytes(device: torch.device) -> int:

@@ -2,6 +2,7 @@
 
 from importlib import metadata
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
@@ -12,6 +13,7 @@ from ddp_hpc.publication.pack import Pack
 
 SOFTWARE = "https://github.com/ddp-hpc/ddp-hpc"
 CODE_LICENCE = "Apache-2.0"
+TEXTS = Path(__file__).parent / "licences"  # from the npm package spdx-license-list 6.12.0
 
 
 def description(pack: Pack) -> str:
@@ -22,10 +24,16 @@ def description(pack: Pack) -> str:
     return f"{text}ddp-hpc {__version__}; `ddp-hpc verify` checks them.{f' {said}' if said else ''}"
 
 
+def home(pack: Pack) -> str:
+    """Return where a pack can be had: by its DOI, if it has one."""
+    return f"https://doi.org/{pack.publication.doi}" if pack.publication.doi else f"in {pack.publication.publisher}"
+
+
 def datacite(pack: Pack) -> dict[str, Any]:
-    """Return the metadata in DataCite's schema 4.5; the DOI comes from the repository."""
+    """Return the metadata in DataCite's schema 4.5."""
     said = pack.publication
     return {
+        **({"doi": said.doi} if said.doi else {}),  # else the repository gives one
         "creators": [_datacite_creator(creator) for creator in said.creators],
         "titles": [{"title": pack.title}],
         "publisher": {"name": said.publisher},
@@ -105,6 +113,7 @@ def cff(pack: Pack) -> str:
         "authors": [_cff_author(creator) for creator in said.creators],
         "date-released": f"{pack.newest:%Y-%m-%d}",
         "license": said.licence,
+        **({"doi": said.doi} if said.doi else {}),
         "abstract": description(pack),
         **({"keywords": list(said.keywords)} if said.keywords else {}),
     }
@@ -137,7 +146,7 @@ def licences(pack: Pack) -> dict[str, str]:
     parts = [f'[[annotations]]\n{of_what}\nSPDX-License-Identifier = "{name}"\n' for name, of_what in found.items()]
     if licence == CODE_LICENCE:
         parts = [f'[[annotations]]\n{of}\nSPDX-License-Identifier = "{licence}"\n' for of in (of_data, of_code)]
-    texts = {f"LICENSES/{name}.txt": _licence_text(name) for name in found}
+    texts = {f"LICENSES/{name}.txt": licence_text(name, pack.newest.year, holders) for name in found}
     return texts | {"REUSE.toml": "version = 1\n\n" + "\n".join(parts)}
 
 
@@ -145,7 +154,14 @@ def _quoted(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"')
 
 
-def _licence_text(name: str) -> str:
-    """Return the text of a licence, of those that come with this package; of others where it stands."""
-    text = metadata.distribution("ddp-hpc").read_text("licenses/LICENSE") if name == CODE_LICENCE else None
-    return text or f"{name}\n\nThe text of this licence: {LICENCES[name]}\n"
+def licence_text(name: str, year: int, holders: str) -> str:
+    """Return the text of a licence as SPDX has it; of one that is not in `licences/` where it stands."""
+    if name == CODE_LICENCE and (ours := metadata.distribution("ddp-hpc").read_text("licenses/LICENSE")):
+        return ours
+    file = TEXTS / f"{name}.txt"
+    text = (
+        file.read_text(encoding="utf-8")
+        if file.is_file()
+        else f"{name}\n\nThe text of this licence: {LICENCES[name]}\n"
+    )
+    return text.replace("<year>", str(year)).replace("<copyright holders>", holders).replace("<owner>", holders)

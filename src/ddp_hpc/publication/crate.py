@@ -20,7 +20,7 @@ from ddp_hpc.publication.pack import Pack, digest
 
 Entity = dict[str, Any]
 
-CONTEXT = ["https://w3id.org/ro/crate/1.1/context", "https://w3id.org/ro/terms/workflow-run/context"]
+CONTEXT = "https://w3id.org/ro/crate/1.1/context"  # no term is used that only the context of run crates has
 PROFILES = {
     "https://w3id.org/ro/wfrun/process/0.5": ("Process Run Crate", "0.5"),
     "https://w3id.org/ro/wfrun/workflow/0.5": ("Workflow Run Crate", "0.5"),
@@ -108,6 +108,7 @@ def _root(pack: Pack, files: list[str]) -> Entity:
         "mainEntity": _to(names.STUDY),
         "hasPart": [*map(_to, files), *(_to(f"runs/{run}/") for run in pack.runs)],
         "mentions": [_to(WHOLE), *map(_to, runs)],
+        **({"identifier": _address(said.doi)} if said.doi else {}),
         **({"citation": _all(_to(_address(work)) for work in said.related)} if said.related else {}),
         **({"funder": _all(_to(_here(one.funder)) for one in said.funding)} if said.funding else {}),
     }

@@ -8,7 +8,7 @@ from ddp_hpc.analysis import figures, tables
 from ddp_hpc.analysis.report import page
 from ddp_hpc.analysis.report.provenance import of_runs
 from ddp_hpc.analysis.report.warnings import flags
-from ddp_hpc.publication import citation, crate, datapackage, readme
+from ddp_hpc.publication import appendix, citation, crate, datapackage, readme
 from ddp_hpc.publication import pack as names
 from ddp_hpc.publication.pack import Pack
 from ddp_hpc.workflow.targets import figure_tables
@@ -44,6 +44,7 @@ def descriptions(pack: Pack) -> dict[str, str]:
     told = json.loads((pack.root / names.FACTS).read_text(encoding="utf-8"))
     made = {
         names.README: readme.text(pack, told),
+        names.APPENDIX: appendix.text(pack, told),
         names.DATACITE: in_json(citation.datacite(pack)),
         names.ZENODO: in_json(citation.zenodo(pack)),
         names.CITATION: citation.cff(pack),

@@ -1,11 +1,12 @@
 """What lies in a pack, and where: only here its files are named.
 
 README.md                  the answer, how sure it is, what each file is, how to verify it and to run it again
+appendix.tex               the artifact description and evaluation, for a paper
 study.yaml, machine.yaml   the study as it ran, and the cluster's description if it is given
 publication.yaml           title, creators, licence, as the files below say them in their languages
 runs/RUN/                  the records of a run, its spec.json, its seal.json, how its attempts ended
 code/                      the files of ddp-hpc that decide results, as they were when the runs were trained
-environment/               versions of packages, and what the records say of machine and software
+environment/               versions of packages, what the records say of machine and software, what made the tables
 tables/ figures/ report/   made from the records
 ro-crate-metadata.json     Workflow Run RO-Crate: an action per training
 datapackage.json           Frictionless Data Package: columns with types, units, meanings
@@ -36,10 +37,11 @@ from ddp_hpc.runs.attempt import Store
 from ddp_hpc.runs.study_runs import Planned, StudyRuns
 
 SUMS = "SHA256SUMS"
-README = "README.md"
+README, APPENDIX = "README.md", "appendix.tex"
 STUDY, MACHINE, PUBLICATION = "study.yaml", "machine.yaml", "publication.yaml"
 RUNS, CODE, TABLES, FIGURES, REPORT = "runs", "code", "tables", "figures", "report"
 LOCK, FACTS = "environment/requirements.lock", "environment/provenance.json"
+MADE_BY = "environment/made_by.json"
 CRATE, DATA_PACKAGE, DATACITE = "ro-crate-metadata.json", "datapackage.json", "datacite.json"
 CITATION, ZENODO, LICENSES = "CITATION.cff", ".zenodo.json", "LICENSES"
 

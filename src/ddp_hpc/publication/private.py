@@ -31,6 +31,8 @@ _MAIL = re.compile(r"[\w.+\-]+@[\w\-]+\.[\w.\-]+")
 _HARMLESS = re.compile(r"[0-9]+|(account|user|host)-[0-9]+|\[.*\]")  # numbers, and what is put in the place of words
 _KEPT = ("spec", "files", "run", "schema")  # parts of a record's metadata that hold nothing of a machine
 
+SHOWN = 3  # words of a kind in a list
+
 
 @dataclass
 class Private:
@@ -114,11 +116,14 @@ class Private:
         return table.replace_schema_metadata(metadata)
 
     def lines(self) -> list[str]:
-        """Return what was found, a line each: the kind, the word, where it stands."""
-        return [
-            f"{kind} {word}: {', '.join(f'{place} ({times})' for place, times in sorted(where.items()))}"
-            for (kind, word), where in sorted(self.places.items())
-        ]
+        """Return what was found, a line per kind: how many words, the first of them, where they stand."""
+        lines = []
+        for kind in sorted({kind for kind, _ in self.places}):
+            words = sorted(word for of, word in self.places if of == kind)
+            where = sum((self.places[kind, word] for word in words), Counter[str]())
+            shown = ", ".join(words[:SHOWN]) + (f" and {len(words) - SHOWN} more" if len(words) > SHOWN else "")
+            lines.append(f"{kind} {shown}: {', '.join(f'{place} ({times})' for place, times in sorted(where.items()))}")
+        return lines
 
 
 _COLUMNS = ("host", "reason")  # of records, in which texts of a machine stand

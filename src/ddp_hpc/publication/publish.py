@@ -12,9 +12,9 @@ import pandas as pd
 
 from ddp_hpc.analysis.columns import rows_of
 from ddp_hpc.config.publication import Publication
-from ddp_hpc.publication import derived, evidence
+from ddp_hpc.publication import anew, derived, evidence
 from ddp_hpc.publication import pack as names
-from ddp_hpc.publication.pack import Pack, PackError, folder_name, sums, write_zip
+from ddp_hpc.publication.pack import Pack, PackError, folder_name, opened, sums, write_zip
 from ddp_hpc.publication.private import Private
 from ddp_hpc.runs import identity
 from ddp_hpc.runs.attempt import Store
@@ -24,7 +24,7 @@ from ddp_hpc.runs.statuses import FAILED, in_words
 from ddp_hpc.runs.study_runs import StudyRuns
 from ddp_hpc.system.terminal import counted
 
-SHOWN = 20  # private words in a list
+EVIDENCE = (f"{names.RUNS}/", f"{names.CODE}/", names.LOCK, names.STUDY, names.MACHINE, names.PUBLICATION)
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,22 @@ def publish(project: Project, study: str, asked: PackOptions) -> int:
             return 0
         pack = _made(root, asked.runs)
         print(_put(pack, asked.to or packs / folder_name(pack)))
+    return 0
+
+
+def publish_anew(given: Path) -> int:
+    """Make all of a pack that is made from its records anew, by the code of now, in its place."""
+    with opened(given) as old, tempfile.TemporaryDirectory(prefix=".making-", dir=given.parent) as folder:
+        if not old.whole:
+            raise PackError(
+                f"{given}: holds the records of {len(old.runs)} runs, expected: all, to make anything of them"
+            )
+        root = Path(folder) / "pack"
+        for name in old.files:
+            if name.startswith(EVIDENCE):
+                (root / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(old.root / name, root / name)
+        print(_put(_made(root, "all"), given))
     return 0
 
 
@@ -110,14 +126,12 @@ def _private(root: Path, asked: PackOptions) -> list[str]:
         evidence.private_in(root, found)  # what is left
     if not found.places or asked.allow_private:
         return []
-    lines = found.lines()
-    more = [f"... and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
     what = "`--allow-private` publishes it as it is"
     if not asked.redact:
         what = f"`--redact` puts other words in its place, {what}"
     if fixed:
         what += "; study.yaml and code/ decide the hashes of runs, so nothing in them is replaced"
-    return [f"this looks private: {line}" for line in lines[:SHOWN]] + more + [what]
+    return [*(f"this looks private: {line}" for line in found.lines()), what]
 
 
 def _made(root: Path, runs: str) -> Pack:
@@ -128,6 +142,7 @@ def _made(root: Path, runs: str) -> Pack:
     derived.make_tables(pack, root)
     derived.make_figures(pack, root)
     (root / names.FACTS).write_text(derived.facts(pack), encoding="utf-8")
+    (root / names.MADE_BY).write_text(derived.in_json(anew.made_by(pack)), encoding="utf-8")
     kept = _kept(pack, runs)
     for run in pack.runs:
         if run not in kept:

@@ -2,22 +2,16 @@
 
 import csv
 import json
-import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-
-from ddp_hpc import __version__
 from ddp_hpc.analysis.claim_verdict import summary
 from ddp_hpc.config import spec as specs
 from ddp_hpc.config.errors import StudyError
-from ddp_hpc.publication import crate, derived, evidence
+from ddp_hpc.publication import anew, crate, derived, evidence
 from ddp_hpc.publication import pack as names
 from ddp_hpc.publication.pack import Pack, PackError, digest, opened, read_sums
 from ddp_hpc.runs import identity, records
@@ -146,46 +140,6 @@ def code_hashes(pack: Pack, found: Inspection) -> None:
     found.looked_at = f"{counted(len(there), 'file')}, each of the hash that the runs name"
 
 
-@dataclass(frozen=True)
-class Anew:
-    """Files made again from a pack's records, in a folder."""
-
-    pack: Pack
-    root: Path
-
-    @cached_property
-    def other_versions(self) -> str:
-        """Which packages that make tables and figures are others here."""
-        pins = dict(re.findall(r"^([\w.\-]+)==(\S+)$", (self.pack.root / names.LOCK).read_text(), re.MULTILINE))
-        makers = ("numpy", "pandas", "pyarrow", "scipy", "matplotlib", "seaborn", "itables", "jinja2")
-        others = [
-            f"{name} {pins[name]}, here {metadata.version(name)}"
-            for name in makers
-            if name in pins and metadata.version(name) != pins[name]
-        ]
-        return f" (made with {'; '.join(others)})" if others else ""
-
-    def compare(self, folder: str, found: Inspection) -> None:
-        """Compare the files of a folder by their bytes; Parquet that has other bytes by its values."""
-        made = {
-            file.relative_to(self.root).as_posix(): file for file in (self.root / folder).rglob("*") if file.is_file()
-        }
-        there = {name for name in self.pack.files if name.startswith(f"{folder}/")}
-        for name in sorted(made.keys() | there):
-            if name not in made:
-                found.problems.append(f"{name} does not come from the records")
-            elif name not in there:
-                found.problems.append(f"{name} is missing")
-            elif not self._same(self.pack.root / name, made[name]):
-                found.problems.append(f"{name} is not what the records give{self.other_versions}")
-        found.looked_at = f"{counted(len(made), 'file')} made anew from the records, the same bytes"
-
-    def _same(self, file: Path, made: Path) -> bool:
-        if file.read_bytes() == made.read_bytes():
-            return True
-        return file.suffix == ".parquet" and bool(pq.read_table(file).equals(pq.read_table(made)))
-
-
 def _anew(make: Callable[[Pack, Path], None], *folders: str) -> Callable[[Pack, Inspection], None]:
     """Return the check that what `make` writes into these folders is what the pack has."""
 
@@ -195,15 +149,15 @@ def _anew(make: Callable[[Pack, Path], None], *folders: str) -> Callable[[Pack, 
                 f"the pack holds {len(pack.runs)} of {len(pack.tables['runs'])} runs: nothing is made anew"
             )
         with tempfile.TemporaryDirectory(prefix="ddp-hpc-anew-") as folder:
-            anew = Anew(pack, Path(folder))
+            root = Path(folder)
             if names.TABLES not in folders:
-                (anew.root / names.TABLES).symlink_to((pack.root / names.TABLES).resolve())
-            make(pack, anew.root)
-            looked_at = []
-            for name in folders:
-                anew.compare(name, found)
-                looked_at.append(f"{name}/: {found.looked_at}")
-            found.looked_at = "; ".join(looked_at)
+                (root / names.TABLES).symlink_to((pack.root / names.TABLES).resolve())
+            make(pack, root)
+            compared = {name: anew.compare(pack, root, name) for name in folders}
+            found.problems += [problem for one in compared.values() for problem in one.problems]
+            found.looked_at = "; ".join(f"{name}/: {one}" for name, one in compared.items())
+            if any(one.counts.total() > one.counts["the same bytes"] for one in compared.values()):
+                found.looked_at += f" (made by {anew.otherwise(pack) or 'another processor'})"
 
     return check
 
@@ -225,13 +179,11 @@ def claims(pack: Pack, found: Inspection) -> None:
 
 def descriptions(pack: Pack, found: Inspection) -> None:
     """The pack describes itself as its tables and records give it."""
+    if others := anew.otherwise(pack):
+        raise NotToldError(f"made by {others}: other words are no other results")
     made = derived.descriptions(pack)
     if pack.whole:
         made[names.FACTS] = derived.facts(pack)
-    there = json.loads((pack.root / names.CRATE).read_text(encoding="utf-8"))
-    version = next((one["softwareVersion"] for one in there["@graph"] if one["@id"] == crate.PROGRAM), "unknown")
-    if version != __version__:
-        raise NotToldError(f"made by ddp-hpc {version}, here is {__version__}: other words are no other results")
     for name, text in made.items():
         file = pack.root / name
         found.expect(file.is_file() and file.read_text(encoding="utf-8") == text, f"{name} is not what the pack gives")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from argparse import ArgumentParser
@@ -10,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ddp_hpc.config import catalog
 from ddp_hpc.config.errors import StudyError
 from ddp_hpc.config.settings import ProfileConfig, Settings, checked
 from ddp_hpc.runs.project import Project
@@ -148,6 +150,15 @@ def enter(found: Targets) -> None:
         if not study.settled:  # what waits or runs keeps the request with which it was submitted
             idle = [one for one in study.missing if state_of(store, one.run).status not in ("queued", "running")]
             resource_requests.write(store, idle, found.requests)
+
+
+def caption(kind: str, study: str, name: str) -> str:
+    """Return the caption of a table, a figure or the page for Snakemake's report: reStructuredText."""
+    if kind == "report":
+        return "What was found, how sure that is, and what may be published; each number leads to its runs."
+    told = Project.here().study_folder(study) / "figures" / f"{name}.txt"
+    text = told.read_text() if kind == "figure" else str(catalog.constants(kind, name).get("CAPTION", name))
+    return re.sub(r"([\\*`|_])", r"\\\1", text)
 
 
 def settle(config: Mapping[str, Any]) -> None:

@@ -86,6 +86,11 @@ class StudyTargets:
         return [self.file(kind, name) for kind, names in self.names.items() for name in names]
 
     @property
+    def shown(self) -> list[str]:
+        """The files that `snakemake --report` shows: each table as CSV, each figure, the page."""
+        return [file.removesuffix(".parquet") + ".csv" if "/tables/" in file else file for file in self.outputs]
+
+    @property
     def stamps(self) -> list[str]:
         """The stamps of all outputs."""
         return [self.stamp(kind, name) for kind, names in self.names.items() for name in names]
@@ -196,10 +201,14 @@ class Targets:
 
     @property
     def wanted(self) -> list[str]:
-        """All that a call of the workflow should bring about: the records that are missing, what is out of date."""
+        """All that a call of the workflow should bring about: the records that are missing, what is out of date.
+
+        If that is nothing, the files of the results, which are there: of these `snakemake --report` makes its report.
+        """
         settled = any(study.settled for study in self.studies.values())
         made = [file for study in self.studies.values() for file in study.making]
-        return made if settled else [*self.missing, *made]
+        asked = made if settled else [*self.missing, *made]
+        return asked or [file for study in self.studies.values() for file in study.shown]
 
     def spec(self, run: str) -> RunSpec:
         """Return the spec of a run; of one that no study here plans, from its folder."""

@@ -154,11 +154,17 @@ def _pen(marker: str, size: float = 4.0) -> dict[str, Any]:
     return {"marker": marker, "color": "#000000", "markersize": size, "mew": 0.28 * size, "path_effects": stroke}
 
 
+def _number(value: float) -> str:
+    """Return a number that fits a cell: 0.0123, 1234, 1e14."""
+    text = three_digits(value)
+    return text if "e+" not in text else f"{value:.0e}".replace("e+", "e")
+
+
 def _panel(axes: Axes, rows: pd.DataFrame, across: list[str], up: list[str], norm: Normalize | None) -> None:
     """Draw the cells of a panel, their numbers where there is room, and marks on them."""
     beyond = 2 * abs(norm.vmax or 0) + 1 if norm else 1.0  # has the colour of what may not win
     cells = rows.assign(shown=rows["decisive"].where(rows["coloured"] | rows["decisive"].isna(), beyond))
-    cells["number"] = rows["decisive"].map(three_digits)
+    cells["number"] = rows["decisive"].map(_number)
     shown, numbers = (
         cells.pivot(index="up", columns="across", values=name).reindex(range(len(up)), columns=range(len(across)))
         for name in ("shown", "number")

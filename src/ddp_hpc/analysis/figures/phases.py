@@ -31,6 +31,7 @@ ROOM = 1.2  # of the axis over what is drawn, for marks
 DIFFERS = 0.03  # relative difference of mean and median steps that is seen
 MEAN: dict[str, Any] = {"color": "#000000", "linewidth": 1.2, "solid_capstyle": "butt"}
 INTERVAL: dict[str, Any] = {"color": "#000000", "linewidth": 0.9}
+LINE = 0.15  # more, of each line beyond the first that is written above a bar
 ASIDE = 0.22  # of a bar: the interval stands right of its middle, the mean step crosses all of it
 
 # from bottom to top: words, colour, hatch; light and dark take turns, so that it reads in grey
@@ -103,9 +104,9 @@ def stack(row: dict[str, Any]) -> list[tuple[str, float]]:
 
 
 def _bars(axes: Axes, rows: list[dict[str, Any]], unit_s: float) -> None:
-    highest = _highest(rows, unit_s)
+    highest, most = _highest(rows, unit_s), 1
     for place, row in enumerate(rows):
-        bottom = 0.0
+        bottom = ends = 0.0
         for name, seconds in stack(row):
             height, (_, colour, hatch) = min(seconds / unit_s, highest - bottom), PARTS[name]
             axes.bar(place, height, 0.7, bottom, color=colour, hatch=hatch, **EDGE | {"linewidth": 0.3})
@@ -113,16 +114,18 @@ def _bars(axes: Axes, rows: list[dict[str, Any]], unit_s: float) -> None:
         # an interval of a bar that is cut would be of what is not seen
         cut = sum(seconds for _, seconds in stack(row)) > highest * unit_s
         if not cut and pd.notna(row["step_low_s"]) and pd.notna(row["step_high_s"]):
-            low, high = (min(row[name] / unit_s, ROOM * highest) for name in ("step_low_s", "step_high_s"))
-            axes.errorbar(place + ASIDE, low, [[0], [high - low]], capsize=2.0, capthick=0.9, **INTERVAL)
+            low, ends = (min(row[name] / unit_s, 1.02 * highest) for name in ("step_low_s", "step_high_s"))
+            axes.errorbar(place + ASIDE, low, [[0], [ends - low]], capsize=2.0, capthick=0.9, **INTERVAL)
         step = row["mean_step_s"] / unit_s
         if _apart(row) and step <= highest:
             axes.plot([place - 0.42, place + 0.42], [step, step], **MEAN)
         top = min(highest, max(bottom, step if _apart(row) else 0.0))
-        above = "\n".join(filter(None, [f"\u2191{step:.3g}" if step > highest else "", daggers(row)]))
-        axes.annotate(above, (place, top), (0, 2), textcoords="offset points", ha="center", va="bottom")
+        lines = list(filter(None, [f"\u2191{step:.3g}" if step > highest else "", daggers(row)]))
+        most = max(most, len(lines))
+        at = (place, max(top, ends))
+        axes.annotate("\n".join(lines), at, (0, 2), textcoords="offset points", ha="center", va="bottom")
     axes.set_xlim(-0.6, len(rows) - 0.4)
-    axes.set_ylim(0, ROOM * highest)
+    axes.set_ylim(0, (ROOM + LINE * (most - 1)) * highest)
 
 
 def _name(axes: Axes, names: list[str], letters: int) -> None:

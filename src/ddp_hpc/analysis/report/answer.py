@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from ddp_hpc.analysis.claim_verdict import SIGNS
-from ddp_hpc.analysis.columns import ERRORS, decisive, rows_of
+from ddp_hpc.analysis.columns import DISTURBED, ERRORS, crowded, decisive, rows_of, slow_steps_share
 from ddp_hpc.analysis.formatting import heading
 from ddp_hpc.analysis.report.publishable import WITHIN_ONE, group_of, of_itself, of_what, point
 from ddp_hpc.analysis.report.row_runs import runs_of_rows
@@ -259,5 +259,8 @@ def _alone(study_runs: StudyRuns) -> Iterator[str]:
 
 
 def _left_out(runs: pd.DataFrame) -> Iterator[str]:
-    if crowded := int(runs["oversubscribed"].fillna(False).astype(bool).sum()):
-        yield f"{crowded} of {len(runs)} runs had more threads than cores: no sentence here is from them."
+    if many := int(runs["oversubscribed"].fillna(False).astype(bool).sum()):
+        yield f"{many} of {len(runs)} runs had more threads than cores: no sentence here is from them."
+    counted = runs[~runs["oversubscribed"].fillna(False).astype(bool)]
+    if disturbed := int(((slow_steps_share(counted) > DISTURBED) | crowded(counted)).sum()):
+        yield f"In {disturbed} of {len(runs)} runs something else used the cores: their times here are not reliable."

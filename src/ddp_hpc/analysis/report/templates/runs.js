@@ -15,7 +15,8 @@ const draw = (parent, tag, attributes, text) => {
   return made;
 };
 const short = value => value === null || value === undefined ? "" : typeof value !== "number" ? String(value)
-  : Number.isInteger(value) && Math.abs(value) < 1e7 ? String(value) : String(Number(value.toPrecision(4)));
+  : Number.isInteger(value) && Math.abs(value) < 1e7 ? String(value) : Math.abs(value) >= 1e7 ? Number(value.toPrecision(4)).toExponential()
+  : String(Number(value.toPrecision(4)));
 const seconds = value => value === null ? "" : value >= 1 ? `${short(value)} s` : value >= 1e-3 ? `${short(value * 1e3)} ms` : `${short(value * 1e6)} us`;
 const shown = (name, value) => value === null ? "" : /_s$/.test(name) && !/_(loss|per)_s$/.test(name) ? seconds(value) : short(value);
 
