@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ddp_hpc.bench import idle_rank
+from ddp_hpc.bench import idle_rank, publishing
 from ddp_hpc.execution import rank
+from ddp_hpc.runs.project import Project
 
 PROJECT = Path(__file__).parents[2]
 
@@ -37,3 +38,15 @@ def test_every_part_runs(arguments, rows, tmp_path):
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert all(row in done.stdout for row in rows), done.stdout
+
+
+def test_made_up_runs_are_finished_and_what_is_made_of_them_is_measured(monkeypatch):
+    point = "name: bench\nbase: {{dataset: digits, model: mlp, exchange: none, world_size: 1, batch_size: 16}}\n"
+    monkeypatch.setattr(publishing, "_STUDY", point + "repeats: {repeats}\nbudget: {{steps: {steps}}}\n")
+    monkeypatch.setattr(publishing, "VERBS", ("status", "table"))
+    status, table = publishing.publishing(Project(PROJECT), [1])
+
+    assert (status["runs"], status["what"], table["what"]) == (1, "status", "table")
+    assert table["cpu_s"] > status["cpu_s"] > 0
+    assert table["peak_mb"] > 10
+    assert table["times_first"] == 1

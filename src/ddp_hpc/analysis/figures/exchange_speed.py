@@ -9,9 +9,9 @@ from matplotlib.lines import Line2D
 
 from ddp_hpc.analysis.columns import rows_of
 from ddp_hpc.analysis.figures._curves import colour_of
-from ddp_hpc.analysis.figures._layout import columns_of, finished, grid, head, label_outer, nothing, wrapped
+from ddp_hpc.analysis.figures._layout import columns_of, finished, grid, head, label_outer, nothing, room_for, wrapped
 from ddp_hpc.analysis.figures._marks import face, ring
-from ddp_hpc.analysis.figures._panels import columns_but, exchange_words, panels
+from ddp_hpc.analysis.figures._panels import columns_but, exchange_words, few, panels
 from ddp_hpc.analysis.figures._style import GREY, PAGE_IN, name_bars, plain_numbers, three_digits
 from ddp_hpc.config.study import Study
 
@@ -41,7 +41,12 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
     # by its ratios: another row may be the same exchange with other options
     ratios = known[["times_as_fast_least", "times_as_fast", "times_as_fast_largest"]].astype("float64")
     known = known.assign(is_reference=(known["exchange"] == reference) & (ratios == 1).all(axis=1))
-    shown = panels(known, columns_but(known, "exchange", "exchange_options"))
+    every = panels(known, columns_but(known, "exchange", "exchange_options"))
+    most = room_for(AROUND_IN + ROW_IN * max(len(panel.rows) for panel in every), 2)
+    comparing = [panel for panel in every if len(panel.rows) > 1] if len(every) > most else []
+    shown, left_out = few(comparing or every, most)
+    if 0 < len(comparing) < len(every):
+        left_out.append("Left out are panels of one exchange.")
     figure, axes = grid(len(shown), [AROUND_IN + ROW_IN * len(panel.rows) for panel in shown], 2, PAGE_IN)
     columns = columns_of(axes[0])
     places = [max(len(panel.rows) for panel in shown[at - at % columns :][:columns]) for at in range(len(shown))]
@@ -62,7 +67,7 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
         )
     if any(cut):
         notes.append("An arrow: the largest lies beyond the axis, and in the table.")
-    return finished(figure, coverage, notes, legend, known)
+    return finished(figure, coverage, [*notes, *left_out], legend, known)
 
 
 def _bars(axes: Axes, rows: list[dict[str, Any]], us: float, study: Study) -> bool:
