@@ -16,7 +16,7 @@ from matplotlib.text import Text
 
 from ddp_hpc.analysis import figures, tables
 from ddp_hpc.analysis.figures import _layout as layout
-from ddp_hpc.analysis.figures import loss_curves, waterfall
+from ddp_hpc.analysis.figures import exchange_speed, loss_curves, waterfall
 from ddp_hpc.analysis.figures._curves import colour_of, look, looks_of, over_ranks, world_size_axis
 from ddp_hpc.analysis.figures._marks import OVERSUBSCRIBED
 from ddp_hpc.analysis.figures._panels import Panel, few
@@ -326,6 +326,22 @@ def test_of_too_many_panels_those_of_the_most_ranks_are_drawn_and_the_caption_sa
     kept, said = few(every, 1)
     assert len(kept) == 1
     assert "the first ones of those of the most ranks" in said[0]
+
+
+def test_of_too_many_panels_of_exchanges_those_with_the_reference_are_drawn():
+    ratios = {"none": [np.nan], "with": [1.0, 0.9], "without": [np.nan, np.nan]}
+    every = [
+        Panel({"batch_size": batch}, kind, pd.DataFrame({"times_as_fast": values}))
+        for batch in range(8)
+        for kind, values in ratios.items()
+    ]
+    kept, said = exchange_speed._few(every)
+    assert {panel.title for panel in kept} == {"with"}
+    assert said == ["Left out are panels without the reference: 16 of 24."]
+    alone, said = exchange_speed._few([panel for panel in every if panel.title != "with"] * 2)
+    assert {panel.title for panel in alone} == {"without"}
+    assert said[-1] == "Left out are panels of one exchange: 16 of 32."
+    assert exchange_speed._few(every[:5]) == (every[:5], [])
 
 
 def test_of_too_many_curves_some_are_drawn_from_the_best_end_to_the_worst():
