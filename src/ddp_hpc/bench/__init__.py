@@ -10,7 +10,8 @@ def main(options: Namespace) -> int:
     """Time the part that is asked for, print its tables, and return the exit code."""
     if options.part == "gpu":
         return _gpu(options)
-    {"exchange": _exchange, "meters": _meters, "realign": _realign}.get(options.part, _planning)(options)
+    parts = {"exchange": _exchange, "meters": _meters, "realign": _realign, "publishing": _publishing}
+    parts.get(options.part, _planning)(options)
     return 0
 
 
@@ -50,6 +51,13 @@ def _gpu(options: Namespace) -> int:
     print((options.out / gpu_check.SUMMARY).read_text())
     print(f"{options.out}: {gpu_check.SUMMARY}, {gpu_check.FINDINGS}, a log of each part")
     return int(gpu_check.failed(rows))
+
+
+def _publishing(options: Namespace) -> None:
+    from ddp_hpc.bench import publishing
+    from ddp_hpc.runs.project import Project
+
+    write_rows(publishing.publishing(Project.here(), options.runs or publishing.RUNS), False)
 
 
 def _planning(options: Namespace) -> None:

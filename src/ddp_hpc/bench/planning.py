@@ -52,7 +52,7 @@ def planning(project: Project, points: Sequence[int]) -> list[Row]:
     rows = []
     for number in points:
         with tempfile.TemporaryDirectory(prefix="ddp-hpc-bench-") as folder:
-            copy = _copy_of(project, Path(folder), number)
+            copy = copy_of(project, Path(folder), _study_of(number))
             _finish(copy)
             (empty := copy.root / "empty").mkdir()
             (empty / "Snakefile").write_text("rule all:\n")
@@ -75,7 +75,7 @@ def planning(project: Project, points: Sequence[int]) -> list[Row]:
 def running(project: Project, runs: int) -> list[Row]:
     """Time what the workflow adds to each run beyond the trainer's own process; milliseconds."""
     with tempfile.TemporaryDirectory(prefix="ddp-hpc-bench-") as folder:
-        root, source = _copy_of(project, Path(folder), runs).root, Path(folder, "src")
+        root, source = copy_of(project, Path(folder), _study_of(runs)).root, Path(folder, "src")
         shutil.copytree(catalog.PACKAGE, source / "ddp_hpc", ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(idle_rank.__file__, source / "ddp_hpc" / "execution" / "rank.py")
         idle = {"PYTHONPATH": str(source)}
@@ -101,14 +101,18 @@ def running(project: Project, runs: int) -> list[Row]:
     return [{"what": what, "ms": 1e3 * seconds, "times_bare": seconds / bare} for what, seconds in milliseconds.items()]
 
 
-def _copy_of(project: Project, folder: Path, points: int) -> Project:
+def copy_of(project: Project, folder: Path, study: str) -> Project:
+    """Return a project in an empty folder with the workflow of another one, and with one study, `bench`."""
     for part in ("workflow", "profiles"):
         shutil.copytree(project.root / part, folder / part)
     (folder / "config" / "studies").mkdir(parents=True)
     (folder / "config" / "config.yaml").write_text("studies: [bench]\n")
-    seeds = ", ".join(map(str, range(points)))
-    (folder / "config" / "studies" / "bench.yaml").write_text(_STUDY.format(seeds=seeds))
+    (folder / "config" / "studies" / "bench.yaml").write_text(study)
     return Project(folder)
+
+
+def _study_of(points: int) -> str:
+    return _STUDY.format(seeds=", ".join(map(str, range(points))))
 
 
 def _finish(copy: Project) -> None:

@@ -541,6 +541,10 @@ MPIEXEC = takes("--launcher", "command that starts the ranks, without -n", defau
         takes("--points", "sizes of the studies (default: 100 1000 5000)", type=whole(), nargs="+"),
         takes("--runs", "number of runs that the workflow is timed on (default: 200)", type=whole()),
     ),
+    publishing=Verb(
+        "tables, figures and page of many finished runs, made up: CPU time and memory",
+        takes("--runs", "numbers of runs, about (default: 1000 10000)", type=int, nargs="+"),
+    ),
     exchange=Verb(
         "every exchange at message sizes from 4 bytes to 256 MB",
         takes("--ranks", "numbers of ranks (default: 2, 4, 8, ... as far as there are cores)", type=whole(), nargs="+"),

@@ -33,7 +33,9 @@ class StudyRuns:
     store: Store
     planned: tuple[Planned, ...]
     notes: tuple[str, ...] = ()  # what is worth saying about the study's grid
-    curves: dict[str, Any] = field(default_factory=dict, compare=False)  # by run, for `whole_curve`: tables share them
+    # what tables share: by run, for `whole_curve`, and the last of `scaling_lines`, which reads all steps
+    curves: dict[str, Any] = field(default_factory=dict, compare=False)
+    lines: list[Any] = field(default_factory=list, compare=False)
 
     @property
     def lacking(self) -> list[Planned]:

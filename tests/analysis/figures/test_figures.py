@@ -17,8 +17,10 @@ from matplotlib.text import Text
 
 from ddp_hpc.analysis import figures, tables
 from ddp_hpc.analysis.figures import _layout as layout
+from ddp_hpc.analysis.figures import exchange_speed, loss_curves, waterfall
 from ddp_hpc.analysis.figures._curves import colour_of, look, looks_of, over_ranks, world_size_axis
 from ddp_hpc.analysis.figures._marks import OVERSUBSCRIBED
+from ddp_hpc.analysis.figures._panels import Panel, few
 from ddp_hpc.analysis.figures._style import EXCHANGES, SIZES, TEXT, style
 from ddp_hpc.config import catalog
 
@@ -315,3 +317,66 @@ def test_equal_curves_stand_beside_one_another_and_by_their_own_world_size(world
 
     assert nearest == list(range(len(places))) * 10
     assert len({round(place, 3) for place in drawn}) == len(cells)
+
+
+def keyed(exchange, world_size):
+    return Panel({"exchange": exchange, "world_size": world_size}, f"{exchange}, {world_size}", pd.DataFrame())
+
+
+def test_of_too_many_panels_those_of_the_most_ranks_are_drawn_and_the_caption_says_so():
+    every = [keyed(name, n) for name in ("none", "ring") for n in ((1,) if name == "none" else (2, 8, 4))]
+
+    assert few(every, 4) == (every, [])
+    kept, said = few(every, 3)
+    assert [(panel.key["exchange"], panel.key["world_size"]) for panel in kept] == [("none", 1), ("ring", 8)]
+    assert said == ["Shown are 2 of 4 panels, those of the most ranks; all are in the tables."]
+    kept, said = few(every, 1)
+    assert len(kept) == 1
+    assert "the first ones of those of the most ranks" in said[0]
+
+
+def test_of_too_many_panels_of_exchanges_those_with_the_reference_are_drawn():
+    ratios = {"none": [np.nan], "with": [1.0, 0.9], "without": [np.nan, np.nan]}
+    every = [
+        Panel({"batch_size": batch}, kind, pd.DataFrame({"times_as_fast": values}))
+        for batch in range(8)
+        for kind, values in ratios.items()
+    ]
+    kept, said = exchange_speed._few(every)
+    assert {panel.title for panel in kept} == {"with"}
+    assert said == ["Left out are panels without the reference: 16 of 24."]
+    alone, said = exchange_speed._few([panel for panel in every if panel.title != "with"] * 2)
+    assert {panel.title for panel in alone} == {"without"}
+    assert said[-1] == "Left out are panels of one exchange: 16 of 32."
+    assert exchange_speed._few(every[:5]) == (every[:5], [])
+
+
+def test_of_too_many_curves_some_are_drawn_from_the_best_end_to_the_worst():
+    runs = [(str(loss), pd.DataFrame({"loss": [3.0, loss]})) for loss in (*np.arange(200.0)[::-1], np.nan)]
+    drawn = [curve["loss"].iloc[-1] for _, curve in loss_curves._few(runs)]
+
+    assert len(drawn) == loss_curves.MANY
+    assert min(drawn) == 0
+    assert np.isnan(drawn).sum() == 1  # one that diverged
+    assert max(np.diff(sorted(drawn)[:-1])) <= 4
+    assert loss_curves._few(runs[:60]) == runs[:60]
+
+
+def test_a_waterfall_of_too_many_batch_sizes_has_those_with_the_best_efficiency():
+    every = [
+        pd.DataFrame({"exchange": [name], "batch_size": [batch], "kind": ["weak"], "efficiency": [batch / 100]})
+        for name in ("ring", "gloo")
+        for batch in (8, 16, 64, 32, *range(40, 50))
+    ]
+    kept, said = waterfall._few(every, ["exchange"])
+
+    assert [(one["exchange"].iloc[0], one["batch_size"].iloc[0]) for one in kept] == [("ring", 64), ("gloo", 64)]
+    assert said[0].startswith("Shown are 2 of 28 panels: the batch size with the best efficiency")
+    assert waterfall._few(every[:12], ["exchange"]) == (every[:12], [])
+
+
+def test_rows_of_panels_are_lowered_to_fit_a_page_but_not_without_end():
+    heights = [layout.grid(panels, 2.0, 1)[0].get_figheight() for panels in (3, 5, 20)]
+
+    assert heights == pytest.approx([6.0, layout.PANELS_IN, 20 * 2.0 * layout.LEAST_SQUEEZED])
+    assert layout.room_for(2.0, 1) == 5

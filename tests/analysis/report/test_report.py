@@ -1,5 +1,7 @@
 """The page of a study: whole, self-contained, and frank about what is missing."""
 
+import base64
+import gzip
 import itertools
 import json
 import re
@@ -13,6 +15,7 @@ from factory import Result, made_up, planned, realistic
 
 from ddp_hpc.analysis import figures, tables
 from ddp_hpc.analysis.report import page as report
+from ddp_hpc.analysis.report import run_cards
 from ddp_hpc.config import catalog
 
 GRID = [
@@ -219,3 +222,36 @@ def test_every_column_of_the_table_of_runs_is_explained(tmp_path):
 
     assert list(explained) == list(frame)
     assert all(explained.values())
+
+
+def packed(text):
+    return gzip.decompress(base64.b64decode(text)).decode()
+
+
+def test_what_is_large_lies_in_the_page_compressed_and_long_tables_say_what_they_leave_out(tmp_path, monkeypatch):
+    study_runs, folder = made_up(tmp_path, grid=GRID[:1], budget={"samples_seen": 6144}), tmp_path / "study"
+    plain = page_of(study_runs, folder)
+    monkeypatch.setattr(report, "PACKED_FROM", 1000)
+    monkeypatch.setattr(report, "MOST_ROWS", 2)
+    page = report.make(study_runs, folder).read_text()
+    figure = (folder / "figures" / "loss_curves.svg").read_text()
+
+    assert figure in [packed(text) for text in re.findall(r'<img data-packed="([^"]+)"', page)]
+    cards = packed(re.search(r'(?s)id="run-cards" data-packed>(.*?)</script>', page)[1])
+    assert json.loads(cards) == json.loads(re.search(r'(?s)id="run-cards">(.*?)</script>', plain)[1])
+    assert "The first 2 of " not in plain
+    assert len(re.findall(r"<tr>", re.search(r'(?s)<table id="phases-table".*?</table>', page)[0])) == 1 + 2
+    assert "The first 2 of 3 rows; all are in the files above." in page
+
+
+def test_a_page_of_many_runs_has_fewer_points_of_each_curve(monkeypatch):
+    table = pd.DataFrame({"run": ["a"] * 300 + ["b"] * 5, "t_s": np.arange(305.0), "loss": np.nan})
+    few = run_cards._curves(table)
+    monkeypatch.setattr(run_cards, "MOST_POINTS", 100)
+    fewer = run_cards._curves(table)
+
+    assert [len(few[run][0]) for run in ("a", "b")] == [80, 5]
+    assert [len(fewer[run][0]) for run in ("a", "b")] == [50, 5]
+    assert fewer["a"][0][0] == 0
+    assert fewer["a"][0][-1] == 299
+    assert set(fewer["b"][1]) == {None}

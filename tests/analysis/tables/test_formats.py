@@ -153,6 +153,17 @@ def test_a_curve_is_thinned_without_its_warm_up_ends_or_minimum(tmp_path):
     assert frame["t_s"].is_monotonic_increasing
 
 
+def test_of_many_runs_each_curve_has_fewer_points(tmp_path, monkeypatch):
+    study_runs = made_up(tmp_path, grid=SMALL)
+    counts = curves.build(study_runs)["run"].value_counts()
+    monkeypatch.setattr(curves, "MOST_IN_ALL", 60 * len(counts))
+    fewer = curves.build(study_runs)["run"].value_counts()
+
+    assert counts.max() > 60
+    assert fewer.max() == 60
+    assert set(fewer.index) == set(counts.index)
+
+
 @pytest.mark.parametrize("loss", [[], [np.nan], [1.0], [np.nan] * 500, [1.0] * 400, list(range(401))])
 def test_thinning_takes_any_curve(loss):
     places = thinned(np.array(loss, dtype=float), 400)

@@ -11,13 +11,14 @@ from factory import Result, made_up
 from ddp_hpc.analysis import predict, tables
 from ddp_hpc.analysis.figures import prediction as draw
 from ddp_hpc.analysis.figures._style import style
-from ddp_hpc.analysis.tables import cost, prediction
+from ddp_hpc.analysis.tables import _scaling_lines, cost, prediction
 from ddp_hpc.analysis.tables._scaling_lines import Elsewhere
 from ddp_hpc.cli import main
 from ddp_hpc.perfmodel import Link
 
 STEPS, SIZE = 60, 4e4  # bytes of 10,000 parameters
 LATENCY, BANDWIDTH = 5e-5, 1e8
+MEASURE = _scaling_lines.measured_run
 
 
 def work_s(batch):
@@ -215,3 +216,17 @@ def test_a_figure_of_nothing_says_why(tmp_path):
         figure = draw.draw({"prediction": prediction.build(here)}, here.study, "0 of 6 runs")
 
     assert "not complete: not yet run" in words(figure).replace("\n", " ")
+
+
+def test_prediction_and_cost_read_the_steps_once_and_again_for_another_machine(tmp_path, monkeypatch):
+    here, read = study(tmp_path, 1, 2, 4), []
+    monkeypatch.setattr(_scaling_lines, "measured_run", lambda *given: read.append(given[1]["run"]) or MEASURE(*given))
+    before = prediction.predicted(here, [8])
+    runs = sorted(read)
+    cost.costs(here, [8])
+
+    assert runs == sorted(set(runs))
+    assert sorted(read) == runs
+    after = prediction.predicted(here, [8], Elsewhere(link=Link(latency=1.0, bandwidth=1e9)))
+    assert len(read) == 2 * len(runs)
+    assert at(after, 8)["exchange_s"] > at(before, 8)["exchange_s"]

@@ -15,6 +15,8 @@ from ddp_hpc.analysis.figures._style import COLUMN_IN, INK, PAGE_IN, width_in
 LETTER_IN, LINE_IN = 0.057, 0.135  # width and height of a letter in a line
 HANDLE_IN = 0.45  # beside a label of a legend
 FOOT_IN = 0.04  # beneath and above the coverage
+PANELS_IN = 8.0  # of a page, without legend and coverage
+LEAST_SQUEEZED = 0.75
 
 
 BESIDE = 0.85  # of a panel's width has a title room in, as the numbers of its axis push it to the right
@@ -29,6 +31,7 @@ def grid(
 ) -> tuple[Figure, list[Axes]]:
     """Return a figure of `panels` panels of this height, or each of its own; a row is as high as its highest.
 
+    Rows that are higher than a page together are lowered, to `LEAST_SQUEEZED` of what was asked for at least.
     One panel suits a column, more a page, unless `suits_in` says what does; side by side are at most `most_columns` on
     a page, half of them in a column.
     """
@@ -37,11 +40,18 @@ def grid(
     heights = [height_in] * panels if isinstance(height_in, float) else height_in
     columns = -(-panels // -(-panels // most_columns))  # 5 panels as 3 + 2 rather than 4 + 1
     rows = [max(heights[at : at + columns]) for at in range(0, panels, columns)]
+    squeeze = max(LEAST_SQUEEZED, min(1.0, PANELS_IN / sum(rows)))
+    rows = [squeeze * row for row in rows]
     figure = Figure((width, sum(rows)), layout="constrained")
     axes = figure.subplots(len(rows), columns, squeeze=False, height_ratios=rows).ravel().tolist()
     for unused in axes[panels:]:
         unused.remove()
     return figure, axes[:panels]
+
+
+def room_for(height_in: float, most_columns: int) -> int:
+    """Return how many panels of this height a page has room for."""
+    return most_columns * max(1, int(PANELS_IN / LEAST_SQUEEZED / height_in))
 
 
 def columns_of(axes: Axes) -> int:

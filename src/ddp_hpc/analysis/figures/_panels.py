@@ -44,6 +44,25 @@ def panels(frame: pd.DataFrame, groups: list[str], *named: str) -> list[Panel]:
     return sorted(found, key=lambda panel: panel.key.get("exchange") != "none")
 
 
+def few(found: list[Panel], most: int) -> tuple[list[Panel], list[str]]:
+    """Return the panels for which a figure has room, and what its caption says of the others.
+
+    Of too many only those of the most ranks are kept, of panels that differ in nothing else, then the first ones.
+    """
+    if len(found) <= most:
+        return found, []
+    largest: dict[tuple[Any, ...], Panel] = {}
+    for panel in found:
+        rest = key_of(panel.key, [name for name in panel.key if name != "world_size"])
+        if rest not in largest or panel.key.get("world_size", 0) > largest[rest].key.get("world_size", 0):
+            largest[rest] = panel
+    kept = list(largest.values())
+    which = "those of the most ranks" if len(kept) < len(found) else "the first ones"
+    if most < len(kept) < len(found):
+        which = "the first ones of those of the most ranks"
+    return kept[:most], [f"Shown are {len(kept[:most])} of {len(found)} panels, {which}; all are in the tables."]
+
+
 def title(key: Mapping[str, Any], differ: set[str]) -> str:
     """Return what sets a group apart, in words: `ring, 4 ranks`; the ranks always, the rest if it differs."""
     return ", ".join(filter(None, (_part(name, key, differ) for name in key)))

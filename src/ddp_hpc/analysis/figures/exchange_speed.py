@@ -9,9 +9,9 @@ from matplotlib.lines import Line2D
 
 from ddp_hpc.analysis.columns import rows_of
 from ddp_hpc.analysis.figures._curves import colour_of
-from ddp_hpc.analysis.figures._layout import columns_of, finished, grid, head, label_outer, nothing, wrapped
+from ddp_hpc.analysis.figures._layout import columns_of, finished, grid, head, label_outer, nothing, room_for, wrapped
 from ddp_hpc.analysis.figures._marks import face, ring
-from ddp_hpc.analysis.figures._panels import columns_but, exchange_words, panels
+from ddp_hpc.analysis.figures._panels import Panel, columns_but, exchange_words, few, panels
 from ddp_hpc.analysis.figures._style import GREY, PAGE_IN, name_bars, plain_numbers, three_digits
 from ddp_hpc.config.study import Study
 
@@ -41,7 +41,8 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
     # by its ratios: another row may be the same exchange with other options
     ratios = known[["times_as_fast_least", "times_as_fast", "times_as_fast_largest"]].astype("float64")
     known = known.assign(is_reference=(known["exchange"] == reference) & (ratios == 1).all(axis=1))
-    shown = panels(known, columns_but(known, "exchange", "exchange_options"))
+    every = panels(known, columns_but(known, "exchange", "exchange_options"))
+    shown, left_out = _few(every)
     figure, axes = grid(len(shown), [AROUND_IN + ROW_IN * len(panel.rows) for panel in shown], 2, PAGE_IN)
     columns = columns_of(axes[0])
     places = [max(len(panel.rows) for panel in shown[at - at % columns :][:columns]) for at in range(len(shown))]
@@ -62,7 +63,22 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
         )
     if any(cut):
         notes.append("An arrow: the largest lies beyond the axis, and in the table.")
-    return finished(figure, coverage, notes, legend, known)
+    return finished(figure, coverage, [*notes, *left_out], legend, known)
+
+
+def _few(every: list[Panel]) -> tuple[list[Panel], list[str]]:
+    """Return the panels for which a figure has room, of too many those with the reference; and what that leaves."""
+    most = room_for(AROUND_IN + ROW_IN * max(len(panel.rows) for panel in every), 2)
+    if len(every) <= most:
+        return every, []
+    several = [panel for panel in every if len(panel.rows) > 1]
+    compared = [panel for panel in several if panel.rows["times_as_fast"].notna().any()]
+    shown, left_out = few(compared or several or every, most)
+    if compared and len(compared) < len(every):
+        left_out.append(f"Left out are panels without the reference: {len(every) - len(compared)} of {len(every)}.")
+    elif several and len(several) < len(every):
+        left_out.append(f"Left out are panels of one exchange: {len(every) - len(several)} of {len(every)}.")
+    return shown, left_out
 
 
 def _bars(axes: Axes, rows: list[dict[str, Any]], us: float, study: Study) -> bool:

@@ -24,10 +24,11 @@ from ddp_hpc.analysis.figures._layout import (
     label_outer,
     letters_in,
     nothing,
+    room_for,
     width_of,
 )
 from ddp_hpc.analysis.figures._marks import is_oversubscribed, mark_notes
-from ddp_hpc.analysis.figures._panels import axis_label, group_columns, panels
+from ddp_hpc.analysis.figures._panels import axis_label, few, group_columns, panels
 from ddp_hpc.analysis.figures._style import GREY, WINNER, plain_numbers, three_digits
 from ddp_hpc.analysis.formatting import heading
 from ddp_hpc.config.spec import SPEC_COLUMNS
@@ -84,9 +85,11 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
     won = {key_of(row, in_both) for row in rows_of(tables["winners"]) if pd.notna(row["winner_runs"])}
     areas["wins"] = [key_of(row, in_both) in won for row in rows_of(areas)]
     across, up = _number_places(areas, x, "across"), _number_places(areas, y, "up")
-    shown = panels(areas, [name for name in SPEC_COLUMNS if name in groups or name in beside])
-    cells_in = max(ROW_IN * len(up), min(MOST_IN, BEST_ROW_IN * len(up)))
-    figure, axes = grid(len(shown), 0.75 + cells_in, most_columns=2 if len(across) > 6 else 4)
+    height_in = 0.75 + max(ROW_IN * len(up), min(MOST_IN, BEST_ROW_IN * len(up)))
+    most_columns = 2 if len(across) > 6 else 4
+    every = panels(areas, [name for name in SPEC_COLUMNS if name in groups or name in beside])
+    shown, left_out = few(every, room_for(height_in, most_columns))
+    figure, axes = grid(len(shown), height_in, most_columns)
     norm = _norm(areas)
     for one, panel in zip(axes, shown, strict=True):
         letters = int((figure.get_figwidth() - BAR_IN) / columns_of(one) / LETTER_IN)
@@ -98,7 +101,7 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
         bar = figure.colorbar(ScalarMappable(norm, COLOURS), ax=axes, label=heading(by), **looks)
         bar.outline.set_visible(False)
         plain_numbers(bar.ax.yaxis)
-    return finished(figure, coverage, _notes(areas, norm), _legend(areas))
+    return finished(figure, coverage, _notes(areas, norm) + left_out, _legend(areas))
 
 
 def _legend(areas: pd.DataFrame) -> list[Artist]:

@@ -10,9 +10,19 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from ddp_hpc.analysis.columns import ERRORS, decisive, rows_of
-from ddp_hpc.analysis.figures._layout import finished, grid, head, label_outer, letters_in, nothing, say, wrapped
+from ddp_hpc.analysis.figures._layout import (
+    finished,
+    grid,
+    head,
+    label_outer,
+    letters_in,
+    nothing,
+    room_for,
+    say,
+    wrapped,
+)
 from ddp_hpc.analysis.figures._marks import RING, mark_notes, ring
-from ddp_hpc.analysis.figures._panels import group_columns, matching, panels, searched_names
+from ddp_hpc.analysis.figures._panels import few, group_columns, matching, panels, searched_names
 from ddp_hpc.analysis.figures._style import EDGE, WINNER, name_bars
 from ddp_hpc.analysis.formatting import heading
 from ddp_hpc.config.study import Study
@@ -43,7 +53,7 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
     if areas.empty:
         return nothing(coverage, "none is planned")
     areas = areas.assign(decisive=areas[by], error=areas[ERRORS[by]])
-    shown = panels(areas, group_columns(areas, study))
+    shown, notes = few(panels(areas, group_columns(areas, study)), room_for(1.9, 2))
     figure, axes = grid(len(shown), 1.9, most_columns=2)
     names = searched_names(areas, study)
     drawn = []
@@ -66,7 +76,7 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
     ]
     if any(mark.startswith("Ringed") for mark in marks):
         legend.append(Line2D([], [], marker="o", linestyle="none", label="ringed: disturbed", **RING))
-    notes, value = [], "area" if study.rules.winner_by == "loss_area" else "value"
+    value = "area" if study.rules.winner_by == "loss_area" else "value"
     if every["error"].notna().any():
         source = "the spread of the repeats" if repeated else "the noise of time between runs that do the same work"
         notes.append(f"Lines on the bars: the {value} and one standard error to either side, from {source}.")

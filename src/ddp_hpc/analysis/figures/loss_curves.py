@@ -8,11 +8,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from ddp_hpc.analysis.columns import rows_of, varying
+from ddp_hpc.analysis.columns import key_of, rows_of, varying
 from ddp_hpc.analysis.figures._curves import Look, handles, looks_of
-from ddp_hpc.analysis.figures._layout import finished, grid, head, label_outer, nothing
+from ddp_hpc.analysis.figures._layout import finished, grid, head, label_outer, nothing, room_for
 from ddp_hpc.analysis.figures._marks import mark_notes
-from ddp_hpc.analysis.figures._panels import Panel, group_columns, matching, panels, searched_names, title
+from ddp_hpc.analysis.figures._panels import Panel, few, group_columns, matching, panels, searched_names, title
 from ddp_hpc.analysis.figures._style import GREY, LOST, WINNER, plain_numbers
 from ddp_hpc.config.study import Study
 
@@ -20,8 +20,10 @@ INPUTS = ("curves", "winners")
 CAPTION = "Training loss over time: the winner of each group, then every run of each group with its winner."
 GENERAL = True
 
+PANEL_IN = 1.8
 MARGIN = 1.02  # of the time axis over the last step
-MANY = 60  # curves of one panel, from which on they are an image inside the figure
+MANY = 60  # curves of one panel, besides those of the winner
+MOST_DRAWN = 200  # curves of all panels, from which on they are an image inside the figure
 SMOOTH = 20  # lines are running means over a twentieth of the curve
 DIVERGED = LOST
 MOST_LINES = 8  # of winners in a panel
@@ -36,11 +38,12 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
     if curves.empty:
         return nothing(coverage, "none has a loss curve yet")
     groups = group_columns(curves, study)
-    shown = panels(curves, groups)
-    won = [row for row in rows_of(winners) if pd.notna(row["winner_runs"])]
+    shown, left_out = few(panels(curves, groups), room_for(PANEL_IN, 4) - 1)  # one is of the winners
+    here = {key_of(panel.key, groups) for panel in shown}
+    won = [row for row in rows_of(winners) if pd.notna(row["winner_runs"]) and key_of(row, groups) in here]
     won.sort(key=lambda row: row["exchange"] != "none")  # the baseline stands first
     chunks = [won[at : at + MOST_LINES] for at in range(0, len(won), MOST_LINES)] if len(shown) > 1 else []
-    figure, axes = grid(len(chunks) + len(shown), 1.8)
+    figure, axes = grid(len(chunks) + len(shown), PANEL_IN)
     limits, names = _limits(curves), searched_names(curves, study)
     differ, keys = set(varying(winners)), [{name: row[name] for name in groups} for row in won]
     words = [f"{title(key, differ)}: {row['winner']}" for key, row in zip(keys, won, strict=True)]
@@ -48,8 +51,10 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
     for number, (one, rows) in enumerate(zip(axes, chunks, strict=False)):
         head(one, "winners" if len(chunks) == 1 else f"winners ({number + 1} of {len(chunks)})")
         _winners(one, curves, rows, looks[MOST_LINES * number :])
+    counts = [int(panel.rows["run"].nunique()) for panel in shown]
+    rasterized = sum(min(count, MANY) for count in counts) > MOST_DRAWN
     cut = sum(
-        _group(one, panel, rows_of(matching(winners, panel.key)), limits)
+        _group(one, panel, rows_of(matching(winners, panel.key)), limits, rasterized)
         for one, panel in zip(axes[len(chunks) :], shown, strict=True)
     )
     for one in axes:
@@ -58,7 +63,12 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
         plain_numbers(one.yaxis)
     short = any(np.max(line.get_xdata()) > one.get_xlim()[1] for one in axes[: len(chunks)] for line in one.lines)
     label_outer(axes, "time (s)", "training loss")
-    return finished(figure, coverage, _notes(curves, bool(won), names, cut, short), handles(looks) if chunks else [])
+    notes = _notes(pd.concat([panel.rows for panel in shown]), bool(won), names, cut, short)
+    if max(counts) > MANY:
+        left_out.append(
+            f"Of more than {MANY} curves in a panel, {MANY} are drawn: evenly from the best end to the worst."
+        )
+    return finished(figure, coverage, notes + left_out, handles(looks) if chunks else [])
 
 
 def _notes(curves: pd.DataFrame, won: bool, names: list[str], cut: int, short: bool) -> list[str]:
@@ -100,7 +110,9 @@ def _winners(axes: Axes, curves: pd.DataFrame, rows: list[dict[str, Any]], looks
     axes.set_xlim(0, min(max(ends), BEYOND**2 * float(np.median(ends))) * MARGIN)
 
 
-def _group(axes: Axes, panel: Panel, winners: list[dict[str, Any]], limits: tuple[float, float]) -> int:
+def _group(
+    axes: Axes, panel: Panel, winners: list[dict[str, Any]], limits: tuple[float, float], rasterized: bool
+) -> int:
     """Draw the curves of a group; return how many of them go on beyond the time axis."""
     winner = winners[0] if winners and pd.notna(winners[0]["winner_runs"]) else None
     best = str(winner["winner_runs"]).split() if winner else []
@@ -110,12 +122,20 @@ def _group(axes: Axes, panel: Panel, winners: list[dict[str, Any]], limits: tupl
     usual = [ends[name] for name in best if name in ends] or [float(np.median(list(ends.values())))]
     last = MARGIN * min(max(ends.values()), BEYOND * max(usual))
     axes.set_xlim(0, last)
-    for name, curve in sorted(runs, key=lambda run: run[0] in best):  # the winner last: above all others
-        if name in best:
-            _line(axes, curve, {"color": WINNER})
-        else:
-            _thin(axes, curve, limits, last, rasterized=len(runs) > MANY)
+    for _, curve in _few([run for run in runs if run[0] not in best]):
+        _thin(axes, curve, limits, last, rasterized)
+    for _, curve in (run for run in runs if run[0] in best):  # above all others
+        _line(axes, curve, {"color": WINNER})
     return sum(end > last for end in ends.values())
+
+
+def _few(runs: list[tuple[Any, pd.DataFrame]]) -> list[tuple[Any, pd.DataFrame]]:
+    """Return the curves for which a panel has room: of too many some, evenly spread by their last loss."""
+    if len(runs) <= MANY:
+        return runs
+    order = np.argsort([curve["loss"].iloc[-1] for _, curve in runs], kind="stable")
+    places = sorted(order[np.linspace(0, len(runs) - 1, MANY).round().astype(np.int64)])
+    return [runs[place] for place in places]
 
 
 def _thin(axes: Axes, curve: pd.DataFrame, limits: tuple[float, float], last: float, rasterized: bool) -> None:

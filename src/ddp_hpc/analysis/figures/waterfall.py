@@ -7,8 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from ddp_hpc.analysis.columns import rows_of, split, varying
-from ddp_hpc.analysis.figures._layout import columns_of, finished, grid, head, label_outer, nothing
+from ddp_hpc.analysis.columns import key_of, rows_of, split, varying
+from ddp_hpc.analysis.figures._layout import columns_of, finished, grid, head, label_outer, nothing, room_for
 from ddp_hpc.analysis.figures._marks import DAGGER, DOUBLE_DAGGER, OVERSUBSCRIBED, daggers, mark_notes
 from ddp_hpc.analysis.figures._panels import columns_but, title
 from ddp_hpc.analysis.figures._style import EDGE, GREY, INK, LOST, name_bars
@@ -21,6 +21,7 @@ CAPTION = (
 )
 GENERAL = True
 
+PANEL_IN, MOST_COLUMNS = 2.2, 3
 END: dict[str, Any] = EDGE | {"facecolor": GREY}
 LOSS: dict[str, Any] = EDGE | {"facecolor": LOST}
 GAIN: dict[str, Any] = EDGE | {"facecolor": "#ffffff", "hatch": "////"}
@@ -35,9 +36,10 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
     if known.empty:
         return nothing(coverage, "none has several ranks", table)
     columns = columns_but(known, "world_size")
-    shown = [_largest(rows) for _, rows in split(known, [*columns, "kind"])]
+    every = [_largest(rows) for _, rows in split(known, [*columns, "kind"])]
+    shown, left_out = _few(every, [name for name in columns if name != "batch_size"])
     differ = {*varying(known), "batch_size"}
-    figure, axes = grid(len(shown), 2.2, most_columns=3)
+    figure, axes = grid(len(shown), PANEL_IN, MOST_COLUMNS)
     for number, (one, rows) in enumerate(zip(axes, shown, strict=True)):
         first = rows_of(rows)[0]
         head(one, title({name: first[name] for name in [*columns, "world_size"]}, differ), f"{first['kind']} scaling")
@@ -55,7 +57,25 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
     ]
     if known["oversubscribed"].any() and not drawn["oversubscribed"].any():
         notes.append(f"Left out are world sizes at which {OVERSUBSCRIBED}.")
-    return finished(figure, coverage, notes + mark_notes(drawn, DAGGER, DOUBLE_DAGGER), legend)
+    return finished(figure, coverage, [*notes, *left_out, *mark_notes(drawn, DAGGER, DOUBLE_DAGGER)], legend)
+
+
+def _few(every: list[pd.DataFrame], columns: list[str]) -> tuple[list[pd.DataFrame], list[str]]:
+    """Return the panels for which a figure has room, of too many those of the best batch size; and what that leaves."""
+    most = room_for(PANEL_IN, MOST_COLUMNS)
+    if len(every) <= most:
+        return every, []
+    best: dict[tuple[Any, ...], tuple[float, pd.DataFrame]] = {}
+    for rows in every:
+        first = rows_of(rows)[0]
+        key = key_of(first, [*columns, "kind"])
+        if key not in best or first["efficiency"] > best[key][0]:
+            best[key] = (first["efficiency"], rows)
+    kept = sorted(best.values(), key=lambda one: -one[0])[:most]
+    places = {id(rows) for _, rows in kept}
+    shown = [rows for rows in every if id(rows) in places]
+    words = "the batch size with the best efficiency for each exchange and kind of scaling"
+    return shown, [f"Shown are {len(shown)} of {len(every)} panels: {words}; all are in the table."]
 
 
 def _largest(rows: pd.DataFrame) -> pd.DataFrame:

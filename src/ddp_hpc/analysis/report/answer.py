@@ -8,9 +8,9 @@ from typing import Any
 import pandas as pd
 
 from ddp_hpc.analysis.claim_verdict import SIGNS
-from ddp_hpc.analysis.columns import DISTURBED, ERRORS, crowded, decisive, rows_of, slow_steps_share
+from ddp_hpc.analysis.columns import DISTURBED, ERRORS, crowded, decisive, key_of, rows_of, slow_steps_share
 from ddp_hpc.analysis.formatting import heading
-from ddp_hpc.analysis.report.publishable import WITHIN_ONE, group_of, of_itself, of_what, point
+from ddp_hpc.analysis.report.publishable import WITHIN_ONE, groups_named, of_itself, point, rows_named
 from ddp_hpc.analysis.report.row_runs import runs_of_rows
 from ddp_hpc.analysis.report.units import digits, time
 from ddp_hpc.config.spec import SPEC_COLUMNS
@@ -57,37 +57,36 @@ def _speedups(tables: Mapping[str, pd.DataFrame], runs: pd.DataFrame) -> list[Se
     table = tables["scaling"].reset_index(drop=True)
     links = runs_of_rows(table, runs)
     chosen: dict[tuple[Any, ...], tuple[bool, int]] = {}
-    won = _winning_keys(tables, table)
+    fields, won = _winning_keys(tables, table)
     rows = rows_of(table)
     for place, row in enumerate(rows):
         if row["world_size"] == 1 or pd.isna(row["speedup"]) or row["oversubscribed"]:
             continue
         key = (row["exchange"], str(row.get("exchange_options")), row["world_size"])
-        wins = any(all(_same(row[name], value) for name, value in winner.items()) for winner in won)
+        wins = key_of(row, fields) in won
         if key not in chosen or (wins and not chosen[key][0]):
             chosen[key] = (wins, place)
     named = len({key[:2] for key in chosen}) > 1
     order = list(chosen.values())
     if len(order) > MOST:
         order.sort(key=lambda one: -rows[one[1]]["world_size"])
-    findings = [Sentence(_speedup(table, rows[at], named, wins), "scaling", links[at]) for wins, at in order]
+    of_what = rows_named(table)
+    findings = [
+        Sentence(_speedup(rows[at], of_what(rows[at]), named, wins), "scaling", links[at]) for wins, at in order
+    ]
     return _at_most(findings, "scaling") or _no_speedup(rows)
 
 
-def _winning_keys(tables: Mapping[str, pd.DataFrame], table: pd.DataFrame) -> list[Row]:
-    """Return the fields of specs of each winner, as far as the table of scaling has them."""
+def _winning_keys(tables: Mapping[str, pd.DataFrame], table: pd.DataFrame) -> tuple[list[str], set[tuple[Any, ...]]]:
+    """Return the fields of specs that the tables of winners and of scaling share, and their values of each winner."""
     if "winners" not in tables:
-        return []
-    fields = [name for name in SPEC_COLUMNS if name in tables["winners"] and name in table]
-    won = tables["winners"]
-    return rows_of(won.loc[won["winner_runs"].notna(), fields])
+        return [], set()
+    won = tables["winners"][tables["winners"]["winner_runs"].notna()]
+    fields = [name for name in SPEC_COLUMNS if name in won and name in table]
+    return fields, {key_of(row, fields) for row in rows_of(won[fields])}
 
 
-def _same(one: Any, other: Any) -> bool:
-    return bool(one == other) or bool(pd.isna(one) and pd.isna(other))
-
-
-def _speedup(table: pd.DataFrame, row: Row, named: bool, wins: bool) -> str:
+def _speedup(row: Row, of: str, named: bool, wins: bool) -> str:
     ranks, speedup = row["world_size"], interval(row, "speedup")
     sure = _between(row, "speedup", row["interval_from"])
     if row["kind"] == "weak":
@@ -96,7 +95,7 @@ def _speedup(table: pd.DataFrame, row: Row, named: bool, wins: bool) -> str:
         did = f"{ranks} ranks train in {time(row['train_s'])} what one rank trains in {time(row['baseline_train_s'])}: "
         did += f"{speedup} times as fast"
     start = f"With {row['exchange']}, " if named else ""
-    point = of_what(table, row).partition(f"{ranks} ranks")[2].strip(", ")
+    point = of.partition(f"{ranks} ranks")[2].strip(", ")
     at = f" At {point}{', which wins' if wins else ''}." if point else ""
     return f"{start}{did} ({sure}), efficiency {100 * row['efficiency']:.0f} %.{at}"
 
@@ -142,9 +141,10 @@ def _of_exchanges(tables: Mapping[str, pd.DataFrame], runs: pd.DataFrame) -> lis
             key = (row["exchange"], str(row.get("exchange_options")))
             if key not in last or row["world_size"] > last[key][0]["world_size"]:
                 last[key] = (row, own)
+    of_what = rows_named(table)
     findings = [
         Sentence(
-            f"{of_what(table, row)}: {interval(row, 'times_as_fast')} times as fast as {row['reference']} "
+            f"{of_what(row)}: {interval(row, 'times_as_fast')} times as fast as {row['reference']} "
             f"({_between(row, 'times_as_fast', row['times_as_fast_from'])}).",
             "exchanges",
             own,
@@ -160,7 +160,8 @@ def _of_pairs(tables: Mapping[str, pd.DataFrame], runs: pd.DataFrame) -> list[Se
     table = tables["pairs"].reset_index(drop=True)
     rows = zip(rows_of(table), runs_of_rows(table, runs), strict=True)
     told = [(row, own) for row, own in rows if pd.notna(row["ratio"]) and not row["oversubscribed"]]
-    findings = [Sentence(_pair(row, of_what(table, row) or "Pairs"), "pairs", own) for row, own in told]
+    of_what = rows_named(table)
+    findings = [Sentence(_pair(row, of_what(row) or "Pairs"), "pairs", own) for row, own in told]
     return _at_most(findings, "pairs")
 
 
@@ -182,13 +183,14 @@ def _of_winners(study_runs: StudyRuns, tables: Mapping[str, pd.DataFrame]) -> li
     none = len(table) - len(won)
     if len(won) > MOST:
         won.sort(key=lambda one: -one[0]["world_size"])
-    findings = [Sentence(_winner(study_runs.study, table, row, metric), "winners", own) for row, own in won]
+    group_of = groups_named(study_runs.study, table)
+    findings = [Sentence(_winner(study_runs.study, row, group_of(row), metric), "winners", own) for row, own in won]
     return _at_most(findings, "winners") + (
         [Sentence(f"In {none} of {len(table)} groups no run may win.", "winners")] if none else []
     )
 
 
-def _winner(study: Study, table: pd.DataFrame, row: Row, metric: str) -> str:
+def _winner(study: Study, row: Row, group: str, metric: str) -> str:
     """Return e.g. `ring, 2 ranks: batch size 64, learning rate 0.5 wins: loss area 0.24 loss x s; ...`."""
     by = decisive(study.rules)
     error = row[ERRORS[by]]
@@ -202,7 +204,7 @@ def _winner(study: Study, table: pd.DataFrame, row: Row, metric: str) -> str:
     alike = row["cannot_be_told_from_count"]
     if row["points"] > 1:
         parts.append(f"not told apart from {counted(alike, 'other')}" if alike else "told apart from all others")
-    return f"{group_of(study, table, row)}: {point(study, row)} wins: {'; '.join(parts)}."
+    return f"{group}: {point(study, row)} wins: {'; '.join(parts)}."
 
 
 def _of_claims(tables: Mapping[str, pd.DataFrame]) -> list[Sentence]:

@@ -1,6 +1,7 @@
 """Writes the report of a study: one HTML file without dependencies, readable offline, in dark mode and on paper."""
 
 import base64
+import gzip
 import json
 import re
 from io import StringIO
@@ -15,7 +16,7 @@ from ruamel.yaml import YAML
 from ddp_hpc import __version__
 from ddp_hpc.analysis.claim_verdict import KINDS, SIGNS, summary
 from ddp_hpc.analysis.columns import rows_of
-from ddp_hpc.analysis.formatting import cell, in_words
+from ddp_hpc.analysis.formatting import Readable, cell, in_words
 from ddp_hpc.analysis.report import answer, runs_table
 from ddp_hpc.analysis.report.provenance import Provenance, of_runs
 from ddp_hpc.analysis.report.publishable import RULES, publishable
@@ -30,6 +31,8 @@ from ddp_hpc.runs import records
 from ddp_hpc.runs.study_runs import StudyRuns
 from ddp_hpc.system.files import replaced
 
+PACKED_FROM = 200_000  # bytes: what is larger lies in the page compressed, and a script unpacks it
+MOST_ROWS = 2_000  # of a table on the page
 POINTS_PER_REM = 7.0  # letters of 7 points in a figure are then about as large as the text
 SHOWN = ("winners", "scaling", "exchanges", "pairs", "phases")  # tables that any study may have on its page
 
@@ -62,10 +65,11 @@ def make(study_runs: StudyRuns, study_folder: Path, place: Path | None = None) -
         found=answer.found(study_runs, tables),
         sure=answer.how_sure(study_runs, tables),
         publishable=publishable(study, tables, study_runs.runs),
+        most_rows=MOST_ROWS,
         publishing_rules=RULES,
         rules=in_words(study.rules, study.looks),
-        tables={name: for_page(tables[name], records.read_metadata(files[name])["left_out"]) for name in shown},
-        row_runs={name: runs_of_rows(tables[name], study_runs.runs) for name in shown},
+        tables={name: _shown(tables[name], records.read_metadata(files[name])["left_out"]) for name in shown},
+        row_runs={name: runs_of_rows(tables[name].head(MOST_ROWS), study_runs.runs) for name in shown},
         captions={name: constants.get("CAPTION", name) for name, constants in known.items()},
         asked=[(name, name.replace("_", " ").capitalize()) for name in asked],
         pictures=[_picture(study_folder / "figures" / f"{name}.svg") for name in study.figure_names],
@@ -81,6 +85,19 @@ def make(study_runs: StudyRuns, study_folder: Path, place: Path | None = None) -
     with replaced(file) as temporary:
         temporary.write_text(page, encoding="utf-8")
     return file
+
+
+def _shown(table: pd.DataFrame, left_out: list[str]) -> Readable:
+    """Return a table as the page shows it: of a long one the first rows, which a note says."""
+    shown = for_page(table.head(MOST_ROWS), left_out)
+    if len(table) > MOST_ROWS:
+        shown.notes.append(f"The first {MOST_ROWS:,} of {len(table):,} rows; all are in the files above.")
+    return shown
+
+
+def _packed(content: bytes) -> str:
+    """Return text that the page's `unpacked` makes into the content again; the same content makes the same text."""
+    return base64.b64encode(gzip.compress(content, mtime=0)).decode()
 
 
 def _verdicts(table: pd.DataFrame) -> str:
@@ -108,9 +125,12 @@ def _runs(
     made = cards(study_runs, tables, provenance, study_folder / "report")
     number = {card["id"]: place for place, card in enumerate(made["runs"], 1)}
     text = json.dumps(made, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    packed = len(text) > PACKED_FROM
+    plain = re.sub(r"[<>&]", lambda sign: f"\\u{ord(sign[0]):04x}", text)  # harmless within a script
     return {
+        "packed": packed,
         "points": [card["point"] for card in made["runs"]],
-        "cards": Markup(re.sub(r"[<>&]", lambda sign: f"\\u{ord(sign[0]):04x}", text)),  # harmless within a script
+        "cards": Markup(_packed(text.encode()) if packed else plain),
         "runs": runs_table.interactive(tables["runs"], number) if "runs" in tables else "",
         "dictionary": runs_table.dictionary(tables["runs"]) if "runs" in tables else [],
     }
@@ -127,16 +147,19 @@ def _files(study: Study, study_folder: Path) -> dict[str, dict[str, list[str]]]:
 
 
 def _picture(file: Path) -> dict[str, str | float]:
-    """Return a figure of the page; `uri` holds it whole, and is empty if it has not been drawn."""
+    """Return a figure of the page: `uri` holds it whole, or `packed`, if it is large; neither if it is not drawn."""
     beside = file.with_suffix(".txt")
     caption = str(catalog.constants("figure", file.stem).get("CAPTION", file.stem))
     caption = beside.read_text(encoding="utf-8") if beside.is_file() else caption
     svg = file.read_bytes() if file.is_file() else b""
-    size = re.search(rb'<svg[^>]*\swidth="([\d.]+)pt"', svg)
+    size = re.search(rb'<svg[^>]*\swidth="([\d.]+)pt" height="([\d.]+)pt"', svg)
+    packed = len(svg) > PACKED_FROM
     return {
         "name": file.stem,
         "caption": caption,
-        "uri": f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}" if svg else "",
+        "uri": f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}" if svg and not packed else "",
+        "packed": _packed(svg) if packed else "",
+        "ratio": f"{float(size[1]):.0f} / {float(size[2]):.0f}" if size else "auto",
         "width_rem": round(float(size[1]) / POINTS_PER_REM, 1) if size else 40,
     }
 

@@ -1,7 +1,7 @@
 """Which numbers of a study may be published: those that pass the rules of this program, and why the others may not."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -111,6 +111,7 @@ def _of_winners(study: Study, tables: Mapping[str, pd.DataFrame], runs: pd.DataF
     table, by = tables["winners"], decisive(study.rules)
     if by not in table:
         return
+    of_what = groups_named(study, table)
     for row, numbers in zip(rows_of(table), runs_of_rows(table, runs), strict=True):
         if pd.isna(row["winner_runs"]):
             yield "no run may win"
@@ -124,7 +125,7 @@ def _of_winners(study: Study, tables: Mapping[str, pd.DataFrame], runs: pd.DataF
             what = f"{heading(by)} of the winner, {point(study, row)}"
             error = row[ERRORS[by]]
             told = "" if pd.isna(error) else f"standard error {error:.2g}"
-            of, value, ranks = group_of(study, table, row), digits(row[by], error), row["world_size"]
+            of, value, ranks = of_what(row), digits(row[by], error), row["world_size"]
             yield Passed(what, of, value, told, row["judged_by"], "winners", numbers, ranks)
 
 
@@ -136,7 +137,7 @@ def _of_table(name: str, table: pd.DataFrame, runs: pd.DataFrame) -> Iterator[Pa
     ends = [f"{base}_{end}{'_s' if dot else ''}" for end in ("low", "high")]
     shown_in = unit_names(table).get(column, "").rpartition("_")[2] if dot else ""
     factor, unit = (1 / SECONDS[shown_in], f" {shown_in}") if dot else (1.0, "")
-    disturbed = _disturbed(runs)
+    disturbed, of_what = _disturbed(runs), rows_named(table)
     for row, numbers in zip(rows_of(table), runs_of_rows(table, runs), strict=True):
         if pd.isna(row[column]) or of_itself(name, row):
             continue
@@ -148,7 +149,7 @@ def _of_table(name: str, table: pd.DataFrame, runs: pd.DataFrame) -> Iterator[Pa
         texts = [digits(value, (high - low) / 2) for value in (factor * row[column], low, high)]
         what = words.format_map({key: show(value) for key, value in row.items()})
         interval = f"{texts[1]} to {texts[2]}{unit}"
-        of, ranks = of_what(table, row), row.get("world_size", 0)
+        of, ranks = of_what(row), row.get("world_size", 0)
         yield Passed(what, of, texts[0] + unit, interval, row[from_column], name, numbers, ranks)
 
 
@@ -186,17 +187,21 @@ def point(study: Study, row: Mapping[str, Any]) -> str:
     return ", ".join(f"{name.replace('_', ' ')} {show(row[name])}" for name in search) or str(row["winner"])
 
 
-def group_of(study: Study, winners: pd.DataFrame, row: Mapping[str, Any]) -> str:
-    """Return of what group a row of the winners is."""
-    return of_what(winners.drop(columns=search_columns(study), errors="ignore"), row)
+def groups_named(study: Study, winners: pd.DataFrame) -> Callable[[Mapping[str, Any]], str]:
+    """Return what says of what group a row of the winners is."""
+    return rows_named(winners.drop(columns=search_columns(study), errors="ignore"))
 
 
-def of_what(table: pd.DataFrame, row: Mapping[str, Any]) -> str:
-    """Return what a row is of, by the fields of specs in which the rows of its table differ."""
+def rows_named(table: pd.DataFrame) -> Callable[[Mapping[str, Any]], str]:
+    """Return what says of what a row is, by the fields of specs in which the rows of its table differ."""
     fields = [name for name in SPEC_COLUMNS if name in table and name not in ("exchange", "world_size")]
     told = [name for name in fields if not name.endswith("_options") and table[name].nunique(dropna=False) > 1]
-    told = [name for name in told if pd.notna(row[name])]
-    exchange = show_component(row["exchange"], row.get("exchange_options")) if "exchange" in row else ""
-    first = ["no exchange" if exchange == "none" else exchange] if exchange else []
-    ranks = [f"{row['world_size']} rank{'s' * (row['world_size'] != 1)}"] if "world_size" in row else []
-    return ", ".join([*first, *ranks, *(f"{name.replace('_', ' ')} {show(row[name])}" for name in told)])
+
+    def of_what(row: Mapping[str, Any]) -> str:
+        exchange = show_component(row["exchange"], row.get("exchange_options")) if "exchange" in row else ""
+        first = ["no exchange" if exchange == "none" else exchange] if exchange else []
+        ranks = [f"{row['world_size']} rank{'s' * (row['world_size'] != 1)}"] if "world_size" in row else []
+        rest = (f"{name.replace('_', ' ')} {show(row[name])}" for name in told if pd.notna(row[name]))
+        return ", ".join([*first, *ranks, *rest])
+
+    return of_what

@@ -3,6 +3,7 @@
 import os
 import shlex
 from collections.abc import Mapping
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from ddp_hpc.config.spec import SPEC_COLUMNS
 from ddp_hpc.profiling.phase_names import PHASES
 from ddp_hpc.runs.study_runs import StudyRuns
 
-POINTS = 80  # of a curve, which is drawn small
+POINTS, FEWEST_POINTS = 80, 20  # of a curve, which is drawn small
+MOST_POINTS = 200_000  # of all curves: of many runs each has fewer
 SIGNIFICANT = 4
 RESULTS = (
     *("train_s", "samples_per_s", "step_s", "test_metric", "test_loss", "min_loss", "final_loss", "loss_area_loss_s"),
@@ -83,16 +85,18 @@ def _again(study_runs: StudyRuns, run: str, ranks: int) -> str:
 def _curves(table: pd.DataFrame) -> dict[str, list[list[float | None]]]:
     """Return by run times and losses of its curve, thinned, with its last point."""
     found = {}
-    for run, rows in table.groupby("run", sort=False):
-        places = np.unique(np.linspace(0, len(rows) - 1, POINTS).round().astype(np.int64))
-        thinned = rows.iloc[places]
-        found[str(run)] = [[_number(value) for value in thinned[name]] for name in ("t_s", "loss")]
+    series = [table[name].to_numpy(float) for name in ("t_s", "loss")]
+    rows_by_run = table.groupby("run", sort=False).indices
+    points = min(POINTS, max(FEWEST_POINTS, MOST_POINTS // max(len(rows_by_run), 1)))
+    for run, rows in rows_by_run.items():
+        places = rows[np.unique(np.linspace(0, len(rows) - 1, points).round().astype(np.int64))]
+        found[str(run)] = [[_number(value) for value in values[places].tolist()] for values in series]
     return found
 
 
 def _number(value: Any) -> float | int | None:
     """Return a number in a few digits; None is what is not finite or not there."""
-    if pd.isna(value) or not np.isfinite(value):
+    if pd.isna(value) or not isfinite(value):
         return None
     if float(value).is_integer() and abs(value) < 1e15:
         return int(value)

@@ -1,6 +1,6 @@
 """Data frames with declared column types, which do not depend on which values are null."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -60,6 +60,20 @@ def typed(rows: Iterable[Mapping[str, Any]], names: Iterable[str]) -> pd.DataFra
             for name in names
         }
     )
+
+
+def of_runs(runs: pd.DataFrame, series: Sequence[Mapping[str, Any]], names: Iterable[str]) -> pd.DataFrame:
+    """Return the columns of each run, for each point of its series, and those of the series that are named, as arrays.
+
+    They are put together by column: a dictionary for each point of 10,000 runs would not fit into memory.
+    """
+    counts = [len(next(iter(one.values()))) for one in series]
+    places = np.repeat(np.arange(len(runs)), counts)
+    found = {name: runs[name].astype(type_of(str(name))).take(places).reset_index(drop=True) for name in runs}
+    for name in names:
+        parts = [one.get(name, np.full(count, np.nan)) for one, count in zip(series, counts, strict=True)]
+        found[name] = pd.Series(np.concatenate(parts) if parts else [], dtype=type_of(name))
+    return pd.DataFrame(found)
 
 
 def known(values: Iterable[Any]) -> list[float]:

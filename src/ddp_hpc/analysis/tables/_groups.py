@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import eq
 from typing import Any
 
 import pandas as pd
@@ -18,6 +19,7 @@ from ddp_hpc.runs.statuses import in_words
 from ddp_hpc.runs.study_runs import StudyRuns
 
 Row = dict[str, Any]
+WithSpec = tuple[tuple[Any, ...], Row]
 _PHASES = (*PHASES, "forward_backward_s")  # a step has either this one or its parts
 
 
@@ -150,10 +152,14 @@ def one_rank(runs: pd.DataFrame) -> pd.DataFrame:
     return runs[(runs["exchange"] == "none") & (runs["world_size"] == 1)]
 
 
-def likeness(row: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[bool, int]:
+def with_spec(row: Row) -> WithSpec:
+    """Return the columns of a run's spec, and the run: found once for each run, as each is compared with many."""
+    return key_of(row, SPEC_COLUMNS), row
+
+
+def likeness(run: WithSpec, other: WithSpec) -> tuple[bool, int]:
     """Return whether another run has ended well, and in how many columns of their specs the two agree."""
-    same = (mine == theirs for mine, theirs in zip(key_of(row, SPEC_COLUMNS), key_of(other, SPEC_COLUMNS), strict=True))
-    return bool(other["status"] == "ok"), sum(same)
+    return bool(other[1]["status"] == "ok"), sum(map(eq, run[0], other[0]))
 
 
 def why_not(row: Mapping[str, Any], other: Mapping[str, Any]) -> str:
@@ -175,14 +181,18 @@ class Counterparts:
 
     def __init__(self, runs: pd.DataFrame, may_differ: Collection[str], also: Sequence[str] = ()) -> None:
         self._columns = [*agreeing(may_differ), *also]
-        self._found: dict[tuple[Any, ...], list[Row]] = {}
+        self._found: dict[tuple[Any, ...], list[WithSpec]] = {}
         for row in rows_of(runs):
-            self._found.setdefault(key_of(row, self._columns), []).append(row)
+            self._found.setdefault(key_of(row, self._columns), []).append(with_spec(row))
+        self._of: dict[str, Row | None] = {}
 
-    def of(self, row: Mapping[str, Any]) -> Row | None:
+    def of(self, row: Row) -> Row | None:
         """Return the counterpart of a run, whatever became of it; None if there is none."""
-        found = self._found.get(key_of(row, self._columns), [])
-        return max(found, key=lambda other: likeness(row, other), default=None)
+        if row["run"] not in self._of:
+            found, run = self._found.get(key_of(row, self._columns), []), with_spec(row)
+            best = max(found, key=lambda other: likeness(run, other), default=None)
+            self._of[row["run"]] = best[1] if best else None
+        return self._of[row["run"]]
 
     def pairs(self, rows: Iterable[Row]) -> list[tuple[Row, Row]]:
         """Return those runs whose counterpart has ended well, on a device of the same kind, each with it."""

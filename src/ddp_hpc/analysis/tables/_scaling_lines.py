@@ -112,8 +112,19 @@ def axes_of(study_runs: StudyRuns, lines: Iterable[Line]) -> list[str]:
     return ordered({*varying(study_runs.runs), "exchange"} & {name for line in lines for name in line.key})
 
 
-def scaling_lines(study_runs: StudyRuns, elsewhere: Elsewhere | None = None) -> Iterator[Line]:
-    """Yield the lines of a study: of each exchange and whatever else varies those over the ranks, weak, then strong."""
+def scaling_lines(study_runs: StudyRuns, elsewhere: Elsewhere | None = None) -> list[Line]:
+    """Return the lines of a study: of each exchange and whatever else varies those over the ranks, weak, then strong.
+
+    They are kept for the table that follows: `prediction` and `cost` read the same steps.
+    """
+    asked = elsewhere or Elsewhere()
+    if not (study_runs.lines and study_runs.lines[0] == asked):
+        study_runs.lines[:] = asked, list(_lines(study_runs, asked))
+    lines: list[Line] = study_runs.lines[1]
+    return lines
+
+
+def _lines(study_runs: StudyRuns, elsewhere: Elsewhere) -> Iterator[Line]:
     runs = with_standing(study_runs.runs)
     runs["global_batch_size"] = runs["world_size"] * runs["batch_size"]
     columns = ordered(set(varying(runs)) - _OF_A_LINE - EXCHANGE)
@@ -123,7 +134,7 @@ def scaling_lines(study_runs: StudyRuns, elsewhere: Elsewhere | None = None) -> 
         options = ["exchange", *(["exchange_options"] if "exchange_options" in varying(exchanging) else [])]
         for own, rows in split(exchanging, options):
             together = pd.concat([alone, rows])
-            yield from _of_exchange(study_runs, {**key, **own}, together, elsewhere or Elsewhere())
+            yield from _of_exchange(study_runs, {**key, **own}, together, elsewhere)
 
 
 def _of_exchange(

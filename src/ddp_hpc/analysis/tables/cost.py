@@ -52,7 +52,7 @@ def costs(
     study_runs: StudyRuns, world_sizes: Sequence[int] | None = None, elsewhere: Elsewhere | None = None
 ) -> pd.DataFrame:
     """Return the table with other world sizes beside the measured ones, and in money if there is a price."""
-    found = list(scaling_lines(study_runs, elsewhere))
+    found = scaling_lines(study_runs, elsewhere)
     axes = axes_of(study_runs, found)
     rows = [row for line in found for row in _rows(study_runs, line, world_sizes)]
     price = elsewhere.price_per_node_hour if elsewhere else None

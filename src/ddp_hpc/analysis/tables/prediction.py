@@ -52,7 +52,7 @@ def predicted(
     study_runs: StudyRuns, world_sizes: Sequence[int] | None = None, elsewhere: Elsewhere | None = None
 ) -> pd.DataFrame:
     """Return the table with other world sizes beside the measured ones, and what is known of the machine."""
-    found = list(scaling_lines(study_runs, elsewhere))
+    found = scaling_lines(study_runs, elsewhere)
     axes = axes_of(study_runs, found)
     names = [*axes, *(name for name in _COLUMNS if name not in axes)]
     return typed([row for line in found for row in _rows(study_runs, line, world_sizes)], names)

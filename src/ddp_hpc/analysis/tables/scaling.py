@@ -23,7 +23,18 @@ import pandas as pd
 from ddp_hpc.analysis.columns import key_of, ordered, rows_of, split, varying, with_standing
 from ddp_hpc.analysis.intervals import Arm, Noise
 from ddp_hpc.analysis.tables._frame import columns, median, typed
-from ddp_hpc.analysis.tables._groups import Row, doubt, kind_of, likeness, one_rank, over_pairs, spread, why_not
+from ddp_hpc.analysis.tables._groups import (
+    Row,
+    WithSpec,
+    doubt,
+    kind_of,
+    likeness,
+    one_rank,
+    over_pairs,
+    spread,
+    why_not,
+    with_spec,
+)
 from ddp_hpc.config.comparability import SAME_WORK, SPEEDUP_BASELINE, agreeing
 from ddp_hpc.runs.statuses import in_words
 from ddp_hpc.runs.study_runs import StudyRuns
@@ -100,14 +111,15 @@ def _has_pairs(runs: pd.DataFrame, kind: Kind) -> bool:
 
 
 def _rows(study_runs: StudyRuns, runs: pd.DataFrame, kind: Kind, axes: list[str]) -> Iterator[Row]:
-    baselines: dict[tuple[Any, ...], list[Row]] = {}
+    baselines: dict[tuple[Any, ...], list[WithSpec]] = {}
     for row in rows_of(one_rank(runs)):
-        baselines.setdefault(kind.key(row), []).append(row)
+        baselines.setdefault(kind.key(row), []).append(with_spec(row))
     points = []
     for key, repeats in split(runs, axes):
         rows = rows_of(repeats)
-        nearest_last = sorted(baselines.get(kind.key(rows[0]), []), key=lambda base: likeness(rows[0], base))
-        points.append((key, rows, {base["seed"]: base for base in nearest_last}))
+        point = with_spec(rows[0])
+        nearest_last = sorted(baselines.get(kind.key(rows[0]), []), key=lambda base, point=point: likeness(point, base))
+        points.append((key, rows, {base["seed"]: base for _, base in nearest_last}))
     cells: dict[tuple[Any, ...], list[float]] = {}
     for row, base in (pair for _, rows, by_seed in points for pair in _pairs(rows, by_seed)):
         if row["run"] != base["run"]:

@@ -80,34 +80,54 @@ def build(study_runs: StudyRuns) -> pd.DataFrame:
     axes = step_columns(runs)
     planned = {row["run"]: row for row in rows_of(runs)}
     split_by_run = cache(lambda run: split_of(study_runs, planned[run]))
-    rows: list[Row] = []
+    smaller, rows = Smaller(runs), list[Row]()
     for key, group in split(runs[runs["world_size"] > 1], axes):
         found = [
             {"kind": kind, **about} | bar
             for kind in ("weak", "strong")
-            for about, pairs in _comparisons(runs, rows_of(group), kind)
+            for about, pairs in _comparisons(smaller, rows_of(group), kind)
             for bar in _rows(pairs, kind, split_by_run)
         ]
-        rows += [key | row for row in found or [{"kind": "weak"} | _why_none(runs, rows_of(group))]]
+        rows += [key | row for row in found or [{"kind": "weak"} | _why_none(smaller, rows_of(group))]]
     return typed(rows, [*axes, *_COLUMNS])
 
 
-def _comparisons(runs: pd.DataFrame, lasts: list[Row], kind: str) -> Iterator[tuple[Row, list[Pair]]]:
+class Smaller:
+    """The runs with which those of a larger world size are compared, each kind of them put in order once."""
+
+    def __init__(self, runs: pd.DataFrame) -> None:
+        self.planned, self._done = runs, runs[runs["status"] == "ok"]
+        by = ["exchange", "exchange_options"]
+        self._alike = {(key["exchange"], key["exchange_options"]): rows for key, rows in split(self._done, by)}
+        self.without = cache(lambda kind: _counterparts(one_rank(self._done), kind))
+        self.at = cache(self._at)
+        self.planned_alone = cache(lambda: _counterparts(one_rank(self.planned), "weak"))
+
+    def world_size(self, last: Row) -> int | None:
+        """Return the next smaller world size with the same exchange."""
+        sizes = self._with(last["exchange"], last["exchange_options"])["world_size"]
+        smaller = sizes[(sizes > 1) & (sizes < last["world_size"])]
+        return int(smaller.max()) if len(smaller) else None
+
+    def _with(self, exchange: str, options: str) -> pd.DataFrame:
+        return self._alike.get((exchange, options), self._done.head(0))
+
+    def _at(self, exchange: str, options: str, world_size: int, kind: str) -> Counterparts:
+        same = self._with(exchange, options)
+        same_place = ("placement", "ranks_per_node") if world_size > 1 else ()  # one rank is placed as it is placed
+        return _counterparts(same[same["world_size"] == world_size], kind, same_place)
+
+
+def _comparisons(smaller: Smaller, lasts: list[Row], kind: str) -> Iterator[tuple[Row, list[Pair]]]:
     """Yield with what the runs of a point are compared: one rank without exchange, and the next smaller world size."""
-    done = runs[runs["status"] == "ok"]
     ended, last = [row for row in lasts if row["status"] == "ok"], lasts[0]
-    same = done[(done["exchange"] == last["exchange"]) & (done["exchange_options"] == last["exchange_options"])]
-    alone = _counterparts(same[same["world_size"] == 1], kind)
-    smaller = same["world_size"][(same["world_size"] > 1) & (same["world_size"] < last["world_size"])]
-    firsts = [("none", 1, one_rank(done))]
-    if len(smaller):
-        firsts.append((last["exchange"], smaller.max(), same[same["world_size"] == smaller.max()]))
+    own = last["exchange"], last["exchange_options"]
+    alone = smaller.at(*own, 1, kind)
+    firsts = [("none", 1, smaller.without(kind))]
+    if n := smaller.world_size(last):
+        firsts.append((own[0], n, smaller.at(*own, n, kind)))
     for name, n, those in firsts:
-        same_place = ("placement", "ranks_per_node") if n > 1 else ()  # one rank is placed as it is placed
-        pairs = [
-            Pair(first, alone.of(last) if name == "none" else None, last)
-            for last, first in _counterparts(those, kind, same_place).pairs(ended)
-        ]
+        pairs = [Pair(first, alone.of(last) if name == "none" else None, last) for last, first in those.pairs(ended)]
         if pairs:
             yield {"from_exchange": name, "from_world_size": n}, pairs
 
@@ -239,10 +259,10 @@ def _reasons(pairs: list[Pair], last: Split) -> dict[str, str]:
     return {"wrapper": wrapper, "waiting": waiting, "clock drop": "no GPU clocks were recorded"}
 
 
-def _why_none(runs: pd.DataFrame, lasts: list[Row]) -> Row:
+def _why_none(smaller: Smaller, lasts: list[Row]) -> Row:
     if all(row["status"] != "ok" for row in lasts):
         return {"pairs": 0, "reason": not_complete(lasts)}
-    if any(map(_counterparts(one_rank(runs), "weak").of, lasts)):
+    if any(map(smaller.planned_alone().of, lasts)):
         return {"pairs": 0, "reason": "exchange none at world_size 1 has not ended well"}
     batch = lasts[0]["batch_size"]
     return {"pairs": 0, "reason": f"exchange none at world_size 1 with batch_size {batch} is not planned"}

@@ -1,4 +1,4 @@
-# What `snakemake --report report.zip` shows of a study in which nothing is missing and nothing out of date. `publish` has
+# What `snakemake --report report.zip` shows of a study in which nothing is missing and nothing out of date. `outputs` has
 # made these files; so the commands below run only if somebody forces them.
 rule table:
     output:

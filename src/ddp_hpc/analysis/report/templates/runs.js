@@ -1,5 +1,6 @@
 // A run, shown beside the page when a link leads to it: `#run-12`. What is shown stands in the JSON `run-cards`.
-const CARDS = JSON.parse(document.getElementById("run-cards").textContent);
+const stored = document.getElementById("run-cards");
+const CARDS = JSON.parse("packed" in stored.dataset ? await unpacked(stored.textContent) : stored.textContent);
 const SVG = "http://www.w3.org/2000/svg";
 const make = (tag, text, attributes = {}) => {
   const made = document.createElement(tag);
@@ -96,7 +97,6 @@ function showRun() {
   wanted.scrollTop = 0;
   wanted.querySelector("summary").focus({ preventScroll: true });
 }
-document.documentElement.classList.add("scripted");
 let opener = null; // the link that led to the run
 document.addEventListener("toggle", event => { // who closes it goes on where he was
   if (event.target.matches("details.run") && !event.target.open && location.hash === `#${event.target.id}`) {
@@ -111,6 +111,10 @@ addEventListener("click", event => { // the same link again, after the card was 
   const link = event.target.closest?.('a[href^="#run-"]');
   if (link) opener = link;
   if (link && link.hash === location.hash) showRun();
+});
+addEventListener("pointerover", event => {
+  const link = event.target.closest?.('a[href^="#run-"]');
+  if (link) link.title = CARDS.runs[Number(link.hash.slice(5)) - 1]?.point ?? "";
 });
 addEventListener("hashchange", showRun);
 showRun();

@@ -1,6 +1,7 @@
 // All runs as lines across their parameters and results (parallel coordinates): drag along an axis to keep a range, point
 // at a line to read it, click it for its run. The table of runs shows what is kept.
 const PLOT = document.getElementById("search-plot");
+const MOST_LINES = 2000;
 const KEPT = new Set(CARDS.runs.keys()); // places of runs
 const ends = values => [Math.min(...values), Math.max(...values)];
 
@@ -29,6 +30,15 @@ const AXES = [
 const OFF = new Set(), BRUSHES = new Map(); // by name of the axis: the shares between which runs are kept
 const better = AXES.find(axis => axis.name === CARDS.decisive);
 
+function drawn() { // the places of the runs that have a line: of too many a quarter the best, and others evenly spread
+  if (CARDS.runs.length <= MOST_LINES) return new Set(CARDS.runs.keys());
+  const rank = place => { const share = better?.at(better.values[place]); return share === undefined ? 2 : CARDS.decisive === "test_metric" ? 1 - share : share; };
+  const order = [...CARDS.runs.keys()].sort((one, other) => rank(one) - rank(other));
+  const best = MOST_LINES / 4, others = order.length - best, step = others / (MOST_LINES - best);
+  return new Set(order.filter((_, at) => at < best || Math.floor((at - best) / step) !== Math.floor((at - best - 1) / step)));
+}
+const DRAWN = drawn();
+
 function colour(place) { // from the best (blue) over grey to the worst (vermilion)
   const share = better?.at(better.values[place]);
   if (share === undefined) return "#999999";
@@ -49,7 +59,7 @@ function drawPlot() {
   const y = share => height - bottom - share * (height - top - bottom);
   const lines = CARDS.runs.map((run, place) => {
     const points = axes.map((axis, at) => [x(at), axis.at(axis.values[place])]).filter(([, share]) => share !== undefined);
-    if (points.length < axes.length) return null; // no result
+    if (points.length < axes.length || !DRAWN.has(place)) return null; // no result, or one too many
     const line = draw(svg, "path", { d: "M" + points.map(([own, share]) => `${own} ${y(share).toFixed(1)}`).join("L"), stroke: colour(place), class: "run-line" });
     line.addEventListener("pointerenter", () => { line.classList.add("on"); document.getElementById("search-said").textContent = `Run ${place + 1}: ${run.point}; ${CARDS.results.map((name, at) => `${name} ${shown(name, run.results[at])}`).slice(0, 6).join(", ")}`; });
     line.addEventListener("pointerleave", () => line.classList.remove("on"));
@@ -102,7 +112,7 @@ function keep(lines) {
     inside ? KEPT.add(place) : KEPT.delete(place);
     lines[place]?.classList.toggle("off", !inside);
   }
-  document.getElementById("search-kept").textContent = `${KEPT.size} of ${CARDS.runs.length} runs kept.`;
+  document.getElementById("search-kept").textContent = `${KEPT.size} of ${CARDS.runs.length} runs kept.${DRAWN.size < CARDS.runs.length ? ` ${DRAWN.size} have a line: the ${MOST_LINES / 4} best, and others evenly spread.` : ""}`;
   filterTable();
 }
 

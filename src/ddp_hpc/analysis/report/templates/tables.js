@@ -28,6 +28,16 @@ function save(text, name, type) {
   URL.revokeObjectURL(link.href);
 }
 const tableAsLatex = (data, event) => copy(latexOf([data.header, ...data.body].map(row => row.map(String))), event.currentTarget);
+// What is large lies in the page compressed, as gzip in base64.
+const unpackedBytes = async text => new Response(
+  new Blob([Uint8Array.from(atob(text), letter => letter.charCodeAt(0))]).stream().pipeThrough(new DecompressionStream("gzip"))).arrayBuffer();
+const unpacked = async text => new TextDecoder().decode(await unpackedBytes(text));
+addEventListener("DOMContentLoaded", async () => {
+  for (const image of document.querySelectorAll("img[data-packed]")) {
+    image.src = URL.createObjectURL(new Blob([await unpackedBytes(image.dataset.packed)], { type: "image/svg+xml" }));
+    delete image.dataset.packed;
+  }
+});
 addEventListener("DOMContentLoaded", () => {
   for (const tools of document.querySelectorAll(".tools")) {
     const table = document.getElementById(tools.dataset.table);
