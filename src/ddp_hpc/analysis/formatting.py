@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ddp_hpc.analysis.definitions import UNITS
 from ddp_hpc.config.study import Rules
 
 _HEADINGS = {
@@ -42,19 +43,6 @@ _HEADINGS = {
     "flop_per_parameter_byte": "FLOP per parameter byte",
     "gpu_data_path": "data path of GPUs",
     "link_share": "share of the link",
-}
-_UNITS = {
-    "_loss_s": "loss x s",
-    "_bytes_per_s": "B/s",
-    "_us": "us",
-    "_ms": "ms",
-    "_gb_per_s": "GB/s",
-    "_s": "s",
-    "_j": "J",
-    "_w": "W",
-    "_mhz": "MHz",
-    "_bytes": "B",
-    "_percent": "%",
 }
 # by rule: of the one that wins, and what is sought
 _BEST = {
@@ -98,9 +86,9 @@ def heading(name: str) -> str:
     for unit in ("us", "ms"):
         if name.endswith(f"_{unit}") and (in_s := _HEADINGS.get(f"{name.removesuffix(unit)}s", "")).endswith("(s)"):
             return f"{in_s.removesuffix('(s)')}({unit})"
-    suffix = next((suffix for suffix in _UNITS if name.endswith(suffix)), "")
-    words = name.removesuffix(suffix).replace("_", " ")
-    return f"{words} ({_UNITS[suffix]})" if suffix else words
+    suffix = next((suffix for suffix in UNITS if name.endswith(suffix)), "")
+    words = name.removesuffix(suffix).replace("_", " ").strip()
+    return f"{words} ({UNITS[suffix]})" if suffix else words
 
 
 def as_texts(frame: pd.DataFrame) -> pd.DataFrame:
