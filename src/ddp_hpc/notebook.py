@@ -6,7 +6,7 @@ Columns have their units and meanings in `attrs` of a frame: `frame.attrs["units
 
 import weakref
 from collections.abc import Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ddp_hpc.config import catalog
 from ddp_hpc.config.catalog import did_you_mean
 from ddp_hpc.config.study import StudyError
+from ddp_hpc.runs.attempt import RunFolder
 from ddp_hpc.runs.project import Project
 from ddp_hpc.runs.state import state_of
 from ddp_hpc.runs.statuses import in_words
@@ -23,6 +24,7 @@ from ddp_hpc.workflow.targets import figure_tables
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
+    from torch import nn
 
 SHOWN = 10  # names in a message
 
@@ -99,6 +101,11 @@ class StudyResults:
         coverage = next((coverage for _, coverage in read.values()), "")
         return figures.picture(name, self.study_runs.study, {one: read[one][0] for one in read}, coverage, size)
 
+    def load_model(self, run: str) -> "nn.Module":
+        """Return the trained model of a finished run, on the CPU, in evaluation, if its study says `keep: weights`."""
+        self._use()
+        return _model(self.study_runs.store.run(self._finished(run)))
+
     def _table(self, name: str) -> "tuple[pd.DataFrame, str]":
         """Return a table that is not to be written to, and how many of the planned runs it covers."""
         _known("table", name, self.tables)
@@ -160,6 +167,40 @@ def open(given: str | Path, project: str | Path | None = None) -> StudyResults:
     found = Project.here(start)
     study = found.study_file(str(given)).stem
     return StudyResults(found.study_runs(study), found.root)
+
+
+def load_model(run: str | Path) -> "nn.Module":
+    """Return the trained model of a run of the current project, or of the folder of a run: on the CPU, in evaluation.
+
+    The study says `keep: weights`. This imports torch; a model of the project's own is built from the project's file.
+
+    Raises:
+        StudyError: no such run, or no weights of it.
+        WeightsError: the weights cannot be read, or the model has changed and does not take them.
+    """
+    folder = Path(run)
+    if len(folder.parts) == 1 and not folder.is_dir():
+        project = Project.here()
+        folder = project.store.runs / folder
+        if not folder.is_dir():
+            known = sorted(one.name for one in project.store.runs.glob("*") if RunFolder(one).weights.exists())
+            expected = f"{', '.join(known[:SHOWN]) or 'none has weights'}{' ...' if len(known) > SHOWN else ''}"
+            raise StudyError(f"no run {str(run)!r} in {project.store.runs}; expected: {expected}")
+    else:
+        with suppress(StudyError):  # it may lie anywhere, if its model is one of ddp-hpc
+            Project.here(folder)
+    return _model(RunFolder(folder.absolute()))
+
+
+def _model(folder: RunFolder) -> "nn.Module":
+    if not folder.weights.is_file():
+        raise StudyError(
+            f"{folder.path} has no weights; expected: a run that was trained with `keep: weights` in its study, or by "
+            f"`ddp-hpc train {folder.path.name} --again --keep weights`"
+        )
+    from ddp_hpc.training import weights
+
+    return weights.load(folder.weights)
 
 
 def _of_pack(path: Path) -> StudyResults:

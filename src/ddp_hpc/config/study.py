@@ -205,6 +205,11 @@ class Study(BaseModel):
         None, description="time limit of a run in minutes, if no similar run was measured; null: the machine's"
     )
     trace: Trace | None = Field(None, description="the steps that each run traces; null: none")
+    keep: Literal["weights"] | None = Field(
+        None,
+        description="what is kept of a run beside its records: `weights`, the trained model, for "
+        "`ddp_hpc.load_model`; null: nothing",
+    )
     rules: Rules = Field(default_factory=Rules, description="scaling of the learning rate, and which runs can win")
     tables: list[Annotated[str, known("table")]] | None = Field(
         None,

@@ -212,10 +212,24 @@ class Rank:
             # only now: it takes memory, whose peak is in the parts
             worked = node_meter.with_work(metered, self.trainer.components.replica, result.example)
             parts[0] = replace(parts[0], metered=worked)
+            if self.launch.get("keep") and not result.diverged:
+                parts[0] = replace(parts[0], warnings=(*parts[0].warnings, *self.keep_weights()))
             library = MPI.Get_library_version()
             nulls = run_record.write(self.attempt, self.launch, self.spec, result, parts, library)
             if result.device == "cuda" and "energy_j" in nulls:
                 print(f"GPU metering: energy_j is null: {nulls['energy_j']}", flush=True)
+
+    def keep_weights(self) -> list[str]:
+        """Write the trained weights beside the records, or return why not: a result must not fail for them."""
+        from ddp_hpc.training import weights
+
+        try:
+            weights.save(self.attempt.weights, self.launch["run"], self.spec, self.trainer.components)
+        except Exception as error:
+            why = f"the weights are not kept: {type(error).__name__}: {error}"[:WARNING_LENGTH]
+            print(why, file=sys.stderr)
+            return [why]
+        return []
 
     def leave(self) -> None:
         """Leave MPI, when all ranks are through and the records are written."""

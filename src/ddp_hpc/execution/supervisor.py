@@ -44,6 +44,7 @@ def supervise(
     checkpoint_every_s: float = CHECKPOINT_EVERY_S,
     *,
     faults: Faults | None = None,
+    keep: str | None = None,
 ) -> Ending:
     """Make one attempt at the run in `folder` and return how it ended.
 
@@ -55,6 +56,7 @@ def supervise(
             is for leaving a checkpoint.
         trace: the first and the last step to trace; None: those of its study, if any.
         checkpoint_every_s: seconds from one checkpoint to the next; 0: only when the run is asked to end.
+        keep: `weights`: keep the trained model; None: as its study says.
         faults: of other runs: one that would meet them is not started, one that meets a new one tells; None: neither.
 
     Raises:
@@ -80,7 +82,7 @@ def supervise(
         shutil.rmtree(attempt.path)
         return Ending("ok", "it has been trained meanwhile, by another supervisor")
     began_at, began_ns = time.time(), time.monotonic_ns()  # the latter is what a rank's perf_counter reads
-    launch = planned | ({"trace": list(trace)} if trace else {})
+    launch = planned | ({"trace": list(trace)} if trace else {}) | ({"keep": keep} if keep else {})
     launch |= {
         "launched_at": began_at,
         "launched_ns": began_ns,

@@ -54,7 +54,9 @@ def run(
         DriverAliveError: another driver is alive in this project.
     """
     study_runs = claims_check.checked(project, project.study_runs(name))
-    study_runs = plan.with_next_round(missing_baselines.noted(new_project.noted(project, study_runs)))
+    study_runs = plan.with_next_round(
+        missing_baselines.noted(new_project.noted(project, plan.weights_noted(study_runs)))
+    )
     project.read_config()  # before any job: what is wrong with it would end the workflow
     if launcher is not None:
         checked(ProfileConfig, {"launcher": launcher}, "--launcher")
