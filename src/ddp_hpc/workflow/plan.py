@@ -12,7 +12,7 @@ from ddp_hpc.config import catalog
 from ddp_hpc.config.spec import SPEC_FIELDS, RunSpec, shown
 from ddp_hpc.config.types import canonical_json
 from ddp_hpc.runs import identity
-from ddp_hpc.runs.attempt import PLAN, Store
+from ddp_hpc.runs.attempt import PLAN, RunFolder, Store
 from ddp_hpc.runs.state import State, state_of
 from ddp_hpc.runs.statuses import FAILED
 from ddp_hpc.runs.study_runs import Planned, StudyRuns
