@@ -1,7 +1,5 @@
 """Weights that are kept make the model that was trained, and keeping them makes no other run."""
 
-from types import SimpleNamespace
-
 import factory
 import pytest
 import torch
@@ -45,8 +43,7 @@ def trained(spec: spec.RunSpec) -> Replica:
 def test_a_model_comes_back_with_weights_buffers_and_type_for_evaluation(project):
     of = spec.load(SPEC | REST)
     replica = trained(of)
-    components = SimpleNamespace(replica=replica, dataset=SimpleNamespace(shape=(64,)))
-    weights.save(project / "weights.safetensors", "a-run", of, components)
+    weights.save(project / "weights.safetensors", "a-run", of, replica.model, (64,))
 
     drawn = torch.random.get_rng_state()
     again = weights.load(project / "weights.safetensors")
@@ -61,8 +58,7 @@ def test_a_model_comes_back_with_weights_buffers_and_type_for_evaluation(project
 
 def test_a_model_that_has_changed_is_told_of(project):
     of = spec.load(SPEC | REST)
-    components = SimpleNamespace(replica=trained(of), dataset=SimpleNamespace(shape=(64,)))
-    weights.save(project / "weights.safetensors", "a-run", of, components)
+    weights.save(project / "weights.safetensors", "a-run", of, trained(of).model, (64,))
     (project / "models" / "normed.py").write_text(NORMED.replace("nn.Dropout(0.5)", "nn.ReLU()"))
     _forget(project)
     with pytest.warns(UserWarning, match=r"\./models/normed.py has changed since a-run"):

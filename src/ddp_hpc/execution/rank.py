@@ -224,7 +224,8 @@ class Rank:
         from ddp_hpc.training import weights
 
         try:
-            weights.save(self.attempt.weights, self.launch["run"], self.spec, self.trainer.components)
+            model, shape = self.trainer.components.replica.model, self.trainer.components.dataset.shape
+            weights.save(self.attempt.weights, self.launch["run"], self.spec, model, shape)
         except Exception as error:
             why = f"the weights are not kept: {type(error).__name__}: {error}"[:WARNING_LENGTH]
             print(why, file=sys.stderr)

@@ -3,39 +3,31 @@
 import json
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import safetensors
 import safetensors.torch
 import torch
+from torch import nn
 
 from ddp_hpc.config import catalog, spec
 from ddp_hpc.runs import identity
 from ddp_hpc.system.files import replaced
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from ddp_hpc.training.components import Components
 
 
 class WeightsError(ValueError):
     """Weights that cannot be read, or that the model does not take."""
 
 
-def save(file: Path, run: str, of: spec.RunSpec, components: "Components") -> None:
-    """Write the weights and buffers of this rank's model, and what the model is built from, in place of `file`.
+def save(file: Path, run: str, of: spec.RunSpec, model: nn.Module, input_shape: tuple[int, ...]) -> None:
+    """Write the weights and buffers of a model, and what it is built from, in place of `file`.
 
-    The tensors have the names of the model's `state_dict`. Rank 0's are those that the evaluation has judged.
+    The tensors have the names of the model's `state_dict`. Those of rank 0 are the ones that evaluations judge.
     """
-    tensors = {
-        name: tensor.detach().to("cpu", copy=True).contiguous()
-        for name, tensor in components.replica.model.state_dict().items()
-    }
+    tensors = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in model.state_dict().items()}
     about = {
         "run": run,
         "spec": of.canonical,
-        "input_shape": list(components.dataset.shape),
+        "input_shape": list(input_shape),
         "outputs": catalog.load("dataset", of.dataset.name).OUTPUTS,
         "files": _files(of.model.name),
     }
@@ -43,7 +35,7 @@ def save(file: Path, run: str, of: spec.RunSpec, components: "Components") -> No
         safetensors.torch.save_file(tensors, temporary, {name: json.dumps(value) for name, value in about.items()})
 
 
-def load(file: Path) -> "nn.Module":
+def load(file: Path) -> nn.Module:
     """Return the model of a run with the weights of `file`, on the CPU, in evaluation. May raise a WeightsError."""
     try:
         with safetensors.safe_open(file, framework="pt") as opened:
