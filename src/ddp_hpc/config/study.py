@@ -76,6 +76,11 @@ class Rules(BaseModel):
         description="what decides: the least loss_area, the best test_metric at the end, or `{time_to: METRIC}`, the "
         "least training time to a test metric",
     )
+    metric: str | None = Field(
+        None,
+        description="the test metric of all tables and figures: one of `METRICS` in the file of each model or dataset; "
+        "null: that of the task, accuracy or error",
+    )
     loss_threshold: Float | None = Field(
         None, description="maximum min_loss of a winner, inclusive; null: any complete run can win"
     )

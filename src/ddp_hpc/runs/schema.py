@@ -114,10 +114,11 @@ RUN = pa.schema(
         field("final_loss", FLOAT, "", "loss of the last step"),
         field("loss_area_loss_s", FLOAT, "loss x s", "trapezoid of the loss over time, from time zero; null if not ok"),
         field("test_metric", FLOAT, "", "on the test set, at the end"),
-        field("test_metric_name", TEXT, "", "accuracy (higher is better) or error (lower is better)"),
+        field("test_metric_name", TEXT, "", "accuracy (higher is better) or error (lower is better), or one's own"),
         field(
             "chance_metric", FLOAT, "", "test metric of the best constant answer: nothing was learnt from the inputs"
         ),
+        field("own_metrics", TEXT, "JSON", "by name the value at the end, and which is better: metrics of own files"),
         field("peak_memory_bytes", INTEGER, "B", "largest over the ranks; host RSS, or device memory on a GPU"),
         *CONSUMPTION,
         field("device_used", TEXT, "", "cpu or cuda"),
@@ -165,6 +166,7 @@ EVALUATIONS = pa.schema(
         field("samples_seen", INTEGER, "samples", "over all ranks"),
         field("metric", FLOAT, "", "on the whole test set"),
         field("loss", FLOAT, "", "on the whole test set"),
+        field("own_metrics", TEXT, "JSON", "by name the value on the whole test set: metrics of own files"),
     ]
 )
 
