@@ -103,6 +103,7 @@ def run_columns(
             (part.placement.host, part.placement.core_set, part.crowding) for part in parts
         ),
         "throttled_by_quota_share": contention.throttled_share(part.crowding for part in parts),
+        "other_trainings": max(part.beside for part in parts),
         "oversubscribed": place.oversubscribed,
         "placement_verified": place.verified,
     }

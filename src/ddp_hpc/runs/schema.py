@@ -128,6 +128,7 @@ RUN = pa.schema(
         field("core_wait_share", FLOAT, "", "of the time of the steps: a thread was ready and had no core; worst rank"),
         field("others_core_share", FLOAT, "", "share of the ranks' cores that other processes used; worst host"),
         field("throttled_by_quota_share", FLOAT, "", "of a CPU quota's periods: used up before their end; worst rank"),
+        field("other_trainings", INTEGER, "", "of ddp-hpc on a node of this run, as it began or ended; busiest node"),
         field("oversubscribed", BOOL, "", "more ranks x threads than cores on a node: its times mean nothing"),
         field(
             "placement_verified",
