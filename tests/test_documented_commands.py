@@ -87,6 +87,8 @@ ELSEWHERE = {
     "make slurm": ("Makefile", "test: .venv/installed-dev browser slurm"),
     "make bench": ("Makefile", "$(BIN)/ddp-hpc bench planning"),  # its lines are in this list
     "make gpu-check": ("Makefile", "$(BIN)/ddp-hpc bench gpu"),  # which has a line of its own here
+    "make wheels": ("Makefile", "test-wheels: wheels"),
+    "make test-wheels": ("Makefile", "test-wheels: wheels"),  # by hand: it installs some gigabytes
     "make crash": ("tests/workflow/test_crashes.py", "def test_"),  # a few kills of it are a part of `make test`
     "make bench-slurm": ("tests/cluster/test_cluster.py", "overhead.py"),
 }
