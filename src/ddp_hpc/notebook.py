@@ -206,6 +206,8 @@ def _model(folder: RunFolder) -> "nn.Module":
 def _of_pack(path: Path) -> StudyResults:
     from ddp_hpc.publication import pack as packs
 
+    with suppress(StudyError):  # whose models the study may name
+        Project.here()
     stack = ExitStack()
     pack = stack.enter_context(packs.opened(path))  # a zip file stays unpacked for as long as its results are in use
     results = StudyResults(pack.study_runs, catalog.project(), pack.root / packs.TABLES)
