@@ -219,8 +219,8 @@ class Rank:
         if self.tracer is not None:
             self.tracer.write(self.attempt, self.place)
         self.look_around()
-        told = {"warnings": self.warnings, "beside": self.beside}
-        parts = run_record.gather(result, self.place, self.startup, self.comm, metered, self.clock, **told)
+        place, startup, clock, told = self.place, self.startup, self.clock, self.warnings
+        parts = run_record.gather(result, place, startup, self.comm, metered, clock, warnings=told, beside=self.beside)
         if self.comm.rank == 0:
             # only now: it takes memory, whose peak is in the parts
             worked = node_meter.with_work(metered, self.trainer.components.replica, result.example)

@@ -69,8 +69,9 @@ def supervise(
         raise FileNotFoundError(
             f"{folder / PLAN} is missing or not of this run: plan it, with `ddp-hpc plan --write STUDY`"
         )
-    finished, more = run.finished, ({"trace": list(trace)} if trace else {}) | ({"keep": keep} if keep else {})
-    more |= {"checkpoint_every_s": checkpoint_every_s, "data_dir": str(data_dir)}
+    finished = run.finished
+    more: dict[str, Any] = {"checkpoint_every_s": checkpoint_every_s, "data_dir": str(data_dir)}
+    more |= ({"trace": list(trace)} if trace else {}) | ({"keep": keep} if keep else {})
     # not by way of an attempt: results/ may be a link to elsewhere
     project = folder.absolute().parents[2]
     with machine_lease.held(project, folder.name):

@@ -8,6 +8,7 @@ beside whom is counted (`beside`). Trainings whose processes cannot be seen, in 
 import fcntl
 import os
 import pwd
+import signal
 import sys
 import tempfile
 import time
@@ -128,7 +129,7 @@ def _turn_of(entry: Entry) -> Entry:
         if said != first.file:
             said = first.file
             print(f"waiting: on this machine trains {first}", file=sys.stderr, flush=True)
-            die_with_parent(15)  # SIGTERM: nobody else would end who waits
+            die_with_parent(signal.SIGTERM)  # nobody else would end who waits
         time.sleep(POLL_S)
     training = entry.file.with_suffix(TRAINING)
     with suppress(OSError):

@@ -117,9 +117,12 @@ def test_cores_that_others_use_are_a_warning_where_threads_waited_and_not_of_ran
     def train(spec):
         waited, taken = shares[spec.batch_size]
         columns = {"core_wait_share": waited, "others_core_share": taken, "oversubscribed": spec.batch_size == 128}
+        columns["other_trainings"] = 2 if spec.batch_size == 16 else 0
         return dataclasses.replace(constant(5.0, 400), columns=columns)
 
     study_runs = made_up(tmp_path, train, grid=[ONE_GROUP[0] | {"batch_size": list(shares)}])
+    (beside,) = [text for text in flags(study_runs, {}, of_runs(study_runs)) if "other_trainings" in text]
+    assert beside.startswith("On a node of 1 of 4 runs other trainings of ddp-hpc ran, too, up to 2")
 
     (warning,) = [text for text in flags(study_runs, {}, of_runs(study_runs)) if "core_wait_share" in text]
     assert warning.startswith("In 1 of 4 runs threads were ready and had no core in over 5% of the time")
