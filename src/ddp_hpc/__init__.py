@@ -1,14 +1,19 @@
-"""Declarative scaling studies of data-parallel training."""
+"""Declarative scaling studies of data-parallel training. In a notebook: `study = ddp_hpc.open("mine")`."""
 
 from typing import TYPE_CHECKING
 
 __version__: str
 
-if not TYPE_CHECKING:
+if TYPE_CHECKING:
+    from ddp_hpc.notebook import load_model as load_model
+    from ddp_hpc.notebook import open as open
+else:
 
     def __getattr__(name):
         from importlib import import_module
 
+        if name in ("open", "load_model"):
+            return getattr(import_module("ddp_hpc.notebook"), name)
         if name == "realign":  # where docs/schemes.md has it
             return import_module("ddp_hpc.bench.shift_kernels")
         if name != "__version__":

@@ -69,6 +69,41 @@ def test_a_broken_file_is_told_before_anything_runs(project, file, text, message
     assert len(catalog.broken()) == ("invalid syntax" in message)
 
 
+TOP = "def top5(outputs, targets):\n    return outputs\n"
+
+
+def test_a_metric_of_ones_own_is_a_function_of_its_file(project):
+    write(project, "models/judged.py", f'METRICS = {{"top5": "higher"}}\n{TOP}{MODEL}')
+    assert catalog.metrics("model", "judged") == {"top5": "higher"}
+    assert catalog.metrics_of("judged", "digits") == {"top5": "higher"}
+    assert catalog.metrics_of("small", "digits") == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('METRICS = {"top5": top5}\n' + TOP, 'judged.py:1: METRICS: given top5, expected: {"NAME": "higher"}'),
+        ('METRICS = {"top5": "more"}\n' + TOP, "judged.py:1: METRICS: given 'more'"),
+        ("METRICS = [1]\n", "judged.py:1: METRICS: given [1]"),
+        ('METRICS = {"top1": "higher"}\n' + TOP, "'top1' is no function of this file"),
+        ('METRICS = {"error": "lower"}\n' + TOP.replace("top5", "error"), "'error' is a metric of ddp-hpc"),
+    ],
+)
+def test_a_metric_that_cannot_be_one_is_told_before_anything_runs(project, text, message):
+    write(project, "models/judged.py", text + MODEL)
+    with pytest.raises(CatalogError) as error:
+        catalog.check("model", "judged")
+    assert message in str(error.value)
+
+
+def test_a_metric_of_two_files_is_an_error_that_names_both(project):
+    for folder, rest in (("models", MODEL), ("data", MODEL)):
+        write(project, f"{folder}/judged.py", f'METRICS = {{"top5": "higher"}}\n{TOP}{rest}')
+    with pytest.raises(CatalogError) as error:
+        catalog.metrics_of("judged", "judged")
+    assert all(str(project / folder / "judged.py") in str(error.value) for folder in ("models", "data"))
+
+
 def test_a_choice_imports_what_lies_beside_it_and_never_hides_a_package(project, monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     write(project, "models/_parts.py", "from . import _deeper\nPART = _deeper.DEEP\n")

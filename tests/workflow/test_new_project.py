@@ -46,6 +46,15 @@ from ddp_hpc.data._tasks import Dataset, Samples
 SHAPE = (2,)
 TASK = "regression"
 OUTPUTS = 1
+METRICS = {"squared": "lower", "within": "higher"}
+
+
+def squared(outputs, targets):
+    return (outputs - targets).square().flatten(1).mean(dim=1)
+
+
+def within(outputs, targets):
+    return ((outputs - targets).abs() < 2).flatten()
 
 
 def build(folder: Path) -> Dataset:
@@ -67,7 +76,8 @@ STUDY = """
 base: {dataset: sales, model: {name: line, width: 8}, batch_size: 4, learning_rate: 0.01, device: cpu}
 grid: [{exchange: none, world_size: 1}, {exchange: ring, world_size: 2}]
 budget: {steps: 20}
-tables: [ranks]
+rules: {metric: within, winner_by: test_metric}
+tables: [ranks, winners]
 figures: []
 """
 
@@ -143,6 +153,13 @@ def test_a_wheel_runs_a_study_of_own_files_to_its_page(project):
     folder = project.root / "results" / "studies" / "mine"
     assert "Runs by number of ranks" in (folder / "report" / "index.html").read_text()
     assert pd.read_parquet(folder / "tables" / "ranks.parquet")["steps"].tolist() == [20, 20]
+    (row, _) = pd.read_parquet(folder / "tables" / "winners.parquet").to_dict("records")
+    for run in (project.root / "results" / "runs").iterdir():
+        (record,) = pd.read_parquet(run / "run.parquet").to_dict("records")
+        own = json.loads(record["own_metrics"])
+        assert own["squared"] == {"value": pytest.approx(record["test_metric"], rel=1e-6), "better": "lower"}
+        assert own["within"]["value"] * 16 == int(own["within"]["value"] * 16)  # of 16 samples, on one rank or two
+        assert run.name != row["winner_runs"] or row["test_metric"] == own["within"]["value"]
     listed = json.loads(project.call("ddp-hpc", "list", "models", "--json").stdout)
     assert {"line", "mlp"} <= {row["model"] for row in listed}
     [code] = {row["model"]: row["options"] for row in listed if row["model"] == "line"}.values()

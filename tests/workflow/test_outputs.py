@@ -98,9 +98,9 @@ def test_a_name_that_is_none_is_told_of_before_anything_is_made(project):
 
 def test_what_was_damaged_or_edited_since_it_was_made_is_kept_aside_and_made_anew(project, capsys):
     def make():
-        publish(project, "made_up", "table")
-        publish(project, "made_up", "figure")
-        publish_page(project, "made_up")
+        make_outputs(project, "made_up", "table")
+        make_outputs(project, "made_up", "figure")
+        make_page(project, "made_up")
 
     make()
     folder = project.study_folder("made_up")
@@ -124,7 +124,7 @@ def test_what_was_damaged_or_edited_since_it_was_made_is_kept_aside_and_made_ane
 
 
 def test_a_stamp_of_an_earlier_version_is_trusted_and_one_that_is_cut_is_not(project):
-    publish(project, "made_up", "table")
+    make_outputs(project, "made_up", "table")
     targets = StudyTargets(project, project.study_runs("made_up"), settled=True)
     whole, cut = (project.root / targets.stamp("table", name) for name in ("runs", "winners"))
     whole.write_text("")

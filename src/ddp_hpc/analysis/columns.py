@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ddp_hpc.config.catalog import BUILT_IN_METRICS
 from ddp_hpc.config.comparability import SAME_WORK
 from ddp_hpc.config.spec import COMPONENTS, SPEC_COLUMNS, shown
 from ddp_hpc.config.study import Rules, Study
@@ -21,6 +22,14 @@ ERRORS = {"loss_area_loss_s": "standard_error_loss_s", "test_metric": "standard_
 def decisive(rules: Rules) -> str:
     """Return the column that decides who wins (`winner_by`)."""
     return {"loss_area": "loss_area_loss_s", "test_metric": "test_metric"}.get(str(rules.winner_by), "time_to_s")
+
+
+def higher_is_better(run: Mapping[str, Any]) -> bool:
+    """Return whether a larger test metric is the better one, for a row of run records; no where they do not say."""
+    name, own = run.get("test_metric_name"), run.get("own_metrics")
+    if name in BUILT_IN_METRICS:
+        return BUILT_IN_METRICS[str(name)] == "higher"
+    return isinstance(own, str) and json.loads(own).get(name, {}).get("better") == "higher"
 
 
 def varying(frame: pd.DataFrame) -> list[str]:

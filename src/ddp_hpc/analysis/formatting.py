@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ddp_hpc.analysis.definitions import UNITS
 from ddp_hpc.config.study import Rules
 
 _HEADINGS = {
@@ -42,19 +43,6 @@ _HEADINGS = {
     "flop_per_parameter_byte": "FLOP per parameter byte",
     "gpu_data_path": "data path of GPUs",
     "link_share": "share of the link",
-}
-_UNITS = {
-    "_loss_s": "loss x s",
-    "_bytes_per_s": "B/s",
-    "_us": "us",
-    "_ms": "ms",
-    "_gb_per_s": "GB/s",
-    "_s": "s",
-    "_j": "J",
-    "_w": "W",
-    "_mhz": "MHz",
-    "_bytes": "B",
-    "_percent": "%",
 }
 # by rule: of the one that wins, and what is sought
 _BEST = {
@@ -98,9 +86,9 @@ def heading(name: str) -> str:
     for unit in ("us", "ms"):
         if name.endswith(f"_{unit}") and (in_s := _HEADINGS.get(f"{name.removesuffix(unit)}s", "")).endswith("(s)"):
             return f"{in_s.removesuffix('(s)')}({unit})"
-    suffix = next((suffix for suffix in _UNITS if name.endswith(suffix)), "")
-    words = name.removesuffix(suffix).replace("_", " ")
-    return f"{words} ({_UNITS[suffix]})" if suffix else words
+    suffix = next((suffix for suffix in UNITS if name.endswith(suffix)), "")
+    words = name.removesuffix(suffix).replace("_", " ").strip()
+    return f"{words} ({UNITS[suffix]})" if suffix else words
 
 
 def as_texts(frame: pd.DataFrame) -> pd.DataFrame:
@@ -140,11 +128,13 @@ def in_words(rules: Rules, looks: Sequence[int]) -> list[str]:
     """Return the rules of the judgement as sentences, those that apply to a study with such `looks`."""
     steps = "one step" if rules.loss_window == 1 else f"{rules.loss_window} steps"
     threshold = "any loss" if rules.loss_threshold is None else f"a least loss up to {rules.loss_threshold:g}"
+    metric = f"test metric, {rules.metric}," if rules.metric else "test metric"
     if isinstance(by := rules.winner_by, str):
         best, truly = _BEST[by]
+        best = best.replace("test metric", metric)
     else:
         best = (
-            f"that has a test metric of {by.time_to:g} or better first wins, by the training time at its evaluations. "
+            f"that has a {metric} of {by.time_to:g} or better first wins, by the training time at its evaluations. "
             "Who never has it loses, and may need more budget. Times count from the evaluation before, for the others"
         )
         truly = "the true least time"

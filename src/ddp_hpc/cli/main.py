@@ -218,7 +218,9 @@ def _plan(options: argparse.Namespace) -> int:
 
     project = _project()
     study_runs = claims_check.checked(project, project.study_runs(options.study))
-    study_runs = plan.with_next_round(missing_baselines.noted(new_project.noted(project, study_runs)))
+    study_runs = plan.with_next_round(
+        missing_baselines.noted(new_project.noted(project, plan.weights_noted(study_runs)))
+    )
     machine = project.machine_of(options.profile) if options.profile else None
     asked = resource_requests.requests([study_runs], machine) if machine else {}
     items = plan.plan(study_runs)
@@ -358,6 +360,11 @@ def _data(options: argparse.Namespace) -> int:
         type=steps,
         metavar="FIRST-LAST",
     ),
+    takes(
+        "--keep",
+        "keep the trained weights for `ddp_hpc.load_model`, as `keep: weights` in a study",
+        choices=["weights"],
+    ),
     takes("--again", "train a finished run again and replace its record", action="store_true"),
     takes(
         "--faults",
@@ -388,7 +395,8 @@ def _train(options: argparse.Namespace) -> int:
     limit = None if options.time_limit_min is None else 60 * options.time_limit_min
     launcher = shlex.split(options.launcher)
     faults = Faults(root / options.faults) if options.faults else None
-    outcome = supervise(folder, launcher, data, limit, options.trace, options.checkpoint_every_s, faults=faults)
+    every_s, keep = options.checkpoint_every_s, options.keep
+    outcome = supervise(folder, launcher, data, limit, options.trace, every_s, faults=faults, keep=keep)
     line = f"{options.run}: {outcome.status}{f': {outcome.reason}' if outcome.reason else ''}\n"
     with suppress(OSError):  # a full disk must not make a failure of a result
         os.write(1, line.encode())

@@ -23,6 +23,7 @@ from annotated_types import Ge, Gt, Interval
 from pydantic import TypeAdapter, ValidationError
 
 PACKAGE = Path(__file__).parents[1]
+BUILT_IN_METRICS = {"accuracy": "higher", "error": "lower"}  # of tasks, and which is better
 OWN = "ddp_hpc_project"  # as which Python imports a project's folders: `models` may be a package of somebody else's
 SIGNIFICANT_DIGITS = 12  # 0.1 + 0.2 and 0.3 are one grid value
 
@@ -153,7 +154,7 @@ def use_project(root: Path | None) -> None:
     global _project
     if root != _project:
         _project = root
-        for remembered in (_tree, options, constants):
+        for remembered in (_tree, options, constants, metrics):
             remembered.cache_clear()
 
 
@@ -282,6 +283,8 @@ def check(kind: str, name: str) -> None:
     """Raise a CatalogError if there is no such choice, or its file is not what one needs."""
     options(kind, name)
     said = constants(kind, name)
+    if kind in ("model", "dataset"):
+        metrics(kind, name)
     if lacking := [constant for constant in KINDS[kind].constants if constant not in said]:
         expected = f"`{lacking[0]} = ...` at its top level, a literal"
         raise CatalogError(f"{path(kind, name)} lacks {' and '.join(lacking)}; expected: {expected}")
@@ -348,6 +351,40 @@ def constants(kind: str, name: str) -> Mapping[str, Any]:
             with suppress(ValueError):
                 found[constant] = ast.literal_eval(value)
     return found
+
+
+@cache
+def metrics(kind: str, name: str) -> Mapping[str, str]:
+    """Return the metrics of its own of a model or dataset, by name, and which is better of each, `higher` or `lower`.
+
+    They are functions of its file that `METRICS = {"top5": "higher"}` names.
+    """
+    body = _tree(path(kind, name)).body
+    given = next((value for constant, value in _assigned(body) if constant == "METRICS"), ast.Dict([], []))
+    found, functions = {}, {node.name for node in body if isinstance(node, ast.FunctionDef)}
+    for key, value in zip(given.keys, given.values, strict=True) if isinstance(given, ast.Dict) else ((None, given),):
+        match key, value:
+            case ast.Constant(value=str(metric)), ast.Constant(value="higher" | "lower" as better):
+                found[metric] = str(better)
+            case _:
+                raise CatalogError(
+                    f"{path(kind, name)}:{value.lineno}: METRICS: given {ast.unparse(value)}, expected: "
+                    '{"NAME": "higher"} or "lower", which is better, with a function NAME(outputs, targets)'
+                )
+    for metric in found:
+        if metric not in functions or metric in BUILT_IN_METRICS:
+            why = "is a metric of ddp-hpc; rename yours" if metric in functions else "is no function of this file"
+            raise CatalogError(f"{path(kind, name)}: METRICS: {metric!r} {why}")
+    return found
+
+
+def metrics_of(model: str, dataset: str) -> dict[str, str]:
+    """Return the metrics of their own of a model and a dataset together, as `metrics` does; none is of both."""
+    found, others = metrics("model", model), metrics("dataset", dataset)
+    if both := found.keys() & others.keys():
+        files = f"{path('model', model)} and {path('dataset', dataset)}"
+        raise CatalogError(f"metric {min(both)!r} is in the METRICS of two files, {files}; rename one")
+    return {**found, **others}
 
 
 def _assigned(body: Iterable[ast.stmt]) -> Iterator[tuple[str, ast.expr]]:

@@ -69,6 +69,7 @@ def expand(file: Path) -> Expansion:
         is_given = "is given" if twice == 1 else "are given"
         notes.append(f"{twice} of {len(asked)} runs {is_given} more than once in the grid; each runs once")
     notes += [*_epochs(study, specs, document), *_short(study, specs, document), *_rounds(study, specs, document)]
+    _check_metric(study, specs, document)
     return Expansion(study, specs, (*notes, *_not_traced(study, specs, document)))
 
 
@@ -162,6 +163,22 @@ def _not_traced(study: Study, specs: tuple[RunSpec, ...], document: Document) ->
     if len(reasons) == len(specs):
         raise StudyError(f"{where}: trace: {reasons[0]}; expected: steps that a run has, of a synchronous exchange")
     return [f"{where}: trace: {len(reasons)} of {len(specs)} runs are not traced: {reasons[0]}"] if reasons else []
+
+
+def _check_metric(study: Study, specs: tuple[RunSpec, ...], document: Document) -> None:
+    """Raise a StudyError if some run has not the metric that is to decide, or two that have the same name."""
+    where, metric = document.where(("rules", "metric"), ("rules",), ("base",)), study.rules.metric
+    for model, dataset in dict.fromkeys((spec.model.name, spec.dataset.name) for spec in specs):
+        try:
+            there = catalog.metrics_of(model, dataset)
+        except catalog.CatalogError as error:
+            raise StudyError(f"{where}: {error}") from None
+        if metric is not None and metric not in there:
+            raise StudyError(
+                f"{where}: metric: given {metric!r}{catalog.did_you_mean(metric, list(there))}, expected: one of "
+                f"METRICS in {catalog.path('model', model)} or {catalog.path('dataset', dataset)}: "
+                f"{', '.join(there) or 'they have none'}"
+            )
 
 
 def _asked_points(study: Study, document: Document, notes: list[str]) -> list[tuple[int, Point]]:

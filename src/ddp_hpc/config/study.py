@@ -76,6 +76,11 @@ class Rules(BaseModel):
         description="what decides: the least loss_area, the best test_metric at the end, or `{time_to: METRIC}`, the "
         "least training time to a test metric",
     )
+    metric: str | None = Field(
+        None,
+        description="the test metric of all tables and figures: one of `METRICS` in the file of each model or dataset; "
+        "null: that of the task, accuracy or error",
+    )
     loss_threshold: Float | None = Field(
         None, description="maximum min_loss of a winner, inclusive; null: any complete run can win"
     )
@@ -205,6 +210,11 @@ class Study(BaseModel):
         None, description="time limit of a run in minutes, if no similar run was measured; null: the machine's"
     )
     trace: Trace | None = Field(None, description="the steps that each run traces; null: none")
+    keep: Literal["weights"] | None = Field(
+        None,
+        description="what is kept of a run beside its records: `weights`, the trained model, for "
+        "`ddp_hpc.load_model`; null: nothing",
+    )
     rules: Rules = Field(default_factory=Rules, description="scaling of the learning rate, and which runs can win")
     tables: list[Annotated[str, known("table")]] | None = Field(
         None,

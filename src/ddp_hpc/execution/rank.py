@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ddp_hpc.execution.node_meter import Metered, NodeMeter
     from ddp_hpc.execution.progress_file import StepProgress
     from ddp_hpc.execution.trace_steps import Tracer
+    from ddp_hpc.runs.machine_lease import Entry
     from ddp_hpc.training.placement import Placement
     from ddp_hpc.training.result import TrainResult
     from ddp_hpc.training.trainer import Trainer
@@ -84,6 +85,8 @@ class Rank:
         self.attempt, self.asked = attempt, asked
         self.startup: dict[str, float] = {}  # seconds by part of the start
         self.result: TrainResult | None = None  # what the training has left so far; None: it has not begun
+        self.lease: Entry | None = None  # of this node
+        self.beside = 0  # other trainings on this node, at most
         self.warnings: list[str] = []  # of Python, each text once
 
     def run(self) -> None:
@@ -173,6 +176,7 @@ class Rank:
 
         spec, comm, place, launch = self.spec, self.comm, self.place, self.launch
         self.tracer = Tracer(launch["trace"], spec, comm) if launch.get("trace") else None
+        self.look_around()
         self.clock = None if place.on_one_host else reading(comm)
         self.meter = NodeMeter(comm)
         first_line = lambda: heading(place, self.trainer.result.device)
@@ -191,6 +195,15 @@ class Rank:
         )
         self.result = self.trainer.result
 
+    def look_around(self) -> None:
+        """Count who else trains on this node; one rank of each says that it does, too, for others to see."""
+        from ddp_hpc.runs import machine_lease
+
+        project = Path(self.launch.get("project", ""))
+        if self.place.local_rank == 0 and self.lease is None:
+            self.lease = machine_lease.enter(project, self.launch["run"])
+        self.beside = max(self.beside, len(machine_lease.beside(project, self.launch["run"])))
+
     def say_interrupted(self, result: "TrainResult") -> None:
         """Say that the ranks were asked to end, and have left."""
         if self.comm.rank == 0:
@@ -205,17 +218,32 @@ class Rank:
 
         if self.tracer is not None:
             self.tracer.write(self.attempt, self.place)
-        parts = run_record.gather(
-            result, self.place, self.startup, self.comm, metered, self.clock, warnings=self.warnings
-        )
+        self.look_around()
+        place, startup, clock, told = self.place, self.startup, self.clock, self.warnings
+        parts = run_record.gather(result, place, startup, self.comm, metered, clock, warnings=told, beside=self.beside)
         if self.comm.rank == 0:
             # only now: it takes memory, whose peak is in the parts
             worked = node_meter.with_work(metered, self.trainer.components.replica, result.example)
             parts[0] = replace(parts[0], metered=worked)
+            if self.launch.get("keep") and not result.diverged:
+                parts[0] = replace(parts[0], warnings=(*parts[0].warnings, *self.keep_weights()))
             library = MPI.Get_library_version()
             nulls = run_record.write(self.attempt, self.launch, self.spec, result, parts, library)
             if result.device == "cuda" and "energy_j" in nulls:
                 print(f"GPU metering: energy_j is null: {nulls['energy_j']}", flush=True)
+
+    def keep_weights(self) -> list[str]:
+        """Write the trained weights beside the records, or return why not: a result must not fail for them."""
+        from ddp_hpc.training import weights
+
+        try:
+            model, shape = self.trainer.components.replica.model, self.trainer.components.dataset.shape
+            weights.save(self.attempt.weights, self.launch["run"], self.spec, model, shape)
+        except Exception as error:
+            why = f"the weights are not kept: {type(error).__name__}: {error}"[:WARNING_LENGTH]
+            print(why, file=sys.stderr)
+            return [why]
+        return []
 
     def leave(self) -> None:
         """Leave MPI, when all ranks are through and the records are written."""
@@ -223,6 +251,8 @@ class Rank:
 
         self.comm.Barrier()
         MPI.Finalize()
+        if self.lease:
+            self.lease.file.unlink(missing_ok=True)
 
     @contextmanager
     def _timed(self, part: str) -> Iterator[None]:

@@ -33,6 +33,7 @@ class RankPart:
     metrics: dict[str, float | None]  # of the exchange
     warnings: tuple[str, ...] = ()  # of Python
     metered: Metered = field(default_factory=Metered)
+    beside: int = 0  # other trainings on this node, at most
     crowding: Contention | None = None  # from time zero to the last step
     clock_error_s: float | None = None  # of arrivals on rank 0's clock; None: they are on the host's
 

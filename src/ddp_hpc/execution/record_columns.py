@@ -1,6 +1,7 @@
 """The columns of a run's records, from what its ranks measured."""
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -64,8 +65,8 @@ def evaluation_columns(spec: RunSpec, result: TrainResult, curve: RankCurves) ->
     """Return the columns of the evaluations record, those after the first broken step left out."""
     t_s = curve.t_s
     rows = [  # in the order of the columns
-        (step, t_s[step - 1], step * spec.global_batch_size, metric, loss)
-        for step, metric, loss in result.evaluations
+        (step, t_s[step - 1], step * spec.global_batch_size, metric, loss, _json(_finite(own)))
+        for (step, metric, loss), own in zip(result.evaluations, result.own_metrics, strict=True)
         if step <= len(t_s)
     ]
     return {name: [row[at] for row in rows] for at, name in enumerate(EVALUATIONS.names)}
@@ -102,6 +103,7 @@ def run_columns(
             (part.placement.host, part.placement.core_set, part.crowding) for part in parts
         ),
         "throttled_by_quota_share": contention.throttled_share(part.crowding for part in parts),
+        "other_trainings": max(part.beside for part in parts),
         "oversubscribed": place.oversubscribed,
         "placement_verified": place.verified,
     }
@@ -130,7 +132,23 @@ def _trained(spec: RunSpec, result: TrainResult, parts: Sequence[RankPart], curv
         "test_metric": None if result.diverged else result.evaluations[-1][1],
         "test_metric_name": result.metric_name,
         "chance_metric": result.chance_metric,
+        "own_metrics": None if result.diverged else _ending_metrics(spec, result),
     }
+
+
+def _ending_metrics(spec: RunSpec, result: TrainResult) -> str | None:
+    """Return the metrics of one's own at the end, each with which is better, as the text of a column."""
+    better = catalog.metrics_of(spec.model.name, spec.dataset.name)
+    values = _finite(result.own_metrics[-1])
+    return _json({name: {"value": values[name], "better": better[name]} for name in values})
+
+
+def _finite(values: Mapping[str, float]) -> dict[str, float | None]:
+    return {name: value if np.isfinite(value) else None for name, value in values.items()}
+
+
+def _json(values: Mapping[str, Any]) -> str | None:
+    return json.dumps(values) if values else None
 
 
 def loss_area(losses: Floats, t_s: Floats, until_s: float | None = None) -> float | None:

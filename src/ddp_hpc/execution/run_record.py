@@ -37,6 +37,7 @@ def gather(
     clock: ClockReading | None = None,
     *,
     warnings: Sequence[str] = (),
+    beside: int = 0,
 ) -> list[RankPart]:
     """Return the parts of all ranks on rank 0, an empty list on the others. All ranks must call.
 
@@ -48,6 +49,7 @@ def gather(
         metered: what this rank's meter has sampled.
         clock: how far this rank's clock was ahead before the training, where the ranks sit on several hosts.
         warnings: what Python has warned of on this rank.
+        beside: other trainings on this node.
     """
     history, device = result.history(), torch.device(result.device)
     timings, clock_error_s = history.timings, None
@@ -65,6 +67,7 @@ def gather(
         crowding=result.crowding,
         metrics=result.metrics,
         warnings=tuple(warnings),
+        beside=beside,
         metered=metered or Metered(),
         clock_error_s=clock_error_s,
     )
@@ -163,6 +166,8 @@ def null_reasons(parts: Sequence[RankPart], run: dict[str, Any]) -> dict[str, st
             reasons[name] = f"Linux does not count here how long {what}"
     if run["throttled_by_quota_share"] is None:
         reasons["throttled_by_quota_share"] = "no control group of ours has a quota of CPU time"
+    if run["own_metrics"] is None:
+        reasons["own_metrics"] = "neither model nor dataset has METRICS of its own"
     if run["compile_s"] is None:
         reasons["compile_s"] = "nothing was compiled"
     if not catalog.constants("exchange", run["exchange"])["SYNCHRONOUS"]:
@@ -174,7 +179,7 @@ def null_reasons(parts: Sequence[RankPart], run: dict[str, Any]) -> dict[str, st
     if np.isnan(run["exchange_busy_s"]):
         reasons["exchange_busy_s"] = "the exchange overlaps the backward pass and does not say for how long"
     if run["status"] != "ok":
-        reasons |= dict.fromkeys(("loss_area_loss_s", "test_metric"), f"the run is {run['status']}")
+        reasons |= dict.fromkeys(("loss_area_loss_s", "test_metric", "own_metrics"), f"the run is {run['status']}")
     return reasons
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from ddp_hpc.execution import mpi_environment, rank_watchdog
 from ddp_hpc.execution.graceful_stop import Interruption
-from ddp_hpc.runs import lease
+from ddp_hpc.runs import lease, machine_lease
 from ddp_hpc.runs.attempt import PLAN, Attempt, Faults, RunFolder
 from ddp_hpc.runs.ending import Ending, Evidence, classify, first_report
 from ddp_hpc.runs.statuses import FINISHED
@@ -44,8 +44,9 @@ def supervise(
     checkpoint_every_s: float = CHECKPOINT_EVERY_S,
     *,
     faults: Faults | None = None,
+    keep: str | None = None,
 ) -> Ending:
-    """Make one attempt at the run in `folder` and return how it ended.
+    """Make one attempt at the run in `folder` and return how it ended, when no other project trains on this machine.
 
     Args:
         folder: of the run, as `plan.prepare` made it.
@@ -55,6 +56,7 @@ def supervise(
             is for leaving a checkpoint.
         trace: the first and the last step to trace; None: those of its study, if any.
         checkpoint_every_s: seconds from one checkpoint to the next; 0: only when the run is asked to end.
+        keep: `weights`: keep the trained model; None: as its study says.
         faults: of other runs: one that would meet them is not started, one that meets a new one tells; None: neither.
 
     Raises:
@@ -67,7 +69,25 @@ def supervise(
         raise FileNotFoundError(
             f"{folder / PLAN} is missing or not of this run: plan it, with `ddp-hpc plan --write STUDY`"
         )
-    attempt, finished = run.new_attempt(), run.finished
+    finished = run.finished
+    more: dict[str, Any] = {"checkpoint_every_s": checkpoint_every_s, "data_dir": str(data_dir)}
+    more |= ({"trace": list(trace)} if trace else {}) | ({"keep": keep} if keep else {})
+    # not by way of an attempt: results/ may be a link to elsewhere
+    project = folder.absolute().parents[2]
+    with machine_lease.held(project, folder.name):
+        return _attempt(run, finished, launcher, planned | more | {"project": str(project)}, time_limit_s, faults)
+
+
+def _attempt(
+    run: RunFolder,
+    finished: bool,
+    launcher: Sequence[str],
+    launch: dict[str, Any],
+    time_limit_s: float | None,
+    faults: Faults | None,
+) -> Ending:
+    """Make an attempt at a run, which had a record before if it was `finished`."""
+    attempt = run.new_attempt()
     try:
         attempt.keep_room()
         attempt.started = _started(launcher) | {"request": run.request or None}
@@ -80,21 +100,17 @@ def supervise(
         shutil.rmtree(attempt.path)
         return Ending("ok", "it has been trained meanwhile, by another supervisor")
     began_at, began_ns = time.time(), time.monotonic_ns()  # the latter is what a rank's perf_counter reads
-    launch = planned | ({"trace": list(trace)} if trace else {})
     launch |= {
         "launched_at": began_at,
         "launched_ns": began_ns,
         "launched_on": boot_id(),
         "checkpoint": str(run.checkpoint.path.absolute()),
-        "checkpoint_every_s": checkpoint_every_s,
-        "data_dir": str(data_dir),
-        "project": str(folder.absolute().parents[2]),  # not by way of `attempt`: results/ may be a link to elsewhere
         "command": [*launcher, sys.executable, "-m", "ddp_hpc.execution.rank_watchdog", str(attempt.path)],
         "request": run.request or None,
     }
     try:
         attempt.launch = launch
-        if faults and (met := faults.met_by(planned["spec"])):
+        if faults and (met := faults.met_by(launch["spec"])):
             ending = Ending("cancelled", f"not started: {met}")
         else:
             evidence = _launch(launcher, attempt, launch, Interruption(time_limit_s))
@@ -105,7 +121,7 @@ def supervise(
     _say_ended(attempt, ending, (time.monotonic_ns() - began_ns) / 1e9)
     if faults and ending.status == "crashed" and (shared_by := ending.numbers.get("shared_by")):
         with suppress(OSError):  # on a full disk others crash, too
-            faults.tell(folder.name, shared_by, ending.reason)
+            faults.tell(run.path.name, shared_by, ending.reason)
     _clear(attempt)
     if ending.status in FINISHED:
         run.checkpoint.remove()

@@ -5,13 +5,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ddp_hpc.analysis.definitions import about
 from ddp_hpc.analysis.formatting import heading
-from ddp_hpc.analysis.report.runs_table import DERIVED
 from ddp_hpc.config.publication import LICENCES
 from ddp_hpc.publication.citation import description
 from ddp_hpc.publication.pack import TABLES, Pack, digest, folder_name
 from ddp_hpc.runs import records
-from ddp_hpc.runs.schema import SCHEMAS
 
 PROFILE = "https://specs.frictionlessdata.io/schemas/data-package.json"
 _TYPES = (
@@ -61,20 +60,11 @@ def _tables(pack: Pack) -> list[dict[str, Any]]:
 
 
 def _field(column: pa.Field) -> dict[str, str]:
-    """Return a column: its type, its unit, and what it means, as far as records define it."""
-    known = next(
-        (
-            SCHEMAS[kind].field(column.name)
-            for kind in ("run", "steps", "evaluations")
-            if column.name in SCHEMAS[kind].names
-        ),
-        None,
-    )
-    about = {key.decode(): text.decode() for key, text in ((known.metadata if known else None) or {}).items()}
+    """Return a column: its type, its unit, and what it means, as far as that is known."""
+    unit, meaning = about(column.name)
     kind = next(name for fits, name in _TYPES if fits(column.type))
-    meaning = DERIVED.get(column.name, about.get("meaning", ""))
-    found = {"name": column.name, "type": kind, "title": heading(column.name), "description": meaning}
-    return {key: text for key, text in (found | {"unit": about.get("unit", "")}).items() if text}
+    found = {"name": column.name, "type": kind, "title": heading(column.name), "description": meaning, "unit": unit}
+    return {key: text for key, text in found.items() if text}
 
 
 def _records(pack: Pack) -> list[dict[str, Any]]:

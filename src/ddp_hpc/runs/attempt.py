@@ -4,6 +4,7 @@
     request.json        what the cluster was asked for
     run.parquet, ...    the records, once the run has ended as result or finding
     seal.json           size, date and digest of each of them, by which damage is seen
+    weights.safetensors the trained model, if its study keeps it
     NAME.aside-<n>      what was damaged, or stood where something of the run belongs
     checkpoint/         where an interrupted run goes on: checkpoint.json, step-<n>/rank-<r>.pt
     trace/              traced steps: rank-<r>.json.gz, merged.json.gz
@@ -16,7 +17,7 @@
         rank-<r>.json     by a rank or its watchdog: how it failed
         room              kept by the supervisor for ended.json, for when the disk is full
         interrupted.json  by rank 0: asked to end, the ranks have left
-        run.parquet, ...  by rank 0; summary.json says that they are whole
+        run.parquet, ...  by rank 0, with the weights if they are kept; summary.json says that they are whole
         ended.json        by the supervisor: how the attempt ended
         slurm_end.json    by the driver: how it ended as Slurm says, before Slurm forgets
 
@@ -41,6 +42,7 @@ ROOM, ROOM_BYTES = "room", 4096  # kept for `ended.json`, so that a full disk ca
 RECORDS = ("steps", "evaluations", "gpu", "run")  # in the order in which they are put in place
 PLAN, REQUEST, MANIFEST = "spec.json", "request.json", "checkpoint.json"
 _RECORD, _TRACE, _CHECKPOINT, _ATTEMPTS, _SEAL = "run.parquet", "trace", "checkpoint", "attempts", "seal.json"
+_WEIGHTS = "weights.safetensors"
 
 _TYPES: Mapping[str, tuple[type, ...]] = {  # of what programs read, in whichever file of the journal it stands
     "run": (str,),
@@ -122,6 +124,11 @@ class _Folder:
     def record(self, kind: str = "run") -> Path:
         """Return the Parquet file of a kind of record, e.g. `run`, `steps`."""
         return self.path / f"{kind}.parquet"
+
+    @property
+    def weights(self) -> Path:
+        """The file of the trained weights, which only some studies keep."""
+        return self.path / _WEIGHTS
 
     def stamps(self) -> dict[str, list[int]]:
         """Return size and date of each record that is there, by kind: another in its place makes other tables."""
@@ -364,6 +371,10 @@ class Attempt(_Folder):
         if traced := self.record(_TRACE).exists():
             shutil.rmtree(self.run.path / _TRACE, ignore_errors=True)
             os.replace(self.path / _TRACE, self.run.path / _TRACE)
+        if self.weights.exists():
+            os.replace(self.weights, self.run.weights)
+        else:  # those of another training, whose record this one's replaces
+            self.run.weights.unlink(missing_ok=True)
         for kind in (_TRACE,) * traced + RECORDS:
             os.replace(self.record(kind), self.run.record(kind))
 

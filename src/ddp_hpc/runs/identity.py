@@ -30,7 +30,7 @@ WORDS = (
 # paths in the package, or their beginnings, that are not code of a run: their effect on results counts through
 # MEASUREMENT_VERSION. Checkpoints have none: a training that was interrupted ends with the bits of one that was not,
 # which tests see to.
-_NOT_COUNTED = ("config/", "profiling/", "runs/", "system/", "training/checkpoint.py", "training/result.py")
+NOT_COUNTED = ("config/", "profiling/", "runs/", "system/", "training/checkpoint.py", "training/result.py")
 
 _LEFT = (".pyc", ".bak", ".orig", ".rej", ".old", ".save", ".swp", ".swo", ".tmp")  # by editors, merges, Python
 
@@ -76,7 +76,7 @@ def file_of(name: str) -> Path:
 def _fingerprints(project: Path | None, model: str, dataset: str, exchange: str) -> Mapping[str, str]:
     named = {"model": model, "dataset": dataset, "exchange": exchange}
     roots = [catalog.PACKAGE / "training" / "trainer.py", *(catalog.path(kind, name) for kind, name in named.items())]
-    return {VERSION: str(MEASUREMENT_VERSION)} | closure(roots, _NOT_COUNTED)
+    return {VERSION: str(MEASUREMENT_VERSION)} | closure(roots, NOT_COUNTED)
 
 
 def forget() -> None:

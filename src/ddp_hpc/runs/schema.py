@@ -115,10 +115,11 @@ RUN = pa.schema(
         field("final_loss", FLOAT, "", "loss of the last step"),
         field("loss_area_loss_s", FLOAT, "loss x s", "trapezoid of the loss over time, from time zero; null if not ok"),
         field("test_metric", FLOAT, "", "on the test set, at the end"),
-        field("test_metric_name", TEXT, "", "accuracy (higher is better) or error (lower is better)"),
+        field("test_metric_name", TEXT, "", "accuracy (higher is better) or error (lower is better), or one's own"),
         field(
             "chance_metric", FLOAT, "", "test metric of the best constant answer: nothing was learnt from the inputs"
         ),
+        field("own_metrics", TEXT, "JSON", "by name the value at the end, and which is better: metrics of own files"),
         field("peak_memory_bytes", INTEGER, "B", "largest over the ranks; host RSS, or device memory on a GPU"),
         *CONSUMPTION,
         field("device_used", TEXT, "", "cpu or cuda"),
@@ -128,6 +129,7 @@ RUN = pa.schema(
         field("core_wait_share", FLOAT, "", "of the time of the steps: a thread was ready and had no core; worst rank"),
         field("others_core_share", FLOAT, "", "share of the ranks' cores that other processes used; worst host"),
         field("throttled_by_quota_share", FLOAT, "", "of a CPU quota's periods: used up before their end; worst rank"),
+        field("other_trainings", INTEGER, "", "of ddp-hpc on a node of this run, as it began or ended; busiest node"),
         field("oversubscribed", BOOL, "", "more ranks x threads than cores on a node: its times mean nothing"),
         field(
             "placement_verified",
@@ -166,6 +168,7 @@ EVALUATIONS = pa.schema(
         field("samples_seen", INTEGER, "samples", "over all ranks"),
         field("metric", FLOAT, "", "on the whole test set"),
         field("loss", FLOAT, "", "on the whole test set"),
+        field("own_metrics", TEXT, "JSON", "by name the value on the whole test set: metrics of own files"),
     ]
 )
 

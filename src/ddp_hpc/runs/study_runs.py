@@ -1,5 +1,6 @@
 """Every planned run is a row: what has ended, what has failed and why, what is not there yet."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -71,7 +72,7 @@ class StudyRuns:
         """One row per planned run, in the order of the plan: the columns of `schema.RUN` and `attempts`.
 
         A run that has not ended as result or finding, or whose records are damaged, has its spec, its status and
-        reason; all else is null.
+        reason; all else is null. The test metric is the one that the rules name.
         """
         import pandas as pd
         import pyarrow as pa
@@ -88,6 +89,8 @@ class StudyRuns:
         table = both.take(pa.array([place[planned.run] for planned in self.planned], pa.int64()))
         mapping = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype(), pa.string(): pd.StringDtype()}
         frame: pd.DataFrame = table.to_pandas(types_mapper=mapping.get)
+        if metric := self.study.rules.metric:
+            _judge_by(frame, metric)
         frame["attempts"] = [len(self.store.run(planned.run).attempts) for planned in self.planned]
         return frame
 
@@ -107,8 +110,12 @@ class StudyRuns:
         return self._frame("steps", run, columns, rows)
 
     def evaluations(self, run: str) -> "pd.DataFrame":
-        """Return the evaluations of a finished run: the columns of `schema.EVALUATIONS`."""
-        return self._frame("evaluations", run)
+        """Return the evaluations of a finished run: the columns of `schema.EVALUATIONS`, `metric` as the rules say."""
+        frame, metric = self._frame("evaluations", run), self.study.rules.metric
+        if metric:
+            values = [_own(text).get(metric) for text in frame["own_metrics"]]
+            frame["metric"] = [float("nan") if value is None else float(value) for value in values]
+        return frame
 
     def _frame(
         self, kind: str, run: str, columns: Sequence[str] | None = None, rows: "pc.Expression | None" = None
@@ -128,3 +135,19 @@ class StudyRuns:
             return text
         counts = ", ".join(f"{count} {in_words(str(name))}" for name, count in lacking.value_counts().items())
         return f"{text}, {len(lacking)} missing: {counts}"
+
+
+def _judge_by(frame: "pd.DataFrame", metric: str) -> None:
+    """Put a metric of one's own in the place of the test metric; what a constant answer would have is not known."""
+    import pandas as pd
+
+    found = [_own(text).get(metric, {}) for text in frame["own_metrics"]]
+    values = [float("nan") if one.get("value") is None else float(one["value"]) for one in found]
+    names = [metric if one else pd.NA for one in found]
+    frame["test_metric"], frame["chance_metric"] = values, float("nan")
+    frame["test_metric_name"] = pd.Series(names, frame.index, frame["test_metric_name"].dtype)
+
+
+def _own(text: Any) -> dict[str, Any]:
+    """Return what a cell of `own_metrics` holds; nothing of one that is null."""
+    return dict(json.loads(text)) if isinstance(text, str) else {}

@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from ddp_hpc.exchange._protocol import Exchange, Stateful
 from ddp_hpc.models._replica import Replica
 from ddp_hpc.profiling.timers import Clock, TimerProxy
 from ddp_hpc.profiling.timers import make as make_clock
-from ddp_hpc.training import precision, sampler
+from ddp_hpc.training import own_metrics, precision, sampler
 from ddp_hpc.training.loader import Batches, Resident, Staged
 from ddp_hpc.training.lr_schedule import learning_rate_rule
 from ddp_hpc.training.optimizers import Maker, StatefulOptimizer
@@ -44,6 +44,7 @@ class Components:
     timers: TimerProxy  # what a step tells: the clock, but while it is traced, captured or compiled
     exchange: Exchange
     optimizers: list[StatefulOptimizer]
+    metrics: Mapping[str, own_metrics.Metric]  # further ones, of files of one's own
     chance_metric: float  # of a model that gives all samples the same
     synchronous: bool  # all ranks take their steps together
     last_of_backward: str  # the phase in which the backward pass ends
@@ -116,6 +117,7 @@ def assemble(spec: RunSpec, comm: MPI.Intracomm, data_dir: Path, device: torch.d
         timers=timers,
         exchange=exchange,
         optimizers=make_optimizer.made,
+        metrics=own_metrics.of(spec),
         chance_metric=chance(task, data_file.TASK, data_file.OUTPUTS, dataset),
         synchronous=exchange_file.SYNCHRONOUS,
         last_of_backward="exchange_exposed_s" if getattr(exchange_file, "WAITS_IN_BACKWARD", False) else "backward_s",
@@ -188,8 +190,10 @@ def broadcast(tensors: Iterable[Tensor], comm: MPI.Intracomm) -> None:
         tensor.copy_(host)
 
 
-def evaluate(components: Components, comm: MPI.Intracomm, batch_size: int = 1024) -> tuple[float, float]:
-    """Return metric and loss on the whole test set; each rank does a part of it. All ranks must call.
+def evaluate(
+    components: Components, comm: MPI.Intracomm, batch_size: int = 1024
+) -> tuple[float, float, dict[str, float]]:
+    """Return metric, loss and further metrics on the whole test set; each rank does a part of it. All ranks must call.
 
     What is evaluated is rank 0's model: buffers such as BatchNorm's running means differ between ranks, and a mix of
     them is no model. Frozen parameters, which a model may change itself, are treated so, too. They, buffers and random
@@ -197,7 +201,8 @@ def evaluate(components: Components, comm: MPI.Intracomm, batch_size: int = 1024
     """
     before = Snapshot(components.replica.frozen(), components.replica.model, components.device)
     broadcast([*components.replica.frozen(), *components.replica.buffers()], comm)
-    test, sums = components.dataset.test, torch.zeros(2, dtype=torch.float64, device=components.device)
+    test, metrics = components.dataset.test, components.metrics
+    sums = torch.zeros(2 + len(metrics), dtype=torch.float64, device=components.device)
     first, last = (len(test) * place // comm.size for place in (comm.rank, comm.rank + 1))
     components.replica.model.eval()
     with torch.inference_mode(), components.arithmetic():
@@ -207,7 +212,12 @@ def evaluate(components: Components, comm: MPI.Intracomm, batch_size: int = 1024
             outputs = components.replica.model(inputs)
             sums[0] += components.task.metric_sum(outputs, targets)
             sums[1] += components.loss(outputs, targets) * len(targets)
+            for place, own in enumerate(own_metrics.sums(metrics, outputs, targets), start=2):
+                sums[place] += own
     components.replica.model.train()
     before.restore()
-    metric, loss = sampler.weighted_mean(comm.allgather(sums.cpu().numpy()), comm.allgather([last - first]))
-    return float(metric) if math.isfinite(loss) else math.nan, float(loss)  # the largest of NaNs is no answer
+    means = sampler.weighted_mean(comm.allgather(sums.cpu().numpy()), comm.allgather([last - first]))
+    metric, loss, *others = map(float, means)
+    if not math.isfinite(loss):  # the largest of NaNs is no answer
+        metric, others = math.nan, [math.nan] * len(others)
+    return metric, loss, dict(zip(metrics, others, strict=True))

@@ -40,6 +40,7 @@ class TrainResult:
     clock: Clock | None = None  # of this process
     before: History | None = None  # of the processes before, as far as the checkpoint goes
     evaluations: list[tuple[int, float, float]] = field(default_factory=list)  # step, metric, loss
+    own_metrics: list[dict[str, float]] = field(default_factory=list)  # of each evaluation, those of one's own files
     metric_name: str = ""
     chance_metric: float | None = None  # of a model that gives all samples the same
     diverged: bool = False

@@ -281,7 +281,9 @@ class Trainer:
         own = weights.clone() if isinstance(exchange, Synchronizes) else None
         if isinstance(exchange, Synchronizes):
             exchange.synchronize()
-        self.result.evaluations.append((self.steps, *evaluate(components, self.comm)))
+        metric, loss, others = evaluate(components, self.comm)
+        self.result.evaluations.append((self.steps, metric, loss))
+        self.result.own_metrics.append(others)
         if own is not None:
             self.comm.Barrier()  # the weights may be shared
             weights.copy_(own)

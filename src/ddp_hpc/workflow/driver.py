@@ -12,7 +12,7 @@ from ddp_hpc.analysis import claim_verdict
 from ddp_hpc.config.errors import StudyError
 from ddp_hpc.config.machine import MachineError
 from ddp_hpc.config.settings import Profile, ProfileConfig, checked
-from ddp_hpc.runs import identity
+from ddp_hpc.runs import identity, machine_lease
 from ddp_hpc.runs.project import Project
 from ddp_hpc.runs.state import State, state_of
 from ddp_hpc.runs.statuses import FINISHED, in_words
@@ -54,7 +54,9 @@ def run(
         DriverAliveError: another driver is alive in this project.
     """
     study_runs = claims_check.checked(project, project.study_runs(name))
-    study_runs = plan.with_next_round(missing_baselines.noted(new_project.noted(project, study_runs)))
+    study_runs = plan.with_next_round(
+        missing_baselines.noted(new_project.noted(project, plan.weights_noted(study_runs)))
+    )
     project.read_config()  # before any job: what is wrong with it would end the workflow
     if launcher is not None:
         checked(ProfileConfig, {"launcher": launcher}, "--launcher")
@@ -64,6 +66,9 @@ def run(
         resource_requests.requests([study_runs], machine)
         more = [*(["--slurm-status-command", machine.status_command] if remote else []), *more]
     _check_profile(study_runs.study.name, profile, told)
+    for other in () if remote else machine_lease.entries():
+        if other.told["project"] != str(project.root):
+            print(f"note: on this machine trains {other}; runs take turns, by project", file=sys.stderr)
     if remote and (note := job_environment.without_shapes(os.environ)):
         print(f"note: {note}", file=sys.stderr)
     lock = DriverLock(project.root)

@@ -12,7 +12,7 @@ from ddp_hpc.config import catalog
 from ddp_hpc.config.spec import SPEC_FIELDS, RunSpec, shown
 from ddp_hpc.config.types import canonical_json
 from ddp_hpc.runs import identity
-from ddp_hpc.runs.attempt import PLAN, Store
+from ddp_hpc.runs.attempt import PLAN, RunFolder, Store
 from ddp_hpc.runs.state import State, state_of
 from ddp_hpc.runs.statuses import FAILED
 from ddp_hpc.runs.study_runs import Planned, StudyRuns
@@ -114,6 +114,8 @@ def prepare(study_runs: StudyRuns) -> None:
         asked = study_runs.study.trace
         if asked is not None and planned.spec.why_not_traced(*asked.steps) is None:
             content["trace"] = list(asked.steps)
+        if study_runs.study.keep:
+            content["keep"] = study_runs.study.keep
         if folder.plan != content:
             folder.path.mkdir(parents=True, exist_ok=True)
             folder.plan = content
@@ -121,6 +123,23 @@ def prepare(study_runs: StudyRuns) -> None:
             if (hashed := content["files"][name]) not in kept:
                 study_runs.store.keep_code(hashed, identity.file_of(name))
                 kept.add(hashed)
+
+
+def weights_noted(study_runs: StudyRuns) -> StudyRuns:
+    """Return `study_runs`, with a note if weights are to be kept of finished runs that have none: none is repeated."""
+    folders = [study_runs.store.run(planned.run) for planned in study_runs.planned] if study_runs.study.keep else []
+    without = [one.path.name for one in folders if not one.weights.exists() and one.finished and _ended_well(one)]
+    if not without:
+        return study_runs
+    note = (
+        f"keep: {len(without)} of {len(folders)} runs are finished and have no weights, which is no reason to repeat "
+        f"them; `ddp-hpc train {without[0]} --again --keep weights` trains one again, with its launcher"
+    )
+    return replace(study_runs, notes=(*study_runs.notes, note))
+
+
+def _ended_well(folder: RunFolder) -> bool:
+    return all(attempt.ended.get("status", "ok") == "ok" for attempt in folder.attempts[-1:])
 
 
 def make_way(store: Store, lacking: Sequence[Planned]) -> None:

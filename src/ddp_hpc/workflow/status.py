@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from ddp_hpc.runs import machine_lease
 from ddp_hpc.runs.attempt import Attempt
 from ddp_hpc.runs.state import State, state_of, why_queued
 from ddp_hpc.runs.statuses import FAILED, FINISHED, STATUSES, in_words
@@ -20,6 +21,8 @@ _TOLD = ("step", "steps_asked", "eta_s", "loss")
 def overview(study_runs: StudyRuns) -> dict[str, Any]:
     """Return as plain values: `study`, `counts` by status, `node_hours`, and a row per planned run in `runs`.
 
+    `waiting` has the runs that wait for a training of another project on this machine, each with that.
+
     A row has run, status, reason, attempts, job (of Slurm) and, of a running one, step, steps_asked, eta_s and loss.
     """
     states = {planned.run: state_of(study_runs.store, planned.run) for planned in study_runs.planned}
@@ -30,7 +33,9 @@ def overview(study_runs: StudyRuns) -> dict[str, Any]:
         rows.append(row | told)
     counts = dict(Counter(state.status for state in states.values()))
     hours = node_hours(study_runs, states)
-    return {"study": study_runs.study.name, "counts": counts, "node_hours": hours, "runs": rows}
+    waits = machine_lease.waiting(study_runs.store.root.absolute().parent)
+    waiting = {run: str(other) for run, other in waits if run in states}
+    return {"study": study_runs.study.name, "counts": counts, "node_hours": hours, "runs": rows, "waiting": waiting}
 
 
 def check(study_runs: StudyRuns) -> dict[str, str]:
@@ -109,6 +114,7 @@ def lines(study_runs: StudyRuns, found: Mapping[str, Any]) -> list[str]:
         _cost(found["node_hours"]),
         *(_line(study_runs, row) for row in shown[:MOST_LINES]),
         *([f"  ... and {more} more: --json"] if more > 0 else []),
+        *(f"  waiting       {run}: on this machine trains {other}" for run, other in found["waiting"].items()),
         *(f"  queued        {counted(count, 'run')}: {reason}" for reason, count in reasons.most_common()),
     ]
 

@@ -344,6 +344,7 @@ def test_a_side_of_a_ratio_without_any_run_reproduces_nothing(judged):
     ("columns", "words"),
     [
         ({"throttled_by_quota_share": 0.2}, "disturbed: a quota of CPU time was used up"),
+        ({"other_trainings": 1}, "disturbed: other trainings ran on a node of a run"),
         ({}, "disturbed: the steps of 3 runs became slower or faster all the time"),
     ],
 )

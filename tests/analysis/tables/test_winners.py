@@ -1,6 +1,7 @@
 """Who wins: complete, below the threshold, a core for every thread, least loss area; and who is left out, and why."""
 
 import dataclasses
+import json
 
 import factory
 import numpy as np
@@ -16,8 +17,10 @@ from ddp_hpc.analysis.figures._style import style
 from ddp_hpc.analysis.formatting import in_words
 from ddp_hpc.analysis.report.provenance import of_runs
 from ddp_hpc.analysis.report.warnings import flags
-from ddp_hpc.analysis.tables import areas, runs, winners
+from ddp_hpc.analysis.tables import areas, runs, time_to_metric, winners
 from ddp_hpc.analysis.tables._winner_selection import NO_WINNER, exclusions, pick_winners, points
+from ddp_hpc.config import catalog
+from ddp_hpc.config.study import StudyError
 from ddp_hpc.runs import records
 
 ONE_GROUP = [{"exchange": "ring", "world_size": 2, "batch_size": [16, 32, 64], "learning_rate": 0.1}]
@@ -114,9 +117,12 @@ def test_cores_that_others_use_are_a_warning_where_threads_waited_and_not_of_ran
     def train(spec):
         waited, taken = shares[spec.batch_size]
         columns = {"core_wait_share": waited, "others_core_share": taken, "oversubscribed": spec.batch_size == 128}
+        columns["other_trainings"] = 2 if spec.batch_size == 16 else 0
         return dataclasses.replace(constant(5.0, 400), columns=columns)
 
     study_runs = made_up(tmp_path, train, grid=[ONE_GROUP[0] | {"batch_size": list(shares)}])
+    (beside,) = [text for text in flags(study_runs, {}, of_runs(study_runs)) if "other_trainings" in text]
+    assert beside.startswith("On a node of 1 of 4 runs other trainings of ddp-hpc ran, too, up to 2")
 
     (warning,) = [text for text in flags(study_runs, {}, of_runs(study_runs)) if "core_wait_share" in text]
     assert warning.startswith("In 1 of 4 runs threads were ready and had no core in over 5% of the time")
@@ -361,6 +367,48 @@ def with_evaluations(folder, curves, name="accuracy", **keys):
         file = study_runs.store.file(run.run, "evaluations")
         records.write("evaluations", columns | {"metric": [metric for _, metric in curve]}, file)
     return study_runs
+
+
+@pytest.mark.parametrize(("better", "winner"), [("higher", 16), ("lower", 32)])
+def test_a_metric_of_ones_own_decides_where_the_rules_name_it(tmp_path, better, winner):
+    """Its values are not those of the accuracy, by which 64 would win."""
+    own = {16: 5.0, 32: 3.0, 64: 4.0}
+
+    def train(spec):
+        accuracy = {16: 0.8, 32: 0.7, 64: 0.9}[spec.batch_size]
+        told = json.dumps({"top5": {"value": own[spec.batch_size], "better": better}})
+        columns = {"test_metric_name": "accuracy", "test_metric": accuracy, "own_metrics": told}
+        return constant(5.0, spec.steps_asked, **columns)
+
+    _metric(tmp_path, "top5")
+    catalog.use_project(tmp_path)
+    try:
+        base = {"dataset": "digits", "model": "judged", "threads_per_rank": 1}
+        rules = {"metric": "top5", "winner_by": "test_metric"}
+        study_runs = made_up(tmp_path, train, grid=ONE_GROUP, base=base, rules=rules)
+        for run in study_runs.planned:
+            at = {"step": [1, 2], "t_s": [1.0, 2.0], "metric": [0.1, 0.2]}
+            text = [json.dumps({"top5": own[run.spec.batch_size] + change}) for change in (-1, 1)]
+            records.write("evaluations", at | {"own_metrics": text}, study_runs.store.file(run.run, "evaluations"))
+        row = won(study_runs)
+        times = time_to_metric.build(study_runs).set_index("batch_size")
+        with pytest.raises(StudyError, match=r"metric: given 'top3' \(did you mean 'top5'\?\)"):
+            made_up(tmp_path, train, grid=ONE_GROUP, base=base, rules={"metric": "top3"})
+    finally:
+        catalog.use_project(None)
+
+    assert row["winner"] == f"batch size {winner}"
+    assert row["test_metric"] == own[winner]
+    assert set(study_runs.runs["test_metric_name"]) == {"top5"}
+    assert times.loc[16, "best_metric"] == own[16] + (1 if better == "higher" else -1)
+
+
+def _metric(root, name):
+    """Write a model that has a metric of its own."""
+    (root / "models").mkdir()
+    function = f"def {name}(outputs, targets):\n    return outputs\n"
+    build = "def build(input_shape, outputs):\n    return None\n"
+    (root / "models" / "judged.py").write_text(f'METRICS = {{"{name}": "higher"}}\n{function}{build}')
 
 
 def won(study_runs):

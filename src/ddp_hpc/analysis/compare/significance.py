@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ddp_hpc.analysis.columns import CROWDED, key_of, rows_of, show, varying
+from ddp_hpc.analysis.columns import CROWDED, higher_is_better, key_of, rows_of, show, varying
 from ddp_hpc.analysis.compare.result_sets import ResultSet
 from ddp_hpc.analysis.intervals import Arm, Contrast, contrast, of_median, of_ratio
 from ddp_hpc.analysis.variance_model import ALPHA, Prior, holm, prior, repeats_needed
@@ -31,7 +31,7 @@ POINT = agreeing({"seed"})
 SHARES = ("core_wait_share", "others_core_share", "throttled_by_quota_share")
 USED = [
     *SPEC_COLUMNS,
-    *("run", "status", "oversubscribed", "placement_verified", "test_metric_name"),
+    *("run", "status", "oversubscribed", "placement_verified", "test_metric_name", "own_metrics"),
     *SHARES,
     *TIMES,
     *QUALITIES,
@@ -61,7 +61,7 @@ class Question:
     def more_is_better(self) -> bool:
         """Whether a larger value is the better one."""
         if self.metric == "test_metric":
-            return bool(self.rows_a[0].get("test_metric_name") == "accuracy")
+            return higher_is_better(self.rows_a[0])
         return self.metric == "samples_per_s"
 
     def percent(self, difference: float) -> float:

@@ -41,17 +41,40 @@ def make(name: str, study: Study, tables_folder: Path, folder: Path, size: str |
             )
         tables[table] = pd.read_parquet(file)
         coverage = records.read_metadata(file)["coverage"]
-    module = catalog.load("figure", name)
     with style(size):
-        figure: Figure = module.draw(tables, study, coverage)
-        height_in = figure.get_figheight()
-        if size and height_in > MOST_HEIGHT_IN:
-            raise ValueError(
-                f"{height_in:.0f} in high in this size, a page has {MOST_HEIGHT_IN:g}; leave out `--size {size}`"
-            )
+        figure = _drawn(name, study, tables, coverage, size)
         return save(
             figure, folder, f"{name}-{size}" if size else name, constants.get("CAPTION", f"{name}."), study.name
         )
+
+
+def picture(
+    name: str, study: Study, tables: dict[str, pd.DataFrame], coverage: str, size: str | None = None
+) -> "Figure":
+    """Return a figure of these tables as `make` saves it. Too high for a page in this size: a ValueError."""
+    with style(size):
+        figure = _drawn(name, study, tables, coverage, size)
+        _lay_out(figure)
+    return figure
+
+
+def _drawn(name: str, study: Study, tables: dict[str, pd.DataFrame], coverage: str, size: str | None) -> "Figure":
+    figure: Figure = catalog.load("figure", name).draw(tables, study, coverage)
+    height_in = figure.get_figheight()
+    if size and height_in > MOST_HEIGHT_IN:
+        raise ValueError(
+            f"{height_in:.0f} in high in this size, a page has {MOST_HEIGHT_IN:g}; leave out `--size {size}`"
+        )
+    return figure
+
+
+def _lay_out(figure: "Figure") -> None:
+    """Lay a figure out once, for all forms, in round numbers: the solver's last digits differ from time to time."""
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    for axes in figure.axes:
+        place = axes.get_position(original=True).bounds
+        axes.set_position(tuple(round(part, 6) for part in place), which="original")
 
 
 def save(figure: "Figure", folder: Path, name: str, caption: str, study: str = "") -> Path:
@@ -67,12 +90,7 @@ def save(figure: "Figure", folder: Path, name: str, caption: str, study: str = "
         with replaced(folder / f"{name}.{form}") as temporary:
             temporary.write_text(f"{text}\n", encoding="utf-8")
     title = f"{study}: {caption}" if study else caption
-    # laid out once, for all forms, in round numbers: the solver's last digits differ from time to time
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")
-    for axes in figure.axes:
-        place = axes.get_position(original=True).bounds
-        axes.set_position(tuple(round(part, 6) for part in place), which="original")
+    _lay_out(figure)
     for form, metadata in _METADATA.items():
         drawn = io.BytesIO()  # on a full disk matplotlib's writers fail in words of their own
         figure.savefig(drawn, format=form, metadata=metadata | {"Title": title})

@@ -1,12 +1,14 @@
 """The style of all figures: two widths, letters of 7 points, seaborn's theme and colours, numbers of an axis."""
 
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-os.environ["MPLBACKEND"] = "Agg"  # a login node has no display, and a wrong value would stop the import
+if "IPython" not in sys.modules:  # a notebook shows figures in its own way
+    os.environ["MPLBACKEND"] = "Agg"  # a login node has no display, and a wrong value would stop the import
 
 import matplotlib as mpl
 import seaborn as sns

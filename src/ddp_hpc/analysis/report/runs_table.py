@@ -7,8 +7,8 @@ import pandas as pd
 from markupsafe import Markup
 
 from ddp_hpc.analysis.columns import varying
+from ddp_hpc.analysis.definitions import about
 from ddp_hpc.analysis.report.units import in_units, unit_names
-from ddp_hpc.runs.schema import RUN
 
 NUMBER = "no."
 HIDDEN = ("spec_hash", "code_hash", "ended_at")  # never shown
@@ -21,21 +21,6 @@ LINK = (
     "function (data, type) { return type === 'display' && data ? `<a href=\"#run-${data}\">run ${data}</a>` : data; }"
 )
 LATEX = "function (event, table) { tableAsLatex(table.buttons.exportData({columns: ':visible'}), event); }"
-# what the table of runs holds beside the records, or judges otherwise
-DERIVED = {
-    "status": "how the run ended: ok, diverged, oom_gpu, or why it has no result",
-    "min_loss": "least mean loss over the study's loss_window",
-    "time_to_s": "training time at the first evaluation that had the test metric of winner_by; null if none had",
-    "time_before_s": "training time at the evaluation before that, 0 if it was the first; at the last if none had it",
-    "excluded": "why the run may not win; blank if it may",
-    "slow_steps_share": "share of train_s beyond steps x step_s: near 0 on a quiet machine",
-    "step_low_s": "low end of the 95 % interval of step_s, within this run",
-    "step_high_s": "high end of the 95 % interval of step_s, within this run",
-    "drift_percent": "trend of the step times from the first step to the last, of the first",
-    "drifting": "that trend is beyond the noise of the steps, and at least 5 %",
-    "slow_ranks": "ranks whose own work takes longer than that of the others by 10 % or more; blank if none does",
-    "attempts": "how often the run was started",
-}
 
 
 def interactive(runs: pd.DataFrame, number: Mapping[str, int]) -> Markup:
@@ -87,10 +72,9 @@ def interactive(runs: pd.DataFrame, number: Mapping[str, int]) -> Markup:
 
 def dictionary(runs: pd.DataFrame) -> list[tuple[str, str, str]]:
     """Return name, unit and meaning of the columns of the table of runs, in its order."""
-    metadata, names = {name: RUN.field(name).metadata for name in RUN.names}, unit_names(runs)
-    found = []
+    names, found = unit_names(runs), []
     for name in map(str, runs):
-        unit, meaning = (metadata.get(name, {}).get(key, b"").decode() for key in (b"unit", b"meaning"))
+        unit, meaning = about(name)
         here = f", here as {names[name]}" if names.get(name, name) != name else ""
-        found.append((name, unit + here, DERIVED.get(name, meaning)))
+        found.append((name, unit + here, meaning))
     return found

@@ -68,6 +68,13 @@ def _bad_times(runs: pd.DataFrame) -> Iterator[str]:
             "others_core_share in the table of runs). This may slow down all steps evenly, so that none stands out: "
             "run again on a quiet machine."
         )
+    beside = runs["other_trainings"].astype("float64")
+    if count := int((beside > 0).sum()):
+        yield (
+            f"On a node of {count} of {len(runs)} runs other trainings of ddp-hpc ran, too, up to {beside.max():.0f} "
+            "(other_trainings in the table of runs): they may have disturbed the times. Ask Slurm for whole nodes "
+            "(`--exclusive`), or run again when the machine is free."
+        )
     throttled = runs["throttled_by_quota_share"].astype("float64")
     if count := int((throttled > CROWDED).sum()):
         yield (

@@ -1,5 +1,5 @@
 """Tables: one table, one file. Each offers `build(study_runs) -> DataFrame`, and `CAPTION`."""
 
-from ddp_hpc.analysis.tables._formats import lines, make
+from ddp_hpc.analysis.tables._formats import built, lines, make
 
-__all__ = ["lines", "make"]
+__all__ = ["built", "lines", "make"]

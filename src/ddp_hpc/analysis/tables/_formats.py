@@ -55,8 +55,7 @@ def make(name: str, study_runs: StudyRuns, folder: Path) -> Path:
         CatalogError: no such table.
         RecordError: naming every record that cannot be read.
     """
-    module = catalog.load("table", name)
-    frame = _as_it_is(module.build(study_runs))
+    frame, module = built(name, study_runs), catalog.load("table", name)
     study, caption, coverage = study_runs.study, str(getattr(module, "CAPTION", name)), study_runs.coverage()
     left_out = list(module.left_out(study) if hasattr(module, "left_out") else getattr(module, "LEFT_OUT", ()))
     folder.mkdir(parents=True, exist_ok=True)
@@ -84,6 +83,11 @@ def make(name: str, study_runs: StudyRuns, folder: Path) -> Path:
     file = folder / f"{name}.parquet"
     records.write_table(table.replace_schema_metadata({**(table.schema.metadata or {}), **metadata}), file)
     return file
+
+
+def built(name: str, study_runs: StudyRuns) -> pd.DataFrame:
+    """Return a table as its files have it. May raise CatalogError and RecordError, as `make` does."""
+    return _as_it_is(catalog.load("table", name).build(study_runs))
 
 
 def _as_it_is(frame: pd.DataFrame) -> pd.DataFrame:

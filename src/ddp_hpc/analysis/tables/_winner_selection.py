@@ -13,6 +13,7 @@ from ddp_hpc.analysis.columns import (
     ERRORS,
     decisive,
     group_columns,
+    higher_is_better,
     label,
     ordered,
     rows_of,
@@ -38,7 +39,6 @@ NO_NOISE = Noise.of([])
 NOT_TOLD = "not told apart: one run each"
 NEVER = "never reached the test metric"
 LACKING = {AREA: "without a loss area", "test_metric": "without a test metric", "time_to_s": NEVER}
-HIGHER_IS_BETTER = {"accuracy": True, "error": False}
 LEAST = np.finfo(np.float64).tiny  # has a logarithm
 ROUNDING = 1e-12  # of a mean cost: a standard error below it is none
 ErrorOf = Callable[[str], float | None]
@@ -167,7 +167,7 @@ def _times_to(metric: float, study_runs: StudyRuns, row: Mapping[str, Any]) -> t
     if row["status"] != "ok" or not study_runs.store.file(row["run"], "evaluations").is_file():
         return float("nan"), float("nan")
     curve = study_runs.evaluations(row["run"])
-    reached = curve["metric"] >= metric if HIGHER_IS_BETTER[row["test_metric_name"]] else curve["metric"] <= metric
+    reached = curve["metric"] >= metric if higher_is_better(row) else curve["metric"] <= metric
     t_s = [0.0, *curve["t_s"]]
     first = int(reached.to_numpy().argmax())
     return (t_s[first], t_s[first + 1]) if reached.any() else (t_s[-1], float("nan"))
@@ -249,8 +249,8 @@ def points(runs: pd.DataFrame, groups: list[str], search: list[str], error_of: E
 
 def _score(repeats: Sequence[Mapping[str, Any]], by: str, error: float | None) -> Score:
     earliest = tuple(row["time_before_s"] for row in repeats) if by == "time_to_s" else ()
-    higher_is_better = by == "test_metric" and HIGHER_IS_BETTER[repeats[0]["test_metric_name"]]
-    return Score(tuple(sorted(known(row[by] for row in repeats))), error, higher_is_better, earliest)
+    higher = by == "test_metric" and higher_is_better(repeats[0])
+    return Score(tuple(sorted(known(row[by] for row in repeats))), error, higher, earliest)
 
 
 def _excluded(reasons: list[str]) -> str:

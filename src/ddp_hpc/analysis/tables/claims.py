@@ -153,6 +153,8 @@ def _disturbed(
         yield "disturbed: more than a third of a training went to steps slower than its median step"
     elif crowded(both).any():
         yield f"disturbed: threads waited for cores that others used, in over {CROWDED:.0%} of a training"
+    elif (both["other_trainings"].astype("float64") > 0).any():
+        yield "disturbed: other trainings ran on a node of a run"
     elif (both["throttled_by_quota_share"].astype("float64") > CROWDED).any():
         yield f"disturbed: a quota of CPU time was used up in over {CROWDED:.0%} of its periods"
     elif len(drifting):

@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ddp_hpc.analysis.columns import group_columns, search_columns, split, with_standing
+from ddp_hpc.analysis.columns import group_columns, higher_is_better, rows_of, search_columns, split, with_standing
 from ddp_hpc.analysis.intervals import over_runs
 from ddp_hpc.analysis.tables._frame import columns
 from ddp_hpc.analysis.tables._groups import Group, Row, by_group, spread
-from ddp_hpc.analysis.tables._winner_selection import HIGHER_IS_BETTER
 from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Test metric over time: at the end, at its best, and how long it took to what all points came to."
@@ -41,7 +40,8 @@ def build(study_runs: StudyRuns) -> pd.DataFrame:
     search = search_columns(study_runs.study)
     ended = [str(run) for run in runs[runs["status"] == "ok"]["run"]]
     curves = {run: study_runs.evaluations(run) for run in ended if study_runs.store.file(run, "evaluations").is_file()}
-    sign = 1.0 if all(HIGHER_IS_BETTER[name] for name in runs["test_metric_name"].dropna()) else -1.0
+    judged = rows_of(runs[runs["test_metric_name"].notna()])
+    sign = 1.0 if all(map(higher_is_better, judged)) else -1.0
     common: dict[str, float] = {}  # by run
     for _, alike in split(runs, search):
         bests = [float((sign * curves[run]["metric"]).max()) for run in alike["run"] if run in curves]

@@ -12,13 +12,12 @@ from typing import Any
 
 import pandas as pd
 
-from ddp_hpc.analysis.columns import decisive, rows_of, search_columns, split
+from ddp_hpc.analysis.columns import decisive, higher_is_better, rows_of, search_columns, split
 from ddp_hpc.analysis.intervals import Noise, over_runs
 from ddp_hpc.analysis.tables._frame import columns, known, median, type_of
 from ddp_hpc.analysis.tables._groups import Row, kind_of
 from ddp_hpc.analysis.tables._steps import whole_curve
 from ddp_hpc.analysis.tables._winner_selection import (
-    HIGHER_IS_BETTER,
     NEVER,
     Score,
     least_mean,
@@ -91,7 +90,7 @@ def _doubts(study_runs: StudyRuns, repeats: list[Row]) -> Iterator[str]:
     """Yield why a winner may owe its place to luck."""
     metric, chance = (median(row[name] for row in repeats) for name in ("test_metric", "chance_metric"))
     if metric is not None and chance is not None:
-        best = 1.0 if HIGHER_IS_BETTER[repeats[0]["test_metric_name"]] else 0.0
+        best = 1.0 if higher_is_better(repeats[0]) else 0.0
         if (metric - chance) * (1 if best else -1) <= LEARNT * abs(best - chance):
             yield f"at chance: a constant answer has the test metric {chance:.3g}"
     threshold, window = study_runs.study.rules.loss_threshold, study_runs.study.rules.loss_window
