@@ -86,7 +86,7 @@ def _epochs(study: Study, specs: tuple[RunSpec, ...], document: Document) -> Ite
     rivals: dict[str, set[int]] = {}
     for spec in specs:
         if spec.budget.epochs is not None and spec.samples_asked is not None:
-            kind = (str(spec.budget), spec.epoch_samples, spec.samples_budgeted, str(spec.dataset))
+            kind = (str(spec.budget), spec.epoch_samples, spec.samples_budgeted, str(spec.dataset or spec.program))
             kinds.setdefault(kind, {}).setdefault(spec.samples_asked, set()).add(spec.global_batch_size)
             shared = {name: value for name, value in spec.canonical.items() if name not in (*study.search, "seed")}
             rivals.setdefault(canonical_json(shared), set()).add(spec.samples_asked)
@@ -235,6 +235,8 @@ def _value(point: Point, name: str) -> Any:
     if is_option(name):
         kind, _, option = name.partition(".")
         whole = point.get(kind)
+        if kind == "program":
+            return (whole.get("parameters") or {}).get(option) if isinstance(whole, Mapping) else None
         options = whole if isinstance(whole, Mapping) else {"name": whole}
         return option_value(kind, options.get("name"), options, option)
     try:
@@ -254,7 +256,9 @@ def _resolved(point: Point) -> Point:
         if is_option(name):
             choice, _, option = name.partition(".")
             whole = {"name": fields[choice]} if isinstance(fields.get(choice), str) else fields.get(choice)
-            if isinstance(whole, Mapping):
+            if isinstance(whole, Mapping) and choice == "program":
+                fields[choice] = {**whole, "parameters": {**(whole.get("parameters") or {}), option: value}}
+            elif isinstance(whole, Mapping):
                 fields[choice] = {**whole, option: value}
     total, ranks = catalog.integral(point.get(GLOBAL_BATCH)), catalog.integral(fields.get("world_size"))
     shared = ranks if type(ranks) is int and ranks > 0 else 1  # the spec says what is wrong with world_size
