@@ -4,6 +4,9 @@ from typing import TYPE_CHECKING
 
 __version__: str
 
+if TYPE_CHECKING:
+    from ddp_hpc.recording import recorder as recorder
+
 if not TYPE_CHECKING:
 
     def __getattr__(name):
@@ -11,6 +14,8 @@ if not TYPE_CHECKING:
 
         if name == "realign":  # where docs/schemes.md has it
             return import_module("ddp_hpc.bench.shift_kernels")
+        if name == "recorder":  # of a training program of one's own
+            return import_module("ddp_hpc.recording").recorder
         if name != "__version__":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from importlib.metadata import version  # slow to import, and every run starts us several times

@@ -15,6 +15,7 @@ from ddp_hpc.config import catalog, pairs
 from ddp_hpc.config.errors import ConflictError, StudyError
 from ddp_hpc.config.grid_checks import FILTERS, PARTS, Point, Problems, each_value, flow, wrong_keys
 from ddp_hpc.config.matching import is_option, matches, option_value
+from ddp_hpc.config.program import paths
 from ddp_hpc.config.spec import COMPONENTS, SPEC_FIELDS, RunSpec
 from ddp_hpc.config.study import GLOBAL_BATCH, Study, listed, read
 from ddp_hpc.config.types import canonical_json
@@ -56,6 +57,7 @@ def expand(file: Path) -> Expansion:
     wrong = problems.lines()
     if not wrong and not specs:
         wrong = [f"{document.where(('grid',))}: grid: no point is left to run"]
+    wrong = wrong or _wrong_programs(specs, document)
     if not wrong and study.pairs:
         wrong = [f"{document.where(('pairs',))}: pairs: {text}" for text in pairs.problems(study.pairs, specs)]
     if wrong:
@@ -66,6 +68,24 @@ def expand(file: Path) -> Expansion:
         notes.append(f"{twice} of {len(asked)} runs {is_given} more than once in the grid; each runs once")
     notes += [*_epochs(study, specs, document), *_short(study, specs, document), *_rounds(study, specs, document)]
     return Expansion(study, specs, (*notes, *_not_traced(study, specs, document)))
+
+
+def _wrong_programs(specs: tuple[RunSpec, ...], document: Document) -> list[str]:
+    """Return what is wrong with files of programs, and which programs tables would take for one."""
+    where = document.where(("base", "program"), ("grid", "program"), ("grid",))
+    found: dict[str, str] = {}  # by what tables call it: what it is
+    wrong = []
+    for program in {spec.program for spec in specs if spec.program}:
+        try:
+            for file in paths(program.files, catalog.project() or Path.cwd()):
+                if file.suffix == ".py":
+                    catalog.parsed(file)
+        except ValueError as error:
+            wrong.append(f"{where}: program: files: {error}")
+        what = canonical_json(program.model_dump(mode="json", exclude={"parameters"}))
+        if found.setdefault(str(program), what) != what:
+            wrong.append(f"{where}: program: two differ and are both called {str(program)!r}; give each a `name`")
+    return list(dict.fromkeys(wrong))
 
 
 def _wrong_values(study: Study, document: Document) -> list[str]:

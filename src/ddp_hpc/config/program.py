@@ -87,16 +87,19 @@ class Program(BaseModel):
         shown = {name: _shown(value) for name, value in {**values, **self.parameters}.items()}
         return [word.format_map(shown) for word in shlex.split(self.command)]
 
-    def paths(self, root: Path) -> tuple[Path, ...]:
-        """Return the files, patterns expanded, in the project `root`; a ValueError names what is not there."""
-        found: list[Path] = []
-        for pattern in self.files:
-            matching = sorted(path for path in root.glob(pattern) if path.is_file())
-            if not matching:
-                near = sorted(str(path.relative_to(root)) for path in root.glob(f"{Path(pattern).parent}/*.py"))
-                raise ValueError(f"{pattern}: no such file in {root}{catalog.did_you_mean(pattern, near)}")
-            found += matching
-        return tuple(dict.fromkeys(found))
+
+def paths(patterns: Iterable[str], root: Path) -> tuple[Path, ...]:
+    """Return the files that patterns mean in the project `root`; a ValueError names one that means none."""
+    found: list[Path] = []
+    for pattern in patterns:
+        if Path(pattern).is_absolute() or ".." in Path(pattern).parts:
+            raise ValueError(f"given {pattern!r}, expected: a path within the project, from {root}")
+        matching = sorted(path for path in root.glob(pattern) if path.is_file())
+        if not matching:
+            near = [path.relative_to(root).as_posix() for path in root.glob(f"{Path(pattern).parent}/*.*")]
+            raise ValueError(f"no file {pattern!r} in {root}{catalog.did_you_mean(pattern, near)}")
+        found += matching
+    return tuple(dict.fromkeys(found))
 
 
 def _named(word: str) -> list[str]:
