@@ -394,9 +394,10 @@ class RunSpec(BaseModel):
     def columns(self) -> dict[str, Any]:
         """Return the spec as flat columns: a choice becomes `model` and `model_options` (canonical JSON).
 
-        Of a program they are its name or command, and its parameters.
+        Of a program they are its name or command, and its parameters; what it is not told is null.
         """
-        return _flat({name: getattr(self, name) for name in SPEC_FIELDS})
+        told = {*SPEC_FIELDS} if self.program is None else {*BY_LAUNCHER, *COMPONENTS, *self.program.fields}
+        return _flat({name: getattr(self, name) if name in told else None for name in SPEC_FIELDS})
 
 
 def _flat(fields: Mapping[str, Any]) -> dict[str, Any]:
