@@ -44,7 +44,7 @@ class Recorder:
         if self.folder:
             self.folder.mkdir(parents=True, exist_ok=True)
         if self._name:
-            self._file = open(self._name, "a", encoding="utf-8")  # noqa: SIM115 (it is closed in __exit__)
+            self._file = open(self._name, "a", encoding="utf-8")
             about: dict[str, Any] = {"begin": time.monotonic(), "pid": os.getpid()}
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGUSR1, self._ask)
@@ -75,7 +75,7 @@ class Recorder:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """What is done inside is a phase of the step: data, compute, exchange, update; evaluation: off the clock."""
+        """What is done inside is a phase: data, compute, exchange or update of the step; evaluation: off the clock."""
         if name not in (*PHASES, EVALUATION):
             raise ValueError(f"phase: given {name!r}, expected: {', '.join((*PHASES, EVALUATION))}")
         began = time.monotonic()

@@ -60,7 +60,9 @@ def test_model_dataset_and_exchange_are_null_and_the_spec_is_the_same_when_read_
     ],
 )
 def test_what_is_wrong_with_a_program_is_told_at_planning(project, change, words):
-    file = study_file(project, base={"program": PROGRAM | change}, grid=without_budget(), budget=POINT["budget"], rules={})
+    file = study_file(
+        project, base={"program": PROGRAM | change}, grid=without_budget(), budget=POINT["budget"], rules={}
+    )
 
     with pytest.raises(StudyError) as error:
         expand(file)

@@ -18,7 +18,9 @@ import ddp_hpc
 
 how, steps = sys.argv[1], int(sys.argv[2])
 """
-TRAINS = STEP + """
+TRAINS = (
+    STEP
+    + """
 with ddp_hpc.recorder() as record:
     for step in range(steps):
         with record.phase("compute"):
@@ -41,6 +43,7 @@ with ddp_hpc.recorder() as record:
                 break
     record.metric(accuracy=0.75)
 """
+)
 
 
 @pytest.fixture
@@ -93,7 +96,9 @@ def test_what_a_program_records_is_a_record_like_any_other(project):
     assert all(0 < step["forward_backward_s"] < step["step_s"] for step in steps)
     assert steps[-1]["t_s"] == pytest.approx(sum(step["step_s"] for step in steps))
     assert row["startup_s"] + row["train_s"] == pytest.approx(row["wall_s"], abs=0.01)
-    assert records.provenance(folder.record())["null_columns"]["parameters"] == "only the program knows"
+    assert (
+        records.read_metadata(folder.record())["provenance"]["null_columns"]["parameters"] == "only the program knows"
+    )
 
 
 def test_a_loss_that_is_not_finite_is_a_finding(project):
@@ -126,7 +131,10 @@ def test_a_program_that_fails_says_how(project, how, status, words):
     ("text", "words"),
     [
         (STEP, "ended with exit code 0, but recorded no step"),
-        (STEP + 'open(os.environ["DDP_HPC_RECORD"], "w").write(\'{"begin": 1}\\n{"t": "soon"}\\n\')', "line 2 of the record"),
+        (
+            STEP + 'open(os.environ["DDP_HPC_RECORD"], "w").write(\'{"begin": 1}\\n{"t": "soon"}\\n\')',
+            "line 2 of the record",
+        ),
     ],
 )
 def test_a_program_that_records_nothing_or_nonsense_has_crashed(project, text, words):

@@ -63,7 +63,9 @@ class Program(BaseModel):
         if not words:
             raise ValueError(f"given {given(command)}, expected: a program and its arguments")
         if odd := [name for name in names if not name.isidentifier()]:
-            raise ValueError(f"{{{odd[0]}}}: expected a name alone in braces; write {{{{ and }}}} for braces themselves")
+            raise ValueError(
+                f"{{{odd[0]}}}: expected a name alone in braces; write {{{{ and }}}} for braces themselves"
+            )
         return command
 
     @property

@@ -87,9 +87,7 @@ class RunSpec(BaseModel):
 
     model_config = STRICT
 
-    model: Annotated[Component | None, component_of("model")] = Field(
-        description="a file in models/, with its options"
-    )
+    model: Annotated[Component | None, component_of("model")] = Field(description="a file in models/, with its options")
     dataset: Annotated[Component | None, component_of("dataset")] = Field(
         description="a file in data/, with its options"
     )
@@ -227,7 +225,8 @@ class RunSpec(BaseModel):
 
     def _check_inputs(self) -> None:
         """Check that the model takes what the dataset has: INPUT_SHAPE and SHAPE, TOKENS of both."""
-        assert self.model and self.dataset, "a spec has them, or a program"
+        assert self.model, "a spec has one, or a program"
+        assert self.dataset, "and a dataset"
         model, dataset = catalog.constants("model", self.model.name), catalog.constants("dataset", self.dataset.name)
         tokens, wanted, shape = dataset.get("TOKENS", False), model.get("INPUT_SHAPE"), dataset.get("SHAPE")
         if model.get("TOKENS", False) != tokens:

@@ -1,4 +1,4 @@
-"""Collective calls of the ranks of one launch, through files of its attempt, where MPI is left to the ranks' program."""
+"""Collective calls of the ranks of one launch, by files of its attempt, where MPI is left to the ranks' program."""
 
 import os
 import pickle
@@ -61,9 +61,7 @@ class FileGroup:
     def Split_type(self, kind: int) -> "FileGroup":  # noqa: N802 (as mpi4py has it)
         """Return the ranks that share this one's memory, which is the only kind there is."""
         where = self.allgather((os.uname().nodename, boot_id()))
-        mine = tuple(
-            member for member, place in zip(self._members, where, strict=True) if place == where[self.rank]
-        )
+        mine = tuple(member for member, place in zip(self._members, where, strict=True) if place == where[self.rank])
         self._calls += 1
         return FileGroup(self._folder / f"{self._calls}-{mine[0]}", mine, self._own)
 

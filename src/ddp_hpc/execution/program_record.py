@@ -68,9 +68,7 @@ def write(
     if asked is not None and steps != asked and not result.diverged:
         text = f"the program recorded {steps} steps, its budget asks for {asked}"
         ranks[0] = replace(ranks[0], warnings=(text,))
-    run_record.put(
-        attempt, launch, spec, result, ranks, found=found, mpi_library=MPI.Get_library_version()
-    )
+    run_record.put(attempt, launch, spec, result, ranks, found=found, mpi_library=MPI.Get_library_version())
 
 
 def left(launch: Mapping[str, Any], before: Mapping[str, Any], part: ProgramPart) -> dict[str, Any]:
@@ -184,9 +182,7 @@ def _result(
     return result
 
 
-def _columns(
-    spec: RunSpec, result: TrainResult, parts: Sequence[ProgramPart], curve: ProgramCurves
-) -> dict[str, Any]:
+def _columns(spec: RunSpec, result: TrainResult, parts: Sequence[ProgramPart], curve: ProgramCurves) -> dict[str, Any]:
     """Return the columns of the run record that are otherwise than of a training of ours."""
     told = {name for part in parts for phases in part.recording.phases_s for name in phases}
     steps = len(curve.rank_losses)

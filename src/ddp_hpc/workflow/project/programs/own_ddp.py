@@ -1,4 +1,4 @@
-"""A plain PyTorch DDP script, of which ddp-hpc records the steps. `torchrun --nproc-per-node 2 own_ddp.py` runs it too."""
+"""A plain PyTorch DDP script, of which ddp-hpc records the steps. `torchrun --nproc-per-node 2 own_ddp.py` works too."""
 
 import argparse
 
@@ -41,7 +41,7 @@ def main() -> None:
             everyone = 4 * torch.rand(asked.batch * ranks, 2, generator=samples) - 2
             if step < record.steps:
                 continue  # drawn, so that later batches are the same
-            x = everyone[rank :: ranks]
+            x = everyone[rank::ranks]
             y = x[:, :1].sin() + x[:, 1:] ** 2
             loss = nn.functional.mse_loss(model(x), y)
             optimizer.zero_grad()

@@ -21,7 +21,7 @@ samples = np.random.default_rng([1, asked.seed])
 weights, total = np.zeros(features), np.empty(features)
 
 with ddp_hpc.recorder() as record:
-    for step in range(asked.steps):
+    for _ in range(asked.steps):
         with record.phase("data"):
             x = samples.normal(size=(asked.batch * comm.size, features))[comm.rank :: comm.size]
             y = x @ truth > 0
