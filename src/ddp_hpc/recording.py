@@ -75,7 +75,7 @@ class Recorder:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """What is done inside is a phase: data, compute, exchange or update of the step; evaluation: off the clock."""
+        """What is done inside is data, compute, exchange or update of the step; evaluation: off the clock."""
         if name not in (*PHASES, EVALUATION):
             raise ValueError(f"phase: given {name!r}, expected: {', '.join((*PHASES, EVALUATION))}")
         began = time.monotonic()

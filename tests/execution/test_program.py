@@ -179,11 +179,8 @@ def test_a_program_that_does_not_listen_is_ended_at_its_time_limit(project):
 
 
 def test_any_language_may_write_the_lines(project):
-    writes = (
-        "import os\n"
-        'with open(os.environ["DDP_HPC_RECORD"], "a") as lines:\n'
-        '    lines.write(\'{"begin": 10}\\n{"t": 10.5, "loss": 2}\\n{"t": 11.5, "loss": 1, "exchange": 0.25}\\n{"t": 12\')'
-    )
+    lines = ['{"begin": 10}', '{"t": 10.5, "loss": 2}', '{"t": 11.5, "loss": 1, "exchange": 0.25}', '{"t": 12']
+    writes = f'import os\nopen(os.environ["DDP_HPC_RECORD"], "a").write({chr(10).join(lines)!r})'
 
     ending, folder = trained(study_of(project, writes, "well", steps=2))
 

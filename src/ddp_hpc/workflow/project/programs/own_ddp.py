@@ -1,4 +1,4 @@
-"""A plain PyTorch DDP script, of which ddp-hpc records the steps. `torchrun --nproc-per-node 2 own_ddp.py` works too."""
+"""A plain PyTorch DDP script, whose steps ddp-hpc records. `torchrun --nproc-per-node 2 own_ddp.py` runs it too."""
 
 import argparse
 
