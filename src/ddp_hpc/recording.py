@@ -75,7 +75,7 @@ class Recorder:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """What is done inside is data, compute, exchange or update of the step; evaluation: off the clock."""
+        """What is done inside is data, compute, exchange or update; evaluation: off the clock."""
         if name not in (*PHASES, EVALUATION):
             raise ValueError(f"phase: given {name!r}, expected: {', '.join((*PHASES, EVALUATION))}")
         began = time.monotonic()
@@ -101,7 +101,7 @@ class Recorder:
         self._write({"metric": {name: float(value) for name, value in named.items()}}, at_once=True)
 
     def resumed(self, step: int) -> None:
-        """The program goes on after this step, from a checkpoint in `folder`: earlier attempts' steps up to it count."""
+        """The program goes on after this step, from a checkpoint: earlier attempts' steps up to it count."""
         self.steps = step
         self._write({"resumed": step}, at_once=True)
 

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from factory import planned
+from factory import planned, realistic, write
 
 from ddp_hpc.config import catalog
 from ddp_hpc.execution.supervisor import supervise
@@ -234,7 +234,7 @@ def test_a_changed_file_of_a_program_makes_exactly_its_runs_new(project):
     study = planned(project, base=base, grid=grid, budget={"steps": 5}, rules={})
     plan.prepare(study)
     for run in study.planned:
-        supervise(study.store.run(run.run).path, (), Path("unused"))
+        write(study, run, realistic(run.spec))
 
     assert edited(TRAINS + "\n# a comment\n") == ["finished", "finished"]
     assert edited(TRAINS.replace("4.0", "5.0")) == ["./train.py has changed", "finished"]

@@ -105,10 +105,13 @@ class Reader:
 
     def __init__(self, file: Path) -> None:
         self._file, self._offset, self._lines = file, 0, 0
+        self._error: RecordingError | None = None
         self.recording = Recording()
 
     def read(self) -> Recording:
         """Return what has been recorded until now: a line without an end is left for the next time."""
+        if self._error:
+            raise self._error
         try:
             with open(self._file, "rb") as opened:
                 opened.seek(self._offset)
@@ -131,4 +134,5 @@ class Reader:
         except (ValueError, TypeError, KeyError) as error:
             why = error if isinstance(error, RecordingError) else f"cannot be understood: {error}"
             where = f"line {self._lines} of the record of the program, {line[:100]!r},"
-            raise RecordingError(f"{where} {why}") from None
+            self._error = RecordingError(f"{where} {why}")
+            raise self._error from None
