@@ -7,6 +7,7 @@ __version__: str
 if TYPE_CHECKING:
     from ddp_hpc.notebook import load_model as load_model
     from ddp_hpc.notebook import open as open
+    from ddp_hpc.recording import recorder as recorder
 else:
 
     def __getattr__(name):
@@ -16,6 +17,8 @@ else:
             return getattr(import_module("ddp_hpc.notebook"), name)
         if name == "realign":  # where docs/schemes.md has it
             return import_module("ddp_hpc.bench.shift_kernels")
+        if name == "recorder":  # of a training program of one's own
+            return import_module("ddp_hpc.recording").recorder
         if name != "__version__":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from importlib.metadata import version  # slow to import, and every run starts us several times

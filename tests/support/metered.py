@@ -96,4 +96,6 @@ def consumed(parts, **fields):
     """Return the columns of the run, of its samples, and the reasons of nulls."""
     one = spec.load(FIELDS | {"world_size": len(parts)} | fields)
     seen = 8 * one.global_batch_size
-    return energy_columns.columns(parts, one, {"steps": 8, "samples_seen": seen, "samples_per_s": seen / 2.0})
+    return energy_columns.columns(
+        parts, one, {"steps": 8, "warm_up_steps": 3, "samples_seen": seen, "samples_per_s": seen / 2.0}
+    )

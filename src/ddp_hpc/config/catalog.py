@@ -76,6 +76,9 @@ KINDS = {
     "figure": ChoiceKind("analysis/figures", "draw", ("INPUTS",)),
 }
 
+PROGRAM = "program"  # as which exchange records have what a program of one's own does between its ranks
+_OF_A_PROGRAM = {"SYNCHRONOUS": True, "OVERLAPS": False, "DETERMINISTIC": False}
+
 _project: Path | None = None
 
 
@@ -266,6 +269,8 @@ _tree = cache(parsed)
 @cache
 def options(kind: str, name: str) -> Mapping[str, Option]:
     """Return the options of a choice by name, read from its entry's keyword-only parameters."""
+    if (kind, name) == ("exchange", PROGRAM):
+        return {}
     entry, body = KINDS[kind].entry, _tree(path(kind, name)).body
     defined = {node.name: node for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     other_names = [node for node in body if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name)]
@@ -345,6 +350,8 @@ def check_options(kind: str, name: str, given: Mapping[str, Any]) -> dict[str, A
 @cache
 def constants(kind: str, name: str) -> Mapping[str, Any]:
     """Return the literal UPPER_CASE constants of a choice's file, e.g. `{"EXACT": True}`."""
+    if (kind, name) == ("exchange", PROGRAM):
+        return _OF_A_PROGRAM
     found = {}
     for constant, value in _assigned(_tree(path(kind, name)).body):
         if constant.isupper():

@@ -15,6 +15,7 @@ from ddp_hpc.config import catalog, pairs
 from ddp_hpc.config.errors import ConflictError, StudyError
 from ddp_hpc.config.grid_checks import FILTERS, PARTS, Point, Problems, each_value, flow, left_out, wrong_keys
 from ddp_hpc.config.matching import is_option, matches, option_value
+from ddp_hpc.config.program import paths
 from ddp_hpc.config.spec import COMPONENTS, SPEC_FIELDS, RunSpec
 from ddp_hpc.config.study import GLOBAL_BATCH, Study, listed, read
 from ddp_hpc.config.types import canonical_json
@@ -60,6 +61,7 @@ def expand(file: Path) -> Expansion:
     wrong = problems.lines() or left_out(study, document)
     if not wrong and not specs:
         wrong = [f"{document.where(('grid',))}: grid: no point is left to run"]
+    wrong = wrong or _wrong_programs(specs, document)
     if not wrong and study.pairs:
         wrong = [f"{document.where(('pairs',))}: pairs: {text}" for text in pairs.problems(study.pairs, specs)]
     if wrong:
@@ -71,6 +73,24 @@ def expand(file: Path) -> Expansion:
     notes += [*_epochs(study, specs, document), *_short(study, specs, document), *_rounds(study, specs, document)]
     _check_metric(study, specs, document)
     return Expansion(study, specs, (*notes, *_not_traced(study, specs, document)))
+
+
+def _wrong_programs(specs: tuple[RunSpec, ...], document: Document) -> list[str]:
+    """Return what is wrong with files of programs, and which programs tables would take for one."""
+    where = document.where(("base", "program"), ("grid", "program"), ("grid",))
+    found: dict[str, str] = {}  # by what tables call it: what it is
+    wrong = []
+    for program in {spec.program for spec in specs if spec.program}:
+        try:
+            for file in paths(program.files, catalog.project() or Path.cwd()):
+                if file.suffix == ".py":
+                    catalog.parsed(file)
+        except ValueError as error:
+            wrong.append(f"{where}: program: files: {error}")
+        what = canonical_json(program.model_dump(mode="json", exclude={"parameters"}))
+        if found.setdefault(str(program), what) != what:
+            wrong.append(f"{where}: program: two differ and are both called {str(program)!r}; give each a `name`")
+    return list(dict.fromkeys(wrong))
 
 
 def _wrong_values(study: Study, document: Document) -> list[str]:
@@ -91,7 +111,7 @@ def _epochs(study: Study, specs: tuple[RunSpec, ...], document: Document) -> Ite
     rivals: dict[str, set[int]] = {}
     for spec in specs:
         if spec.budget.epochs is not None and spec.samples_asked is not None:
-            kind = (str(spec.budget), spec.epoch_samples, spec.samples_budgeted, str(spec.dataset))
+            kind = (str(spec.budget), spec.epoch_samples, spec.samples_budgeted, str(spec.dataset or spec.program))
             kinds.setdefault(kind, {}).setdefault(spec.samples_asked, set()).add(spec.global_batch_size)
             shared = {name: value for name, value in spec.canonical.items() if name not in (*study.search, "seed")}
             rivals.setdefault(canonical_json(shared), set()).add(spec.samples_asked)
@@ -258,6 +278,8 @@ def _value(point: Point, name: str) -> Any:
     if is_option(name):
         kind, _, option = name.partition(".")
         whole = point.get(kind)
+        if kind == "program":
+            return (whole.get("parameters") or {}).get(option) if isinstance(whole, Mapping) else None
         options = whole if isinstance(whole, Mapping) else {"name": whole}
         return option_value(kind, options.get("name"), options, option)
     try:
@@ -277,7 +299,9 @@ def _resolved(point: Point) -> Point:
         if is_option(name):
             choice, _, option = name.partition(".")
             whole = {"name": fields[choice]} if isinstance(fields.get(choice), str) else fields.get(choice)
-            if isinstance(whole, Mapping):
+            if isinstance(whole, Mapping) and choice == "program":
+                fields[choice] = {**whole, "parameters": {**(whole.get("parameters") or {}), option: value}}
+            elif isinstance(whole, Mapping):
                 fields[choice] = {**whole, option: value}
     total, ranks = catalog.integral(point.get(GLOBAL_BATCH)), catalog.integral(fields.get("world_size"))
     shared = ranks if type(ranks) is int and ranks > 0 else 1  # the spec says what is wrong with world_size

@@ -14,13 +14,14 @@ from pydantic import BaseModel
 from ddp_hpc.config.budget import Budget
 from ddp_hpc.config.claims import Bounds, Cells, Claim, Contradicted, Count, Expect, Ours, Predicted, Ratio, Trend
 from ddp_hpc.config.machine import KnownLink, Links, Machine, Partition, Retries
+from ddp_hpc.config.program import Program
 from ddp_hpc.config.publication import Creator, Funding, Publication
 from ddp_hpc.config.settings import ConfigFile, ProfileConfig
 from ddp_hpc.config.spec import COMPONENTS, RunSpec
 from ddp_hpc.config.study import GLOBAL_BATCH, Pairs, Repeats, Rules, Study, Target, Trace
 
 _CLAIMS = (Claim, Ours, Cells, Ratio, Trend, Count, Predicted, Expect, Contradicted, Bounds)
-_PARTS = (Budget, Trace, Pairs, Rules, Target, *_CLAIMS, Publication)
+_PARTS = (Program, Budget, Trace, Pairs, Rules, Target, *_CLAIMS, Publication)
 _MACHINE = (Machine, Partition, Retries, Links, KnownLink)
 MODELS: Mapping[str, type[BaseModel]] = {"spec": RunSpec} | {
     model.__name__.lower(): model
@@ -42,12 +43,22 @@ _BOUNDS = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "
 
 def table(model: type[BaseModel]) -> str:
     """Return the keys of a model as a Markdown table: key, type, default, meaning."""
-    whole = model.model_json_schema()
+    whole = _written(model.model_json_schema())
     lines = ["| key | type | default | meaning |", "|---|---|---|---|"]
     for name, field in whole["properties"].items():
         default = "required" if name in whole.get("required", []) else f"`{json.dumps(_default(model, name))}`"
         lines.append(f"| `{name}` | {_allowed(field)} | {default} | {field.get('description', '')} |")
     return "\n".join(lines)
+
+
+def _written(whole: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a model as files may have it: that of a program has no model, but none writes null."""
+    component = {"$ref": "#/$defs/Component"}
+    for field in whole["properties"].values():
+        if component in field.get("anyOf", ()):
+            del field["anyOf"]
+            field |= component
+    return whole
 
 
 def _default(model: type[BaseModel], name: str) -> Any:
@@ -80,7 +91,7 @@ def _power(bound: float) -> str:
 
 def schema() -> dict[str, Any]:
     """Return the JSON Schema of a study file, with the fields of a spec under `base` and `grid`."""
-    study, spec = Study.model_json_schema(), RunSpec.model_json_schema()
+    study, spec = Study.model_json_schema(), _written(RunSpec.model_json_schema())
     string = {"type": "string"}
     component = {"anyOf": [string, {"type": "object", "properties": {"name": string}, "required": ["name"]}]}
     total = {"type": "integer", "exclusiveMinimum": 0, "description": "batch_size x world_size, instead of batch_size"}

@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Mapping
 from functools import cached_property
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, Field, field_validator, model_serializer, model_validator
@@ -12,9 +13,14 @@ from pydantic import BaseModel, BeforeValidator, Field, field_validator, model_s
 from ddp_hpc.config import catalog
 from ddp_hpc.config.budget import Budget, NotDivisibleError
 from ddp_hpc.config.errors import ConflictError, given
+from ddp_hpc.config.program import Program
 from ddp_hpc.config.types import STRICT, Float, Int, Name, Positive, Unit, canonical_json
 
 Device = Literal["cpu", "cuda"]
+BY_LAUNCHER = (  # what is done for a program of one's own: all other fields have to be in its command to have an effect
+    *("world_size", "batch_size", "learning_rate", "budget", "seed", "device", "threads_per_rank", "share_gpu"),
+    *("placement", "ranks_per_node", "partition"),
+)
 
 
 class Component(BaseModel):
@@ -51,12 +57,15 @@ def _shown_option(name: str, value: Any) -> str:
     return f"{name} {'-'.join(map(str, value)) if isinstance(value, list | tuple) else value}"
 
 
+OF_A_PROGRAM = object()  # in place of a component that only the program knows
+
+
 def component_of(kind: str) -> BeforeValidator:
     """Return what makes a Component of a name or a mapping, and checks it against the catalogue."""
 
     def check(value: Any) -> Any:
-        if isinstance(value, Component):
-            return value
+        if isinstance(value, Component) or value is OF_A_PROGRAM:
+            return None if value is OF_A_PROGRAM else value
         if isinstance(value, str):
             value = {"name": value}
         if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
@@ -78,8 +87,10 @@ class RunSpec(BaseModel):
 
     model_config = STRICT
 
-    model: Annotated[Component, component_of("model")] = Field(description="a file in models/, with its options")
-    dataset: Annotated[Component, component_of("dataset")] = Field(description="a file in data/, with its options")
+    model: Annotated[Component | None, component_of("model")] = Field(description="a file in models/, with its options")
+    dataset: Annotated[Component | None, component_of("dataset")] = Field(
+        description="a file in data/, with its options"
+    )
     exchange: Annotated[Component, component_of("exchange")] = Field(
         description="a file in exchange/, with its options; `none` is the baseline: one rank, no MPI call in the step"
     )
@@ -156,6 +167,22 @@ class RunSpec(BaseModel):
     partition: Name | None = Field(
         None, description="partition of the cluster; null: the machine file's default_partition"
     )
+    program: Program | None = Field(
+        None, description="a training program of your own, in place of model, dataset and exchange"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_a_program(cls, given: Any) -> Any:
+        """A program has no model and dataset that we know, and moves its gradients itself."""
+        if not isinstance(given, Mapping) or given.get("program") is None:
+            return given
+        exchange = Component(name="none" if given.get("world_size") == 1 else catalog.PROGRAM)
+        in_place = {"model": OF_A_PROGRAM, "dataset": OF_A_PROGRAM, "exchange": exchange}
+        if beside := [name for name in in_place if given.get(name) is not None]:
+            why = f"program stands in place of model, dataset and exchange; given beside it: {', '.join(beside)}"
+            raise ConflictError(why, "program", *beside)
+        return {**given, **in_place}
 
     @field_validator("batch_size", mode="before")
     @classmethod
@@ -170,7 +197,10 @@ class RunSpec(BaseModel):
         if asked is not None and asked % self.global_batch_size:
             raise NotDivisibleError(asked, [self.global_batch_size])
         self._check_exchange()
-        self._check_inputs()
+        if self.program:
+            self._check_program(self.program)
+        else:
+            self._check_inputs()
         self._check_samples()
         if self.optimizer == "adam" and self.momentum:
             both = f"zip: {{optimizer: [sgd, adam], momentum: [{self.momentum:g}, 0]}}"
@@ -195,6 +225,8 @@ class RunSpec(BaseModel):
 
     def _check_inputs(self) -> None:
         """Check that the model takes what the dataset has: INPUT_SHAPE and SHAPE, TOKENS of both."""
+        assert self.model, "a spec has one, or a program"
+        assert self.dataset, "and a dataset"
         model, dataset = catalog.constants("model", self.model.name), catalog.constants("dataset", self.dataset.name)
         tokens, wanted, shape = dataset.get("TOKENS", False), model.get("INPUT_SHAPE"), dataset.get("SHAPE")
         if model.get("TOKENS", False) != tokens:
@@ -209,6 +241,20 @@ class RunSpec(BaseModel):
             return
         why = f"model {self.model.name!r} takes {takes}, dataset {self.dataset.name!r} has {has}"
         raise ConflictError(why, "model", "dataset")
+
+    def _check_program(self, program: Program) -> None:
+        """Check that the command's braces name fields that have a value, and that it is told all that is set."""
+        if why := program.problem(self.values):
+            raise ConflictError(f"program: command: {why}", "program")
+        if lacking := [name for name in sorted(program.fields) if {**self.values, **program.parameters}[name] is None]:
+            why = f"program: command: {{{lacking[0]}}} is null in this spec, with budget {self.budget}"
+            raise ConflictError(why, "program", lacking[0])
+        if untold := [name for name in program.parameters if name not in program.fields]:
+            raise ConflictError(f"program: parameters: the command has no {{{untold[0]}}}", "program")
+        known = self.model_dump(exclude_defaults=True).keys() - {"model", "dataset", "exchange", "program"}
+        if untold := sorted(known - {*BY_LAUNCHER, *program.fields}):
+            why = f"the command of the program has no {{{untold[0]}}}, so it would not know"
+            raise self._conflict(why, untold[0], "program")
 
     def _check_exchange(self) -> None:
         """Check what an exchange's file says of itself: MAX_WORLD_SIZE, UP_TO_WORLD_SIZE, DEVICES, SYNCHRONOUS."""
@@ -244,8 +290,14 @@ class RunSpec(BaseModel):
 
     def _check_samples(self) -> None:
         """Check what is known of a dataset's size before it is read: TRAIN_SAMPLES and TEST_SAMPLES in its file."""
+        there = self.epoch_samples
+        if self.dataset is None:
+            if self.budget.epochs is not None and there is None:
+                why = "how many samples an epoch has is not known; expected: `train_samples` of the program"
+                raise self._conflict(why, "budget", "program")
+            return
         name, options = self.dataset.name, self.dataset.options
-        known, there = catalog.constants("dataset", name), self.epoch_samples
+        known = catalog.constants("dataset", name)
         for option in ("test_samples", "train_samples"):
             available, wanted = known.get(option.upper()), options.get(option)
             if isinstance(available, int) and wanted and wanted > available:
@@ -268,6 +320,8 @@ class RunSpec(BaseModel):
     @property
     def epoch_samples(self) -> int | None:
         """Samples that there are to train on, by the dataset's file and options; None: it is not known before."""
+        if self.dataset is None:
+            return self.program.train_samples if self.program else None
         known, options = catalog.constants("dataset", self.dataset.name), catalog.options("dataset", self.dataset.name)
         said = known.get("TRAIN_SAMPLES")
         option = said if isinstance(said, str) else "train_samples"
@@ -301,6 +355,8 @@ class RunSpec(BaseModel):
         """
         if self.steps_asked is not None and last > self.steps_asked:
             return f"given steps {first} to {last}, the run has {self.steps_asked}"
+        if self.program:
+            return "a program of one's own takes its steps itself, none can be taken twice"
         if not catalog.constants("exchange", self.exchange.name)["SYNCHRONOUS"]:
             return f"with exchange {self.exchange.name!r} each rank takes its steps by itself, none can be taken twice"
         return None
@@ -308,7 +364,15 @@ class RunSpec(BaseModel):
     @cached_property
     def canonical(self) -> dict[str, Any]:
         """The fields that differ from their defaults, as plain JSON values."""
-        return self.model_dump(mode="json", exclude_defaults=True)
+        found = self.model_dump(mode="json", exclude_defaults=True)
+        return {name: value for name, value in found.items() if not (self.program and name in COMPONENTS[1:])}
+
+    @cached_property
+    def values(self) -> dict[str, Any]:
+        """What the command of a program may have in braces, but for its parameters: numbers and words of this spec."""
+        plain = {name: getattr(self, name) for name in SPEC_FIELDS if name not in (*COMPONENTS, "budget")}
+        asked = {"samples_seen": self.samples_asked, "steps": self.steps_asked}
+        return plain | {"global_batch_size": self.global_batch_size} | dict(self.budget) | asked
 
     @cached_property
     def hash(self) -> str:
@@ -318,7 +382,8 @@ class RunSpec(BaseModel):
     @property
     def readable(self) -> str:
         """A short, file-safe hint for people; what identifies is the hash."""
-        text = f"{self.exchange.name}-w{self.world_size}-b{self.batch_size}-lr{self.learning_rate:g}-s{self.seed}"
+        name = Path(self.program.name or self.program.files[0]).stem if self.program else self.exchange.name
+        text = f"{name}-w{self.world_size}-b{self.batch_size}-lr{self.learning_rate:g}-s{self.seed}"
         return re.sub(r"[^A-Za-z0-9.]+", "-", text)[:48].strip("-")
 
     def repeat(self, number: int) -> "RunSpec":
@@ -326,22 +391,27 @@ class RunSpec(BaseModel):
         return RunSpec.model_validate(self.canonical | {"seed": self.seed + number})
 
     def columns(self) -> dict[str, Any]:
-        """Return the spec as flat columns: a choice becomes `model` and `model_options` (canonical JSON)."""
-        return _flat({name: getattr(self, name) for name in SPEC_FIELDS})
+        """Return the spec as flat columns: a choice becomes `model` and `model_options` (canonical JSON).
+
+        Of a program they are its name or command, and its parameters; what it is not told is null.
+        """
+        told = {*SPEC_FIELDS} if self.program is None else {*BY_LAUNCHER, *COMPONENTS, *self.program.fields}
+        return _flat({name: getattr(self, name) if name in told else None for name in SPEC_FIELDS})
 
 
 def _flat(fields: Mapping[str, Any]) -> dict[str, Any]:
     row: dict[str, Any] = {}
     for name, value in fields.items():
-        if isinstance(value, Component):
-            row[name], row[f"{name}_options"] = value.name, value.options_json
+        if name in COMPONENTS:
+            row[name] = None if value is None else value.name if isinstance(value, Component) else str(value)
+            row[f"{name}_options"] = None if value is None else value.options_json
         else:
             row[name] = str(value) if isinstance(value, Budget) else value
     return row
 
 
 SPEC_FIELDS = tuple(RunSpec.model_fields)
-COMPONENTS = tuple(name for name, field in RunSpec.model_fields.items() if field.annotation is Component)
+COMPONENTS = ("program", "model", "dataset", "exchange")  # fields with options
 # as `RunSpec.columns` has them: names, and the values of fields that a record was written without
 SPEC_COLUMNS = tuple(
     column for name in SPEC_FIELDS for column in ((name, f"{name}_options") if name in COMPONENTS else (name,))

@@ -69,17 +69,19 @@ class _Gpu:
         return self.by_power if self.by_counter.total_j is None else self.by_counter
 
 
-def windows_of(parts: Sequence[RankPart], ranks: Sequence[int], steps: int) -> list[energy.Window]:
+def windows_of(
+    parts: Sequence[RankPart], ranks: Sequence[int], steps: int, warm_up: int = WARM_UP_STEPS
+) -> list[energy.Window]:
     """Return when the ranks of a node trained, in seconds of its monotonic clock: first begin to last end.
 
     Empty if some of the `steps` that count were taken by an earlier process: of a resumed run only the rest is metered.
     """
-    end = WARM_UP_STEPS + steps
+    end = warm_up + steps
     found: list[list[energy.Window]] = []
     for timings in (parts[rank].timings for rank in ranks):
         ends = np.concatenate([[0.0], np.cumsum(timings.phases_s[:end].sum(axis=1))])
-        starts = [(int(step), ns / 1e9) for step, ns in timings.starts if WARM_UP_STEPS <= step < end]
-        if not starts or starts[0][0] != WARM_UP_STEPS:
+        starts = [(int(step), ns / 1e9) for step, ns in timings.starts if warm_up <= step < end]
+        if not starts or starts[0][0] != warm_up:
             return []
         lasts = [*(step for step, _ in starts[1:]), len(ends) - 1]
         found.append(
@@ -92,14 +94,14 @@ def windows_of(parts: Sequence[RankPart], ranks: Sequence[int], steps: int) -> l
 def columns(parts: Sequence[RankPart], spec: RunSpec, run: Mapping[str, Any]) -> tuple[Columns, Columns, Columns]:
     """Return what was metered: columns of the run record, the columns of the gpu record, and why columns are null.
 
-    Of the run record so far, `run`, it takes `steps`, `samples_seen` and `samples_per_s`.
+    Of the run record so far, `run`, it takes `steps`, `warm_up_steps`, `samples_seen` and `samples_per_s`.
     """
     devices: dict[str, _Gpu] = {}
     unseen: list[str] = []
     cpus: dict[str, energy.Joules] = {}  # by host, or rather by kernel: containers may share one
     for part in parts:
         if samples := part.metered.samples:
-            windows = windows_of(parts, part.metered.ranks, int(run["steps"]))
+            windows = windows_of(parts, part.metered.ranks, int(run["steps"]), int(run["warm_up_steps"]))
             for series in samples.devices:
                 devices.setdefault(series.asked, _Gpu(series, part.placement.host, windows))
             unseen += [samples.reason] if samples.reason else []

@@ -12,7 +12,7 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -42,7 +42,7 @@ EXIT_ERROR, EXIT_LAUNCH = 1, 3
 MOST_WARNINGS, WARNING_LENGTH = 20, 300  # that a record keeps of a rank
 # how torch, NCCL, Triton and NVIDIA's libraries say that the memory of a GPU, or of the host, does not suffice
 NO_MEMORY = re.compile(
-    r"out[ _]of[ _]memory|can(no|')t allocate memory|cuda failure 2\b|CU[A-Z]+_\w*ALLOC\w*FAILED"
+    r"out[ _]of[ _]memory|\bMemoryError\b|can(no|')t allocate memory|cuda failure 2\b|CU[A-Z]+_\w*ALLOC\w*FAILED"
     r"|CUBLAS_STATUS_NOT_INITIALIZED",
     re.IGNORECASE,
 )
@@ -57,11 +57,16 @@ def main(arguments: list[str], asked: list[int] | None = None) -> NoReturn:
     `asked` gets an entry when a signal asks the training to end; None: SIGUSR1 is such a signal.
     """
     attempt = Attempt(Path(arguments[0]))
-    rank = Rank(attempt, remember(signal.SIGUSR1) if asked is None else asked)
+    asked = remember(signal.SIGUSR1) if asked is None else asked
+    rank = Rank(attempt, asked)
     try:
+        if attempt.launch.get("spec", {}).get("program"):
+            from ddp_hpc.execution.program_rank import ProgramRank
+
+            rank = ProgramRank(attempt, asked)
         rank.run()
     except BaseException as error:  # whatever it is, the other ranks must not wait for this one
-        _fail(attempt, error, rank.result)
+        _fail(attempt, error, rank.curve)
     if os.environ.get(DONE_FD):
         os.write(int(os.environ[DONE_FD]), b"done")
     _flush()
@@ -254,6 +259,15 @@ class Rank:
         if self.lease:
             self.lease.file.unlink(missing_ok=True)
 
+    def curve(self) -> dict[str, Any]:
+        """Return the steps of this rank that are known, and their losses up to the first that is not finite."""
+        if self.result is None or self.result.clock is None:
+            return {"steps": 0, "curve": None}
+        from ddp_hpc.execution.rank_series import finite_curve
+
+        t_s, losses = finite_curve(self.result)
+        return {"steps": len(losses), "curve": {"t_s": t_s, "rank_loss": losses}}
+
     @contextmanager
     def _timed(self, part: str) -> Iterator[None]:
         began = time.perf_counter()
@@ -281,8 +295,8 @@ def _keep_warnings(kept: list[str]) -> None:
     warnings.showwarning = keep
 
 
-def _fail(attempt: Attempt, error: BaseException, result: "TrainResult | None") -> NoReturn:
-    """Say what happened, and end all ranks."""
+def _fail(attempt: Attempt, error: BaseException, curve: Callable[[], dict[str, Any]]) -> NoReturn:
+    """Say what happened, with the `curve` up to there, and end all ranks."""
     mpi = sys.modules.get("mpi4py.MPI")
     comm = mpi.COMM_WORLD if mpi and mpi.Is_initialized() and not mpi.Is_finalized() else None
     rank = comm.rank if comm else rank_from_environment()
@@ -299,7 +313,7 @@ def _fail(attempt: Attempt, error: BaseException, result: "TrainResult | None") 
         "shared_by": getattr(error, "shared_by", None),  # fields of the spec: all runs with them fail so
     }
     try:
-        write_json(attempt.report_file(rank), report | _curve_of(result))
+        write_json(attempt.report_file(rank), report | curve())
     except Exception as problem:  # a full disk, a broken device: nothing must keep the other ranks waiting
         print(f"rank {rank} on {host}: cannot leave a report: {problem}", file=sys.stderr)
     print(f"{text}rank {rank} on {host}: {type(error).__name__}: {error}", file=sys.stderr)
@@ -324,16 +338,6 @@ def _status_of(error: BaseException) -> str:
     if "LaunchError" in names or BUSY in text:
         return "launch_failed"
     return PEER_FAILURE if any(words in text for words in LOST) else "crashed"
-
-
-def _curve_of(result: "TrainResult | None") -> dict[str, Any]:
-    """Return the steps of this rank that are known, and their losses up to the first that is not finite."""
-    if result is None or result.clock is None:
-        return {"steps": 0, "curve": None}
-    from ddp_hpc.execution.rank_series import finite_curve
-
-    t_s, losses = finite_curve(result)
-    return {"steps": len(losses), "curve": {"t_s": t_s, "rank_loss": losses}}
 
 
 def _flush() -> None:

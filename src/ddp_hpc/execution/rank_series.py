@@ -53,16 +53,17 @@ class RankCurves:
     wait_s: Floats  # NaN where it cannot be known
     busy_s: Floats  # of the exchange, with what overlaps the backward pass; NaN where that cannot be known
     fused: NDArray[np.bool_]  # by step: its phases were not told apart on some rank
+    warm_up: int = WARM_UP_STEPS  # the first of them
 
     @property
     def counted(self) -> slice:
         """The steps after the warmup."""
-        return slice(WARM_UP_STEPS, None)
+        return slice(self.warm_up, None)
 
     @property
     def told_apart(self) -> NDArray[np.bool_]:
         """Which steps are counted, and have phases."""
-        return ~self.fused & (np.arange(len(self.fused)) >= WARM_UP_STEPS)
+        return ~self.fused & (np.arange(len(self.fused)) >= self.warm_up)
 
     @cached_property
     def step_s(self) -> Floats:

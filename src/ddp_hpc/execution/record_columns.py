@@ -1,6 +1,7 @@
 """The columns of a run's records, from what its ranks measured."""
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -32,8 +33,8 @@ def step_pieces(curve: RankCurves) -> Iterator[dict[str, Any]]:
 def step_columns(curve: RankCurves, chosen: slice = slice(None)) -> dict[str, Any]:
     """Return the columns of the steps record, or of the chosen steps: a row per step and rank."""
     steps, ranks = curve.rank_losses.shape
-    number = np.arange(1 - WARM_UP_STEPS, steps - WARM_UP_STEPS + 1)
-    before = np.full(WARM_UP_STEPS, np.nan)
+    number = np.arange(1 - curve.warm_up, steps - curve.warm_up + 1)
+    before = np.full(curve.warm_up, np.nan)
     phases_s, parts_s, wait_s = curve.phases_s[chosen], curve.parts_s[chosen], curve.wait_s[chosen]
     by_step = {
         "step": number,
@@ -121,7 +122,7 @@ def _trained(spec: RunSpec, result: TrainResult, parts: Sequence[RankPart], curv
         "samples_asked": spec.samples_asked,
         "samples_seen": samples_seen,
         "steps": steps,
-        "warm_up_steps": WARM_UP_STEPS,
+        "warm_up_steps": curve.warm_up,
         "train_s": float(t_s[-1]),
         "samples_per_s": samples_seen / float(t_s[-1]),
         "step_s": np.median(np.diff(t_s, prepend=0)) if synchronous else None,
@@ -174,6 +175,8 @@ def loss_area(losses: Floats, t_s: Floats, until_s: float | None = None) -> floa
 def _phases(curve: RankCurves) -> dict[str, Any]:
     """Return the median step by phase: of means over the ranks; by part of the exchange: of rank 0."""
     steps = curve.told_apart
+    if not steps.any():
+        return dict.fromkeys((*PHASES, "wait_s", "move_s", "exchange_busy_s"), math.nan)
     phases_s, wait_s = curve.phases_s[steps], curve.wait_s[steps]
     row = {
         **dict(zip(PHASES, np.median(phases_s.mean(axis=1), axis=0), strict=True)),

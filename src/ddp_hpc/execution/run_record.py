@@ -3,8 +3,8 @@
 import pickle
 import sys
 import traceback
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from ddp_hpc.config.spec import RunSpec
 from ddp_hpc.execution import energy_columns
 from ddp_hpc.execution.clock_sync import ClockReading, on_first_clock, reading
 from ddp_hpc.execution.node_meter import Metered, bug_of
-from ddp_hpc.execution.rank_series import RankPart, curves
+from ddp_hpc.execution.rank_series import RankCurves, RankPart, curves
 from ddp_hpc.execution.record_columns import evaluation_columns, run_columns, step_pieces
 from ddp_hpc.profiling import provenance
 from ddp_hpc.runs import identity, records, schema
@@ -116,9 +116,35 @@ def write(
     flags = catalog.constants("exchange", spec.exchange.name)
     curve = curves(parts, flags["SYNCHRONOUS"], flags["OVERLAPS"])
     run = run_columns(launch, spec, result, parts, curve)
+    found = Found(curve, run, lambda: step_pieces(curve), lambda: null_reasons(parts, run))
+    return put(attempt, launch, spec, result, parts, found=found, mpi_library=mpi_library)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a training was found to have done."""
+
+    curve: RankCurves
+    run: dict[str, Any]  # the one row of the run record, without what meters say
+    steps: Callable[[], Iterable[dict[str, Any]]]  # the columns of the steps record, piece by piece
+    null_reasons: Callable[[], dict[str, str]]  # once the row is complete
+
+
+def put(
+    attempt: Attempt,
+    launch: dict[str, Any],
+    spec: RunSpec,
+    result: TrainResult,
+    parts: Sequence[RankPart],
+    *,
+    found: Found,
+    mpi_library: str,
+) -> dict[str, str]:
+    """Write the records of what was found, and last the summary; return why columns that meters fill are null."""
+    run = found.run
     consumed, samples, not_metered, bugs = _metered(parts, spec, run, result.resumes)
     run |= consumed
-    about = {"null_columns": not_metered | null_reasons(parts, run), "train_samples": result.train_samples}
+    about = {"null_columns": not_metered | found.null_reasons(), "train_samples": result.train_samples}
     said = {"bugs": bugs, "warnings": list(dict.fromkeys(text for part in parts for text in part.warnings))}
     metadata = {
         "provenance": provenance_of(launch, parts, run, mpi_library, identity.files(spec)) | about,
@@ -127,8 +153,8 @@ def write(
         "files": identity.fingerprints(spec),
     }
     for kind, pieces in (
-        ("evaluations", lambda: [evaluation_columns(spec, result, curve)]),
-        ("steps", lambda: step_pieces(curve)),
+        ("evaluations", lambda: [evaluation_columns(spec, result, found.curve)]),
+        ("steps", found.steps),
         ("gpu", lambda: [samples]),
     ):
         try:
@@ -194,6 +220,8 @@ def provenance_of(
     gradient_path = catalog.constants("exchange", run["exchange"]).get("GRADIENT_PATH", "through pinned host memory")
     if run["device_used"] != "cuda":
         gradient_path = "host memory"
+    elif run["exchange"] == catalog.PROGRAM:
+        gradient_path = "the program's own"
     elif launch.get("cuda_aware_mpi"):
         gradient_path = "device memory, by MPI, tried before the start"
     own = [name for name in files if name.startswith(identity.OWN)]

@@ -19,7 +19,12 @@ def trials(study_runs: StudyRuns, data_dir: Path) -> Iterator[dict[str, Any]]:
 
     Exchanges are not tried: a rank is alone here, and `none` takes their place.
     """
-    alone = {spec.hash: spec for spec in (_alone(planned.spec) for planned in study_runs.planned)}
+    specs = [planned.spec for planned in study_runs.planned]
+    yield from (
+        {"program": text, "not_tried": "it takes its steps by itself"}
+        for text in dict.fromkeys(str(spec.program) for spec in specs if spec.program)
+    )
+    alone = {spec.hash: spec for spec in (_alone(spec) for spec in specs if not spec.program)}
     for spec in alone.values():
         row = {"model": str(spec.model), "dataset": str(spec.dataset), "batch_size": spec.batch_size}
         with ProcessPoolExecutor(1, get_context("fork")) as process:  # its own: memory is the most that it ever held

@@ -4,7 +4,7 @@ Source: https://docs.nvidia.com/deploy/nvml-api, through the module pynvml of nv
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -183,3 +183,31 @@ FACTS: dict[str, Callable[[Device], Any]] = {
     "nvlinks": lambda gpu: gpu.nvlinks(),
     "compute_processes": lambda gpu: len(gpu.ask("ComputeRunningProcesses")),
 }
+
+
+def visible(environment: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return name, UUID and memory of the GPUs that CUDA_VISIBLE_DEVICES leaves a process, without CUDA or torch.
+
+    A number there is taken in the order of the PCI bus, in which CUDA counts GPUs of one kind.
+    """
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(at) for at in range(pynvml.nvmlDeviceGetCount())]
+        gpus = [
+            {
+                "name": as_text(pynvml.nvmlDeviceGetName(handle)),
+                "uuid": as_text(pynvml.nvmlDeviceGetUUID(handle)).removeprefix("GPU-"),
+                "memory_bytes": int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
+            }
+            for handle in handles
+        ]
+    except Exception:  # no GPU, no driver, no module: none is seen
+        return []
+    if "CUDA_VISIBLE_DEVICES" not in environment:
+        return gpus
+    named = [name.strip() for name in environment["CUDA_VISIBLE_DEVICES"].split(",") if name.strip()]
+    known = {gpu["uuid"]: gpu for gpu in gpus} | {str(at): gpu for at, gpu in enumerate(gpus)}
+    slices = {name: {"name": "MIG slice", "uuid": name, "memory_bytes": None} for name in named if name[:4] == "MIG-"}
+    return [found for name in named if (found := (known | slices).get(name.removeprefix("GPU-")))]

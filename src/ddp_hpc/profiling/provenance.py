@@ -7,17 +7,19 @@ import resource
 import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import psutil
-import torch
 
 from ddp_hpc import __version__
 from ddp_hpc.profiling import topology
 from ddp_hpc.profiling.mpi_library import mpi_cuda_aware
 from ddp_hpc.system.commands import Said, run
 from ddp_hpc.system.files import text_of
+
+if TYPE_CHECKING:
+    import torch
 
 _PREFIXES = (
     *("OMP_", "MKL_", "OMPI_MCA_", "PRTE_MCA_", "PMIX_MCA_", "MPICH_", "FI_", "UCX_", "SLURM_"),
@@ -34,6 +36,8 @@ def environment(variables: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 def software(mpi_library: str) -> dict[str, Any]:
     """Return the versions of what computes, of MPI as it says itself; null for what this machine does not have."""
+    import torch
+
     cuda = torch.version.cuda
     nccl = torch.cuda.nccl.version() if cuda and torch.cuda.is_available() else None  # type: ignore[no-untyped-call]
     return {
@@ -56,20 +60,27 @@ def _found(pattern: str, file: Path) -> str | None:
     return found[1] if found else None
 
 
-def of_rank(device: torch.device) -> dict[str, Any]:
-    """Return this rank's processor and, where it has one, its GPU."""
-    gpu, cpu = None, _found(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo")) or platform.machine()
-    if device.type == "cuda":
-        properties = torch.cuda.get_device_properties(device)
-        gpu = {"name": properties.name, "uuid": str(properties.uuid), "memory_bytes": properties.total_memory}
+def processor() -> dict[str, Any]:
+    """Return this process, its host's processor and network adapters."""
+    cpu = _found(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo")) or platform.machine()
     return {
         "pid": os.getpid(),
         "cpu": cpu,
         "clock": _cpu_clock(),
         "numa_nodes": topology.numa_nodes(os.sched_getaffinity(0)),
         "adapters": topology.adapters(),
-        "gpu": gpu,
     }
+
+
+def of_rank(device: "torch.device") -> dict[str, Any]:
+    """Return this rank's processor and, where it has one, its GPU."""
+    gpu = None
+    if device.type == "cuda":
+        import torch
+
+        properties = torch.cuda.get_device_properties(device)
+        gpu = {"name": properties.name, "uuid": str(properties.uuid), "memory_bytes": properties.total_memory}
+    return processor() | {"gpu": gpu}
 
 
 def _cpu_clock(folder: Path = Path("/sys/devices/system/cpu/cpu0/cpufreq")) -> dict[str, Any] | None:
@@ -99,9 +110,11 @@ def machine(cpuinfo: Path = Path("/proc/cpuinfo"), cpu: Path = Path("/sys/device
     }
 
 
-def peak_memory_bytes(device: torch.device) -> int:
+def peak_memory_bytes(device: "torch.device") -> int:
     """Return the most memory that this process ever held: of its GPU (by torch's allocator), else of the host (RSS)."""
     if device.type == "cuda":
+        import torch
+
         return torch.cuda.max_memory_reserved(device)
     kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes on macOS, KiB on Linux
     return kilobytes if sys.platform == "darwin" else kilobytes * 1024

@@ -53,7 +53,7 @@ def rerun(given: Path, to: Path, points: str, launcher: str) -> int:
     with opened(given) as pack:
         pairs = [(old, Planned(identity.run_id(old.spec), old.spec)) for old in _chosen(pack, points)]
         study_runs = StudyRuns(pack.study, Store(to / "results"), tuple(new for _, new in pairs))
-        for name in sorted({new.spec.dataset.name for _, new in pairs}):
+        for name in sorted({new.spec.dataset.name for _, new in pairs if new.spec.dataset}):
             if "URL" in catalog.constants("dataset", name):
                 fetch(name, to / "results" / "data", None)
         plan.prepare(study_runs)

@@ -1,7 +1,8 @@
 """Who a run is: the hash of its spec and of the code that decides its result.
 
 The code hash is taken over syntax trees, so comments, docstrings and formatting do not count. It covers the training
-loop, the model, dataset and exchange that a spec names, and what these import of ours or of the project. Measuring and
+loop, the model, dataset and exchange that a spec names, and what these import of ours or of the project; of a program
+of one's own it covers the files that the study lists. Measuring and
 record keeping count through the hand-raised MEASUREMENT_VERSION instead.
 """
 
@@ -12,6 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from ddp_hpc.config import catalog
+from ddp_hpc.config.program import paths
 from ddp_hpc.config.spec import RunSpec
 
 # Raise by hand when the meaning of a measurement changes (timers, meters, definitions): all runs are then new.
@@ -59,6 +61,10 @@ def hash_of(found: Mapping[str, str]) -> str:
 
 def fingerprints(spec: RunSpec) -> dict[str, str]:
     """Return the hash of every file that `spec` depends on, by its name: see `file_of`."""
+    if spec.program:
+        return dict(_of_program(catalog.project() or Path.cwd(), tuple(spec.program.files)))
+    assert spec.model, "a spec has one, or a program"
+    assert spec.dataset, "and a dataset"
     return dict(_fingerprints(catalog.project(), spec.model.name, spec.dataset.name, spec.exchange.name))
 
 
@@ -79,9 +85,21 @@ def _fingerprints(project: Path | None, model: str, dataset: str, exchange: str)
     return {VERSION: str(MEASUREMENT_VERSION)} | closure(roots, NOT_COUNTED)
 
 
+@cache
+def _of_program(project: Path, patterns: tuple[str, ...]) -> Mapping[str, str]:
+    """The files that a study lists, and the modules of the project that those in Python import."""
+    found = {VERSION: str(MEASUREMENT_VERSION)}
+    for file in paths(patterns, project):
+        if file.suffix == ".py":
+            found |= closure([file], (*NOT_COUNTED, "recording.py"))
+        else:
+            found[_path(file)] = content_hash(file)
+    return found
+
+
 def forget() -> None:
     """Forget the files that were read: the next hash is of what they hold now."""
-    for remembered in (_fingerprints, file_hash, content_hash, _imports):
+    for remembered in (_fingerprints, _of_program, file_hash, content_hash, _imports):
         remembered.cache_clear()
 
 

@@ -10,7 +10,8 @@ from typing import Any, Literal, get_args, get_origin
 import pyarrow as pa
 
 from ddp_hpc.config.budget import Budget
-from ddp_hpc.config.spec import Component, RunSpec
+from ddp_hpc.config.program import Program
+from ddp_hpc.config.spec import COMPONENTS, Component, RunSpec
 from ddp_hpc.config.types import Unit
 from ddp_hpc.profiling.phase_names import PARTS, PHASES
 
@@ -18,7 +19,7 @@ from ddp_hpc.profiling.phase_names import PARTS, PHASES
 SCHEMA_VERSION = 4
 
 TEXT, INTEGER, FLOAT, BOOL = pa.string(), pa.int64(), pa.float64(), pa.bool_()
-_ARROW = {Component: TEXT, Budget: TEXT, str: TEXT, int: INTEGER, float: FLOAT, bool: BOOL}
+_ARROW = {Component: TEXT, Program: TEXT, Budget: TEXT, str: TEXT, int: INTEGER, float: FLOAT, bool: BOOL}
 
 
 def field(name: str, kind: pa.DataType, unit: str, meaning: str) -> pa.Field:
@@ -31,7 +32,7 @@ def _spec_columns() -> Iterator[pa.Field]:
     for name, about in RunSpec.model_fields.items():
         unit = next((one.name for one in about.metadata if isinstance(one, Unit)), "")
         yield field(name, _ARROW[_python_type(about.annotation)], unit, about.description or "")
-        if about.annotation is Component:
+        if name in COMPONENTS:
             yield field(f"{name}_options", TEXT, "JSON", "its options that differ from their defaults")
 
 

@@ -74,8 +74,9 @@ def _grid(study: Study, alone: Sequence[RunSpec]) -> str:
         several = {name: columns[name] for name in names if len(axes[name]) > 1}
         axes = {name: axes[name] for name in names if name not in several} | {"zip": several}
     shown = {name: found[0] if len(found) == 1 else found for name, found in axes.items()}
-    text = f"`- {_flow({'exchange': 'none', 'world_size': 1} | shown)}`"
-    same = f"`- {{exchange: none, world_size: 1, ...}}` with all their values of {', '.join(names)}"
+    one = {"world_size": 1} if any(spec.program for spec in alone) else {"exchange": "none", "world_size": 1}
+    text = f"`- {_flow(one | shown)}`"
+    same = f"`- {_flow(one)[:-1]}, ...}}` with all their values of {', '.join(names)}"
     return text if len(text) <= MOST_LETTERS else same
 
 

@@ -19,6 +19,8 @@ from ddp_hpc.system.files import write_json
 
 SOURCE = PACKAGE / "workflow" / "project"
 FIRST = "first"  # the commented study of a project that names no other
+_PROGRAMS = SOURCE / "programs"  # studies of training programs of one's own, each with its program
+_EXAMPLES = (SOURCE / "config" / "studies", _PROGRAMS)
 TAKEN = ".ddp-hpc.json"  # which files a project has taken, each with the hash of what the package had then
 
 _KEPT_UP = (  # files that a later package may have improved
@@ -32,7 +34,7 @@ _DOCS = b"https://github.com/ddp-hpc/ddp-hpc/blob/main/docs/"  # a project has n
 
 def examples() -> list[str]:
     """Return the names of the studies that the package brings."""
-    return sorted(file.stem for file in (SOURCE / "config" / "studies").glob("*.yaml"))
+    return sorted(file.stem for folder in _EXAMPLES for file in folder.glob("*.yaml"))
 
 
 def make(root: Path, study: str | None = None) -> list[str]:
@@ -45,10 +47,11 @@ def make(root: Path, study: str | None = None) -> list[str]:
     if study not in (FIRST, *examples()):
         near = did_you_mean(study, examples())
         raise StudyError(f"no example {study!r}{near}; expected: {', '.join(examples())}")
-    example = SOURCE / f"{FIRST}.yaml" if study == FIRST else SOURCE / "config" / "studies" / f"{study}.yaml"
+    example = next(file for folder in (SOURCE, *_EXAMPLES) if (file := folder / f"{study}.yaml").is_file())
     config = (SOURCE / "config" / "config.yaml").read_text(encoding="utf-8").replace("- quickstart", f"- {study}")
     contents = {name: _content(name) for name in _KEPT_UP}
     contents |= {f"config/studies/{study}.yaml": example.read_bytes(), "config/config.yaml": config.encode()}
+    contents |= {file.name: file.read_bytes() for file in _PROGRAMS.glob(f"{study}.py")}
     if there := [name for name in (*contents, TAKEN) if (root / name).exists()]:
         hint = "; `--upgrade` brings its files up to date" if TAKEN in there else ""
         raise StudyError(f"{root} has {', '.join(there)} already, and nothing was written{hint}")

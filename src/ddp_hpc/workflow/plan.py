@@ -211,7 +211,9 @@ def _nearest(waiting: Sequence[Planned], finished: Sequence[Finished]) -> list[l
 
 
 def _names(fields: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names of model and dataset, without their options."""
+    """Return the names of model and dataset, without their options; of a program its first file."""
+    if program := fields[SPEC_FIELDS.index("program")]:
+        return ("program", json.loads(program)["files"][0])
     found = (json.loads(fields[SPEC_FIELDS.index(kind)]) for kind in ("model", "dataset"))
     return tuple(value if isinstance(value, str) else value["name"] for value in found)
 
@@ -235,7 +237,8 @@ def _item(planned: Planned, state: State, nearest: list[Finished]) -> Item:
     if state.reason:  # its records were removed, or are damaged
         return Item(planned, "new", state.reason, estimate)
     if not nearest:
-        return Item(planned, "new", "no finished run with this model and dataset", estimate)
+        what = "program" if planned.spec.program else "model and dataset"
+        return Item(planned, "new", f"no finished run with this {what}", estimate)
     fields = zip(SPEC_FIELDS, fields_of(planned.spec.canonical), nearest[0].fields, strict=True)
     differences = tuple(
         (name, _shown(name, ours), _shown(name, theirs)) for name, ours, theirs in fields if ours != theirs
@@ -251,6 +254,8 @@ def _item(planned: Planned, state: State, nearest: list[Finished]) -> Item:
 
 def _shown(name: str, value: str) -> str:
     found = json.loads(value) if value else RunSpec.model_fields[name].default
+    if isinstance(found, dict) and "command" in found:
+        return shown(f"`{found['command']}` of {', '.join(found['files'])}", found.get("parameters", {}))
     if isinstance(found, dict) and "name" in found:
         return shown(found.pop("name"), found)
     if isinstance(found, dict):

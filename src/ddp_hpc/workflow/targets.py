@@ -216,7 +216,9 @@ class Targets:
 
     def data_for(self, run: str) -> list[str]:
         """Return the receipts of datasets that must have been fetched before `run`; none for those that ship."""
-        dataset = self.spec(run).dataset.name
+        if not (component := self.spec(run).dataset):  # a program has its own
+            return []
+        dataset = component.name
         return [f"results/data/{dataset}/archive.sha256"] if "URL" in catalog.constants("dataset", dataset) else []
 
 

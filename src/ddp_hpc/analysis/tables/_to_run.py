@@ -20,6 +20,8 @@ def as_yaml(study_runs: StudyRuns, line: Line, places: Sequence[Place]) -> str |
     names = [name for name in RunSpec.model_fields if name in varying or f"{name}_options" in varying]
     fixed = {name: _plain(spec, name) for name in names if name not in ("seed", "budget", *_PLACED)}
     fixed = {"exchange": _plain(spec, "exchange"), **fixed, "world_size": [one.world_size for one in places]}
+    if spec.program:  # which has no other
+        del fixed["exchange"]
     batches = [int(line.batch_at(one.world_size)) for one in places]
     if line.kind == "strong":
         fixed["global_batch_size"] = line.batch
@@ -36,7 +38,7 @@ _PLACED = ("world_size", "batch_size", "placement", "ranks_per_node", "learning_
 
 def _plain(spec: RunSpec, name: str) -> Any:
     value = getattr(spec, name)
-    return value.model_dump(mode="json") if name in COMPONENTS else value
+    return value.model_dump(mode="json", exclude_defaults=True) if name in COMPONENTS and value else value
 
 
 def _flow(value: Any) -> str:
