@@ -41,7 +41,7 @@ STUDY, MACHINE, PUBLICATION = "study.yaml", "machine.yaml", "publication.yaml"
 RUNS, CODE, TABLES, FIGURES, REPORT = "runs", "code", "tables", "figures", "report"
 LOCK, FACTS = "environment/requirements.lock", "environment/provenance.json"
 CRATE, DATA_PACKAGE, DATACITE = "ro-crate-metadata.json", "datapackage.json", "datacite.json"
-CITATION, ZENODO, LICENSES = "CITATION.cff", ".zenodo.json", "LICENSES"
+CITATION, ZENODO = "CITATION.cff", ".zenodo.json"
 
 
 class PackError(ValueError):
