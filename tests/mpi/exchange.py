@@ -92,7 +92,7 @@ def test_exchanges_of_nothing_or_little_end_with_the_mean(comm, length):
         assert torch.equal(replica.model.parts[0].detach(), torch.full((length,), 1 - mean)), name
 
 
-@pytest.mark.parametrize("length", [0, 1, 2, 7, 1000, 153_441])  # shorter than the ranks; ragged; real
+@pytest.mark.parametrize("length", [0, 1, 7, 153_441])  # shorter than the ranks; ragged; real
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_exact_exchanges_step_along_the_mean_gradient(comm, length, dtype):
     for name in usable(comm.size, EXACT=True, SYNCHRONOUS=True):

@@ -31,7 +31,7 @@ def test_a_loss_that_breaks_in_the_last_step_of_one_rank_ends_all_of_them(comm, 
         loss = parts.loss
 
         def broken(outputs, targets):
-            last = next(calls) == trainer.WARM_UP_STEPS + 20
+            last = next(calls) == trainer.WARM_UP_STEPS + BASE["budget"]["steps"]
             value = loss(outputs, targets)
             return value + (float("inf") if last and comm.rank == comm.size - 1 else 0.0)  # its gradient is finite
 
@@ -106,7 +106,7 @@ class Restless(nn.Module):
 def test_training_does_not_notice_an_evaluation_whatever_the_model_does_in_it(comm, monkeypatch):
     give(monkeypatch, Restless)
     without, *_ = run(comm)
-    result, *_ = run(comm, evaluate_every_steps=7)
+    result, *_ = run(comm, evaluate_every_steps=4)
     assert len(result.evaluations) == 3
     assert result.losses == without.losses
 
@@ -133,7 +133,7 @@ def renew(layer):
     layer.weight = nn.Parameter(layer.weight.detach().clone())
 
 
-@pytest.mark.parametrize("call", [1, trainer.WARM_UP_STEPS + 15], ids=["warm-up", "later"])
+@pytest.mark.parametrize("call", [1, trainer.WARM_UP_STEPS + 8], ids=["warm-up", "later"])
 @pytest.mark.parametrize("do", [clamp, renew, nn.Linear.zero_grad, lambda layer: layer.weight.requires_grad_(False)])
 def test_a_model_whose_weights_would_no_longer_be_trained_is_refused(comm, monkeypatch, do, call):
     """Its loss would stand still, or fall less, with no word of why."""

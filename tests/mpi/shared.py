@@ -63,7 +63,7 @@ def test_weights_are_one_memory_during_training_and_everyones_own_after_it(comm,
     assert replica.model.parts[0][0].item() == comm.rank
 
 
-@pytest.mark.parametrize("length", [0, 1, 7, 1000, 600_011])  # the last: several blocks
+@pytest.mark.parametrize("length", [0, 1, 7, 600_011])  # the last: several blocks
 @pytest.mark.parametrize("ranks_per_group", [1, 2, 3])
 @pytest.mark.parametrize("within", ["shared_memory", "gloo"])
 def test_groups_of_different_sizes_give_the_mean_over_all_ranks(comm, length, ranks_per_group, within):

@@ -24,7 +24,7 @@ BASE = {
     "exchange": "ring",
     "batch_size": 12,
     "learning_rate": 0.3,
-    "budget": {"steps": 20},
+    "budget": {"steps": 10},  # the fewest that agree once: four ranks on two cores take long for each
     "device": "cpu",
     "threads_per_rank": 1,
 }
@@ -80,7 +80,7 @@ def test_ranks_have_the_threads_of_their_cores_and_are_refused_on_other_nodes_th
 def test_n_ranks_follow_one_rank_with_the_whole_batch(comm, dtype, rule):
     whole = {"exchange": "none", "batch_size": BASE["batch_size"] * comm.size}
     _, expected, expected_curves = run(MPI.COMM_SELF, dtype=dtype, **rule, **whole)
-    assert expected_curves.losses[-1] < 0.9 * expected_curves.losses[0]  # it learns: the weights have moved
+    assert expected_curves.losses[-1] < 0.98 * expected_curves.losses[0]  # it learns: the weights have moved
     for name in usable(comm.size, EXACT=True, SYNCHRONOUS=True):
         _, replica, curves = run(comm, dtype=dtype, exchange=name, **rule)
         np.testing.assert_allclose(replica.weights, expected.weights, rtol=0, atol=10 * TOLERANCE[dtype])
@@ -111,7 +111,7 @@ def test_a_seed_repeats_bit_for_bit_and_another_does_not_and_evaluating_on_the_w
         again, *_ = run(comm, exchange=name, seed=1, evaluate_every_steps=7)
         assert again.losses == one.losses, name
         assert other.losses != one.losses, name
-        assert [step for step, _, _ in again.evaluations] == [7, 14, 20]
+        assert [step for step, _, _ in again.evaluations] == [7, 10]
 
 
 def test_every_exchange_learns_the_digits_and_leaves_all_ranks_the_same_model(comm):
@@ -159,8 +159,8 @@ def test_partitioned_ranks_cycle_their_own_part_in_order(comm):
 
 
 def test_evaluation_by_all_ranks_is_that_of_one(comm):
-    result, replica, _ = run(comm, dtype="float64", evaluate_every_steps=8)
-    assert [step for step, _, _ in result.evaluations] == [8, 16, 20]
+    result, replica, _ = run(comm, dtype="float64", evaluate_every_steps=4)
+    assert [step for step, _, _ in result.evaluations] == [4, 8, 10]
     given = spec.load(BASE | {"world_size": 1, "dtype": "float64"})
     parts = components.assemble(given, MPI.COMM_SELF, Path("unused"), torch.device("cpu"))
     parts.replica.weights.copy_(replica.weights)
@@ -264,7 +264,7 @@ def test_a_parameter_that_only_some_ranks_use_hangs_nobody(comm, monkeypatch):
     monkeypatch.setattr(mlp, "build", lambda shape, outputs, **options: Unused(comm.rank))
     for name in usable(comm.size, EXACT=True, SYNCHRONOUS=True):
         result, replica, _ = run(comm, exchange={"name": name} | UNUSED.get(name, {}))
-        assert result.steps == 20
+        assert result.steps == 10
         assert len({weights.tobytes() for weights in comm.allgather(replica.weights.numpy())}) == 1
 
 

@@ -43,7 +43,7 @@ RUNS, CODE, TABLES, FIGURES, REPORT = "runs", "code", "tables", "figures", "repo
 LOCK, FACTS = "environment/requirements.lock", "environment/provenance.json"
 MADE_BY = "environment/made_by.json"
 CRATE, DATA_PACKAGE, DATACITE = "ro-crate-metadata.json", "datapackage.json", "datacite.json"
-CITATION, ZENODO, LICENSES = "CITATION.cff", ".zenodo.json", "LICENSES"
+CITATION, ZENODO = "CITATION.cff", ".zenodo.json"
 
 
 class PackError(ValueError):

@@ -25,6 +25,7 @@ from ddp_hpc.analysis.figures._style import EXCHANGES, SIZES, TEXT, style
 from ddp_hpc.config import catalog
 
 FIGURES = catalog.names("figure")
+LOOKED_AT_AGAIN = ("usual", "mixed", "nothing", "all failed", "diverged")
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +35,13 @@ def situation(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def picture(situation):
-    """Draw a figure of a situation, each once: `picture(name, which)`. Whoever looks at it leaves it as it is."""
-    return cache(lambda name, which, size=None: draw(situation(which), name, which, size))
+    """Draw a figure of a situation: `picture(name, which)`. Those that several tests look at are drawn once."""
+
+    def drawn(name, which, size=None):
+        return draw(situation(which), name, which, size)
+
+    kept = cache(drawn)
+    return lambda name, which, size=None: (kept if which in LOOKED_AT_AGAIN else drawn)(name, which, size)
 
 
 @pytest.mark.filterwarnings("error")
