@@ -5,7 +5,7 @@ import argparse
 import pytest
 
 from ddp_hpc.cli.main import VERBS, main
-from ddp_hpc.cli.options import counts, number, percent, steps, whole
+from ddp_hpc.cli.options import command, counts, number, percent, steps, whole
 
 ODD = ["", " ", "abc", "-1", "nan", "inf", "-inf", "1e400", "0x10", "\u0663", "\u00b2", "9" * 4000, "1;2", "5-", "7-3"]
 
@@ -39,6 +39,12 @@ def test_bounds_are_bounds():
     ):
         with pytest.raises(argparse.ArgumentTypeError, match="expected: "):
             read(text)
+
+
+def test_a_command_has_a_partner_for_each_quote():
+    assert command("env A='b c' srun") == "env A='b c' srun"
+    with pytest.raises(argparse.ArgumentTypeError, match="each quote has its partner"):
+        command("srun 'a")
 
 
 def test_every_number_of_every_verb_has_bounds():

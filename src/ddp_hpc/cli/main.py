@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ddp_hpc.cli.options import counts, number, percent, steps, whole
+from ddp_hpc.cli.options import command, counts, number, percent, steps, whole
 
 Argument = tuple[str, dict[str, Any]]  # what `add_argument` takes
 Call = Callable[[argparse.Namespace], int]
@@ -221,7 +221,7 @@ def _plan(options: argparse.Namespace) -> int:
     study_runs = plan.with_next_round(
         missing_baselines.noted(new_project.noted(project, plan.weights_noted(study_runs)))
     )
-    machine = project.machine_of(options.profile) if options.profile else None
+    machine = project.machine_of(options.profile) if options.profile is not None else None
     asked = resource_requests.requests([study_runs], machine) if machine else {}
     items = plan.plan(study_runs)
     seconds = {item.planned.run: item.estimate.middle_s for item in items if item.estimate}
@@ -259,6 +259,7 @@ def _try(options: argparse.Namespace) -> int:
         "command that starts the ranks, instead of the profile's, e.g. 'mpiexec', "
         "'srun --mpi=pmix --kill-on-bad-exit=1'; without -n, "
         "which each run adds with its number of ranks",
+        type=command,
     ),
     takes("snakemake", "further arguments for snakemake, after --", nargs="*", default=[], metavar="-- ARG"),
 )
@@ -287,7 +288,7 @@ def _predict(options: argparse.Namespace) -> int:
     from ddp_hpc.analysis import predict
 
     project = _project()
-    machine = project.machine_of(options.profile) if options.profile else None
+    machine = project.machine_of(options.profile) if options.profile is not None else None
     elsewhere = predict.elsewhere(machine, options.latency, options.bandwidth, options.ranks_per_node)
     found = predict.answer(project.study_runs(options.study), options.world_size, elsewhere)
     return _say_json(found) if options.json else _say("\n".join(predict.lines(found)))
@@ -351,6 +352,7 @@ def _data(options: argparse.Namespace) -> int:
         "--launcher",
         "complete command that starts the ranks, with -n and the run's number of ranks, e.g. 'mpiexec -n 4'; "
         "empty for one rank",
+        type=command,
         default="",
     ),
     takes(
@@ -476,7 +478,7 @@ def _verify(options: argparse.Namespace) -> int:
     takes("pack", "its folder or zip file", type=Path, metavar="PACK"),
     takes("--points", "which runs", choices=("winners", "all"), default="winners"),
     takes("--to", "the folder of the new runs", type=Path, default=Path("rerun"), metavar="DIR"),
-    takes("--launcher", "command that starts the ranks, without -n", default="mpiexec"),
+    takes("--launcher", "command that starts the ranks, without -n", type=command, default="mpiexec"),
 )
 def _rerun(options: argparse.Namespace) -> int:
     from ddp_hpc.publication.rerun import rerun
@@ -539,7 +541,7 @@ def _doctor(options: argparse.Namespace) -> int:
     return machine_file.main() if options.machine else doctor.main(as_json=options.json)
 
 
-MPIEXEC = takes("--launcher", "command that starts the ranks, without -n", default="mpiexec")
+MPIEXEC = takes("--launcher", "command that starts the ranks, without -n", type=command, default="mpiexec")
 
 
 @Verb(

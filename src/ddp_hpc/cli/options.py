@@ -3,6 +3,7 @@
 import argparse
 import math
 import re
+import shlex
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -50,6 +51,15 @@ def counts(text: str) -> list[int]:
     """Return `8,16,40` as numbers, in order."""
     expected = "world sizes with commas between, e.g. 8,16,40"
     return sorted({_whole(word.strip(), 1, expected, text) for word in text.split(",")})
+
+
+def command(text: str) -> str:
+    """Return the words of a command as they were given, if each quote has its partner."""
+    try:
+        shlex.split(text)
+    except ValueError:
+        _refuse(text, "a command, in which each quote has its partner")
+    return text
 
 
 def _whole(word: str, least: int, expected: str, text: str | None = None) -> int:

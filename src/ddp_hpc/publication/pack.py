@@ -180,6 +180,8 @@ def folder_name(pack: Pack) -> str:
 def opened(given: Path) -> Iterator[Pack]:
     """Give the pack in a folder or a zip file, which is unpacked for as long; raise a PackError if there is none."""
     if given.is_dir():
+        if not (given / SUMS).is_file() and not (given / STUDY).is_file():
+            raise PackError(f"{given}: holds no {SUMS}; expected: a pack, as `ddp-hpc publish` makes it")
         yield Pack(given)
         return
     if not given.is_file():

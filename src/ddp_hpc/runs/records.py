@@ -125,6 +125,13 @@ def hosts_of(file: Path) -> tuple[str, ...]:
     return tuple(sorted({rank["host"] for rank in ranks if rank.get("host")}))
 
 
+def processors_of(file: Path) -> tuple[str, ...]:
+    """Return the models of what a run's ranks computed on, GPUs where they had some; empty if its record has none."""
+    ranks = read_metadata(file).get("provenance", {}).get("ranks") or []
+    models = {(rank.get("gpu") or {}).get("name") or rank.get("cpu") for rank in ranks}
+    return tuple(sorted(filter(None, models)))
+
+
 def read_metadata(file: Path) -> dict[str, Any]:
     """Return what `write` was given as metadata, e.g. `provenance`."""
     try:

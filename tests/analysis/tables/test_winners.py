@@ -319,6 +319,24 @@ def test_a_winner_that_has_learnt_nothing_or_had_one_lucky_batch_is_told_in_the_
     assert told.startswith("In 1 of 2 groups the winner may have won by luck")
 
 
+def test_a_winner_over_points_on_other_processors_has_a_doubt_where_times_decide(tmp_path):
+    def on(gpu, batch, area):
+        ranks = [{"rank": rank, "cpu": "a cpu", "gpu": gpu and {"name": gpu}} for rank in range(2)]
+        return dataclasses.replace(
+            constant(area, 12800 // batch, test_metric=0.9, test_metric_name="accuracy"), provenance={"ranks": ranks}
+        )
+
+    mixed = {16: on("H200", 16, 1.0), 32: on("A100", 32, 2.0), 64: on("H200", 64, 3.0)}
+    alike = {batch: on(None, batch, batch / 16) for batch in (16, 32, 64)}
+    unknown = {batch: constant(batch / 16, 12800 // batch) for batch in (16, 32, 64)}
+
+    assert build(tmp_path / "a", mixed)["doubt"] == "1 other point ran on other processors (A100; it on H200)"
+    assert pd.isna(build(tmp_path / "b", alike)["doubt"])
+    assert pd.isna(build(tmp_path / "c", unknown)["doubt"])
+    by_metric = build(tmp_path / "d", mixed, rules={"loss_threshold": 0.5, "winner_by": "test_metric"})
+    assert pd.isna(by_metric["doubt"])
+
+
 @pytest.mark.parametrize(
     ("name", "metric", "chance", "doubted"),
     [

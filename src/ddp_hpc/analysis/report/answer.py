@@ -229,7 +229,7 @@ def _judged(tables: Mapping[str, pd.DataFrame]) -> Iterator[str]:
     yield f"Winners are judged by {'; '.join(f'{text} ({n} of {len(won)} groups)' for text, n in by.most_common(2))}."
     apart = int((won["cannot_be_told_from_count"] == 0).sum())
     doubts = int(won["doubt"].notna().sum()) if "doubt" in won else 0
-    luck = f"; in {doubts} luck or lack of budget may have decided" if doubts else ""
+    luck = f"; in {doubts} luck, lack of budget or other processors may have decided" if doubts else ""
     yield f"In {apart} of {len(won)} groups the winner is told apart from all others{luck}."
 
 

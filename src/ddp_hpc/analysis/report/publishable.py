@@ -33,8 +33,8 @@ RULES = (
     "A number passes if its 95 % interval is from several runs, its own or others that do equal work (one within a "
     "single run is only a lower bound), every thread had a core, no other program took cores from its runs, at most a "
     "third of their time went to slow steps, and their ranks sat where the study asks. A winner passes if repeats tell "
-    "it apart from all other points and nothing says luck or lack of budget. A claim passes if its whole interval "
-    "decides."
+    "it apart from all other points and nothing says luck, lack of budget or other processors. A claim passes if its "
+    "whole interval decides."
 )
 # by table: the column, what it is in words, and the column that says from what its interval is
 _MEASURED = {
@@ -116,7 +116,7 @@ def _of_winners(study: Study, tables: Mapping[str, pd.DataFrame], runs: pd.DataF
         if pd.isna(row["winner_runs"]):
             yield "no run may win"
         elif pd.notna(row.get("doubt")):
-            yield "the winner may have won by luck or for lack of budget"
+            yield "the winner may have won by luck, for lack of budget or on other processors"
         elif " repeats" not in row["judged_by"]:
             yield "the winner is judged by one run each" if row["points"] > 1 else "the winner has no rival"
         elif row["cannot_be_told_from_count"]:

@@ -138,8 +138,8 @@ def _of_winners(study_runs: StudyRuns, winners: pd.DataFrame) -> Iterator[str]:
         )
     if "doubt" in won and (lucky := won["doubt"].dropna().tolist()):
         yield (
-            f"In {len(lucky)} of {len(won)} groups the winner may have won by luck or for lack of budget (doubt in "
-            f"the table of winners), e.g. {lucky[0]}."
+            f"In {len(lucky)} of {len(won)} groups the winner may have won by luck, for lack of budget or on other "
+            f"processors (doubt in the table of winners), e.g. {lucky[0]}."
         )
     if none := len(winners) - len(won):
         yield f"In {none} of {len(winners)} groups no run may win; the table of winners says why."

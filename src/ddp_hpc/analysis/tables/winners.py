@@ -3,11 +3,12 @@
 The rule is `winner_by`: the least loss area, the best test metric, or the least time to one. Repeats of a point are
 combined: their median counts, and all must be able to win. `cannot_be_told_from` lists the points that may be the best
 in truth (see `_winner_selection.told_apart`). `test_metric` is the median over the repeats of the winner, `doubt` says
-where it may have won by luck or for lack of budget.
+where it may have won by luck, for lack of budget or on other processors.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 import pandas as pd
@@ -27,7 +28,9 @@ from ddp_hpc.analysis.tables._winner_selection import (
     undecided,
 )
 from ddp_hpc.config.study import Study
+from ddp_hpc.runs import records
 from ddp_hpc.runs.study_runs import StudyRuns
+from ddp_hpc.system.terminal import counted
 
 __all__ = ["build", "undecided"]  # the latter for who plans more repeats
 
@@ -55,7 +58,9 @@ def build(study_runs: StudyRuns) -> pd.DataFrame:
     times = [row.get("time_to_s") for row in rows_of(found)]
     doubts = [_doubts(study_runs, winner) if winner else () for winner in won]
     cut_off = (_cut_off(time, lost, rows) for time, lost in zip(times, rivals, strict=True))
-    added["doubt"] = ["; ".join((*luck, *cut)) or None for luck, cut in zip(doubts, cut_off, strict=True)]
+    parts = [part for _, part in split(candidates, groups)]
+    elsewhere = (_elsewhere(study_runs, part, winner) for part, winner in zip(parts, won, strict=True))
+    added["doubt"] = ["; ".join(chain(*why)) or None for why in zip(doubts, cut_off, elsewhere, strict=True)]
     scores = {" ".join(row["runs"]): row["score"] for row in rows_of(candidates)}
     for name, values in _intervals(found, scores, time, decisive(rules)).items():
         added[name] = values
@@ -84,6 +89,23 @@ def _cut_off(time_to_s: float | None, lost: list[Row], runs: Mapping[str, Row]) 
     ends_s = [min(known(runs[run]["train_s"] for run in point["runs"])) for point in lost]
     if sooner := [end_s for end_s in ends_s if time_to_s is not None and end_s < time_to_s]:
         yield f"{len(sooner)} ended before its time without the test metric: with more budget they may be faster"
+
+
+def _elsewhere(study_runs: StudyRuns, points: pd.DataFrame, winner: list[Row]) -> Iterator[str]:
+    """Yield how many points ran on other processors than the winner, where times decide: the machine may have won."""
+    if not winner or decisive(study_runs.study.rules) == "test_metric":
+        return
+
+    def processors(runs: Iterable[str]) -> set[str]:
+        return {name for run in runs for name in records.processors_of(study_runs.store.file(run))}
+
+    ours = processors(row["run"] for row in winner)
+    theirs = [processors(row["runs"]) for row in rows_of(points[points["excluded"] == ""])]
+    others = [names for names in theirs if ours and names and names != ours]
+    if others:
+        names = ", ".join(sorted(set().union(*others) - ours)) or "fewer kinds"
+        here = ", ".join(sorted(ours))
+        yield f"{counted(len(others), 'other point')} ran on other processors ({names}; it on {here})"
 
 
 def _doubts(study_runs: StudyRuns, repeats: list[Row]) -> Iterator[str]:
