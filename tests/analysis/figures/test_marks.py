@@ -9,7 +9,7 @@ from factory import Result, made_up, realistic
 from matplotlib.collections import LineCollection
 
 from ddp_hpc.analysis.figures._marks import RING, SLOW
-from ddp_hpc.analysis.figures.heat_map import PALE, WHITE
+from ddp_hpc.analysis.figures.heat_map import PALE, WHITE, _number
 from ddp_hpc.analysis.tables import scaling
 
 
@@ -185,3 +185,13 @@ def test_a_line_over_ranks_is_of_the_same_points_all_along(tmp_path):
 
     assert list(line.get_ydata() / line.get_xdata()) == pytest.approx([1, 0.4, 0.4])
     assert "4 rows of the table left out" in words(figure).replace("\n", " ")
+
+
+def test_numbers_of_the_heat_map_fit_their_cells():
+    assert [_number(value) for value in (0.0855, 0.437, 33.4, 1234, 1.17e14)] == [
+        "0.086",
+        "0.437",
+        "33.4",
+        "1234",
+        "1e14",
+    ]

@@ -158,9 +158,11 @@ def _pen(marker: str, size: float = 4.0) -> dict[str, Any]:
 
 
 def _number(value: float) -> str:
-    """Return a number that fits a cell: 0.0123, 1234, 1e14."""
+    """Return a number that fits a cell: 0.123, 0.012, 1234, 1e14."""
     text = three_digits(value)
-    return text if "e+" not in text else f"{value:.0e}".replace("e+", "e")
+    if "e+" in text:
+        return f"{value:.0e}".replace("e+", "e")
+    return text if len(text) <= LETTERS else f"{value:.2g}"
 
 
 def _panel(axes: Axes, rows: pd.DataFrame, across: list[str], up: list[str], norm: Normalize | None) -> None:
