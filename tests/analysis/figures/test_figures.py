@@ -17,7 +17,7 @@ from matplotlib.text import Text
 
 from ddp_hpc.analysis import figures, tables
 from ddp_hpc.analysis.figures import _layout as layout
-from ddp_hpc.analysis.figures import exchange_speed, loss_curves, waterfall
+from ddp_hpc.analysis.figures import exchange_speed, loss_areas, loss_curves, waterfall
 from ddp_hpc.analysis.figures._curves import colour_of, look, looks_of, over_ranks, world_size_axis
 from ddp_hpc.analysis.figures._marks import OVERSUBSCRIBED
 from ddp_hpc.analysis.figures._panels import Panel, few
@@ -386,3 +386,16 @@ def test_rows_of_panels_are_lowered_to_fit_a_page_but_not_without_end():
 
     assert heights == pytest.approx([6.0, layout.PANELS_IN, 20 * 2.0 * layout.LEAST_SQUEEZED])
     assert layout.room_for(2.0, 1) == 5
+
+
+def test_groups_in_which_no_point_may_win_have_no_empty_panel_and_the_caption_names_them(situation):
+    study_runs, made = situation("usual")
+    four = made["areas"]["world_size"] == 4
+    areas = made["areas"].assign(excluded=made["areas"]["excluded"].mask(four, "diverged"))
+    with style():
+        before, after = (loss_areas.draw(made | {"areas": one}, study_runs.study, "") for one in (made["areas"], areas))
+
+    assert (len(before.axes), len(after.axes)) == (2, 1)  # one rank is above the threshold
+    said = "No point may win, so that there is no panel: no exchange, 1 rank; ring, 1 rank"
+    assert f"{said}." in before.get_label()
+    assert f"{said}; ring, 4 ranks." in after.get_label()

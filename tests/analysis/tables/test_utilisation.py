@@ -122,6 +122,17 @@ def test_the_table_and_the_figure_are_made_by_default_where_gpus_are_asked_for(s
     assert "utilisation" not in [*plain.table_names, *plain.figure_names]
 
 
+def test_what_is_not_known_of_any_run_has_no_panel_and_the_caption_says_why(study_runs):
+    frame = utilisation.build(study_runs)
+    unknown = frame.assign(mfu=np.nan, reason="mfu: the peak of this GPU is not known")
+    with style():
+        drawn, less = (figure.draw({"utilisation": one}, study_runs.study, "") for one in (frame, unknown))
+
+    assert len(drawn.axes) - len(less.axes) == 1
+    assert "MFU: of the peak" not in words(less).partition("Not known is")[0]
+    assert "Not known is MFU: of the peak FLOP/s (%): the peak of this GPU is not known." in less.get_label()
+
+
 def test_the_figure_shows_what_the_table_says(study_runs):
     frame = utilisation.build(study_runs)
     with style():

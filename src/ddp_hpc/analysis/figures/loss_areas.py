@@ -53,7 +53,12 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
     if areas.empty:
         return nothing(coverage, "none is planned")
     areas = areas.assign(decisive=areas[by], error=areas[ERRORS[by]])
-    shown, notes = few(panels(areas, group_columns(areas, study)), room_for(1.9, 2))
+    every = panels(areas, group_columns(areas, study))
+    empty = [panel for panel in every if not _has_bar(panel.rows).any()]
+    full = [panel for panel in every if _has_bar(panel.rows).any()]
+    shown, notes = few(full or every, room_for(1.9, 2))
+    if full and empty:
+        notes.append(f"No point may win, so that there is no panel: {'; '.join(panel.title for panel in empty)}.")
     figure, axes = grid(len(shown), 1.9, most_columns=2)
     names = searched_names(areas, study)
     drawn = []
@@ -83,10 +88,13 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
     return finished(figure, coverage, notes + marks, legend)
 
 
+def _has_bar(areas: pd.DataFrame) -> "pd.Series[bool]":
+    return areas["excluded"].fillna("").isin(["", "oversubscribed"])
+
+
 def _bars(areas: pd.DataFrame, winner: dict[str, Any]) -> pd.DataFrame:
     """Return the points that have a bar, in the order of their minimum loss, and as what each is drawn (`look`)."""
-    bars = areas[areas["excluded"].isna() | (areas["excluded"] == "oversubscribed")]
-    bars = bars.sort_values("min_loss", kind="stable").copy()
+    bars = areas[_has_bar(areas)].sort_values("min_loss", kind="stable").copy()
     alike = str(winner["cannot_be_told_from"]).split("; ") if pd.notna(winner["winner_runs"]) else []
     bars["look"] = "worse"
     bars.loc[bars["point"].isin(alike), "look"] = "alike"
@@ -97,7 +105,7 @@ def _bars(areas: pd.DataFrame, winner: dict[str, Any]) -> pd.DataFrame:
 
 def _left_out(axes: Axes, areas: pd.DataFrame) -> list[str]:
     """Return how many points of a panel have a bar, and why the others have none."""
-    gone = areas[areas["excluded"].notna() & (areas["excluded"] != "oversubscribed")]["excluded"]
+    gone = areas[~_has_bar(areas)]["excluded"]
     if gone.empty:
         return []
     reasons = ", ".join(f"{count} {reason}" for reason, count in gone.value_counts().items())

@@ -29,17 +29,18 @@ PANELS = {
 
 
 def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure:
-    """Return six panels over the ranks, again for each batch size and whatever else varies."""
+    """Return up to six panels over the ranks, again for each batch size and whatever else varies."""
     table = tables["utilisation"]
     known = table[table["runs"] > 0]
     if known.empty:
         return nothing(coverage, "none has ended well", table)
     known, looks = numbered(known, LINE, study)
     shown = panels(known, columns_but(known, *LINE, "world_size"))
-    figure, axes = grid(len(PANELS) * len(shown), 1.55, most_columns=3)  # two rows for each panel of the study
+    drawn = {column: how for column, how in PANELS.items() if known[column].notna().any()} or PANELS
+    figure, axes = grid(len(drawn) * len(shown), 1.55, most_columns=3)  # up to two rows for each panel of the study
     for place, panel in enumerate(shown):
-        here = axes[place * len(PANELS) : (place + 1) * len(PANELS)]
-        for one, (column, (words, factor, end)) in zip(here, PANELS.items(), strict=True):
+        here = axes[place * len(drawn) : (place + 1) * len(drawn)]
+        for one, (column, (words, factor, end)) in zip(here, drawn.items(), strict=True):
             head(one, words, small=[panel.title] if panel.title and one is here[0] else [])
             over_ranks(one, panel.rows, looks, column, _why(panel.rows, column), factor, top=end and HEADROOM * end)
     for one in axes[-columns_of(axes[0]) :]:
@@ -47,6 +48,7 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
     notes = [
         "Busy counts kernels that wait for other ranks: what rises alone, without power, MFU and speed, is waiting."
     ]
+    notes += [f"Not known is {PANELS[name][0]}: {_why(known, name)}." for name in PANELS if name not in drawn]
     return finished(figure, coverage, notes, handles(looks), known)
 
 
