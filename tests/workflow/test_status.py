@@ -88,12 +88,15 @@ def test_the_lines_say_what_runs_waits_and_has_failed(study_runs):
     counts = {"ok": 1, "running": 1, "queued": 2, "timeout": 1}
     hours = {"used": 0.5, "expected": 12.0, "of_runs": 3, "to_do": 4}
 
-    said = status.lines(study_runs, {"counts": counts, "node_hours": hours, "runs": rows})
+    waiting = {runs[4]: "a-run of /projects/b (pid 4 of jo, since 2026-01-31T08:00:00+00:00)"}
+
+    said = status.lines(study_runs, {"counts": counts, "node_hours": hours, "runs": rows, "waiting": waiting})
 
     assert said == [
         "made_up: 1 of 5 runs finished: 1 ok, 1 timeout, 2 queued, 1 running",
         "node-hours: 0.500 used, about 12.0 to come for 3 runs, without 1 like which none has finished",
         f"  running       {runs[1]} (learning_rate 0.2)  step 120 of 400, 12 s left  since 8:00",
         f"  timeout       {runs[4]} (learning_rate 0.5) (2 attempts)  too slow",
+        f"  waiting       {runs[4]}: on this machine trains {waiting[runs[4]]}",
         "  queued        2 runs: Resources",
     ]

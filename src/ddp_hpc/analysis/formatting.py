@@ -128,7 +128,7 @@ def in_words(rules: Rules, looks: Sequence[int]) -> list[str]:
     """Return the rules of the judgement as sentences, those that apply to a study with such `looks`."""
     steps = "one step" if rules.loss_window == 1 else f"{rules.loss_window} steps"
     threshold = "any loss" if rules.loss_threshold is None else f"a least loss up to {rules.loss_threshold:g}"
-    metric = f"test metric, {rules.metric}," if rules.metric else "test metric"
+    metric = f"test metric ({rules.metric})" if rules.metric else "test metric"
     if isinstance(by := rules.winner_by, str):
         best, truly = _BEST[by]
         best = best.replace("test metric", metric)
