@@ -103,3 +103,12 @@ def test_parameters_are_axes_and_two_programs_need_two_names(project):
     two = [PROGRAM | {"name": "mine"}, PROGRAM | {"name": "mine", "command": "python train.py"}]
     with pytest.raises(StudyError, match="two differ and are both called 'mine'"):
         expanded(project, {}, program=two)
+
+
+def test_what_varies_without_being_told_is_noted(project):
+    notes = expanded(project, {"program": PROGRAM}, seed=[0, 1], batch_size=[8, 16]).notes
+
+    assert [note.split("program: ")[1].split(",")[0] for note in notes] == [
+        "batch_size has 2 values",
+        "seed has 2 values",
+    ]
