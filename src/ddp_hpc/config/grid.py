@@ -88,8 +88,8 @@ def _wrong_programs(specs: tuple[RunSpec, ...], document: Document) -> list[str]
         except ValueError as error:
             wrong.append(f"{where}: program: files: {error}")
         what = canonical_json(program.model_dump(mode="json", exclude={"parameters"}))
-        if found.setdefault(str(program), what) != what:
-            wrong.append(f"{where}: program: two differ and are both called {str(program)!r}; give each a `name`")
+        if found.setdefault(program.called, what) != what:
+            wrong.append(f"{where}: program: two differ and are both called {program.called!r}; give each a `name`")
     return list(dict.fromkeys(wrong))
 
 
