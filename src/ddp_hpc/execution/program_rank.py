@@ -169,6 +169,7 @@ class ProgramRank(Rank):
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
+                process_group=0,  # who signals a rank by its group, as Slurm does, leaves the program to us
                 preexec_fn=lambda: die_with_parent(signal.SIGKILL),
             )
         except OSError as error:
