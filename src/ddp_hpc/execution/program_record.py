@@ -1,6 +1,6 @@
 """The records of a run whose training is a program of one's own: what it has recorded, as all else has it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -56,9 +56,10 @@ def write(
 
     `first_launch` is of the first attempt that has recorded something.
     """
-    steps = _common_steps([part.recording for part in parts])
     recordings = [part.recording for part in parts]
-    ranks = [_rank_part(part, steps) for part in parts]
+    steps = _common_steps(recordings)
+    silent = {rank for rank, one in enumerate(recordings) if not one.steps}
+    ranks = [_rank_part(part, steps, silent) for part in parts]
     curve = _curves(ranks, recordings, steps)
     result = _result(first_launch, spec, parts[0], steps)
     row = run_columns(launch, spec, result, ranks, curve) | _columns(spec, result, parts, curve)
@@ -85,11 +86,11 @@ def _common_steps(recordings: Sequence[Recording]) -> int:
     return steps
 
 
-def _rank_part(part: ProgramPart, steps: int) -> RankPart:
-    """Return a rank as run records know it, its first `steps`."""
+def _rank_part(part: ProgramPart, steps: int, silent: Collection[int]) -> RankPart:
+    """Return a rank as run records know it, its first `steps`; `silent` ranks do not say when a node trained."""
     one = part.recording
     known = bool(one.steps)
-    phases_s = np.zeros((steps, len(PHASES)))
+    phases_s = np.full((steps, len(PHASES)), 0.0 if known else np.nan)
     for at, told in enumerate(one.phases_s[:steps]):
         for name, seconds in told.items():
             phases_s[at, PHASES.index(_PLACES[name])] = seconds
@@ -112,7 +113,11 @@ def _rank_part(part: ProgramPart, steps: int) -> RankPart:
         startup={"import_s": np.nan, **part.startup},
         facts=part.facts,
         metrics={},
-        metered=Metered(samples=part.samples, ranks=part.ranks, no_flop="the program's model is not known"),
+        metered=Metered(
+            samples=part.samples,
+            ranks=tuple(rank for rank in part.ranks if rank not in silent),
+            no_flop="the program's model is not known",
+        ),
         crowding=part.crowding,
     )
 
