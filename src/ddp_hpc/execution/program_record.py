@@ -32,12 +32,12 @@ class ProgramCurves(RankCurves):
     warm_up: int = 0
 
     @property
-    def t_s(self) -> Floats:  # type: ignore[override]
+    def t_s(self) -> Floats:
         """Time zero to the end of each step of the slowest rank that is known."""
         return np.asarray(np.nanmax(self.rank_t_s, axis=1))
 
     @property
-    def losses(self) -> Floats:  # type: ignore[override]
+    def losses(self) -> Floats:
         """Mean over the ranks whose loss is known."""
         known = ~np.isnan(self.rank_losses).all(axis=0)
         if not known.any():
