@@ -35,7 +35,7 @@ def test_model_dataset_and_exchange_are_null_and_the_spec_is_the_same_when_read_
     assert one.canonical.keys() == {"world_size", "batch_size", "learning_rate", "budget", "program"}
     row = one.columns()
     assert row["model"] is row["dataset"] is row["dtype"] is None
-    assert (row["exchange"], row["program"]) == ("program", PROGRAM["command"])
+    assert (row["exchange"], row["program"]) == ("program", "train.py")
     assert spec.load(POINT | {"program": PROGRAM, "world_size": 1}).exchange.name == "none"  # the baseline
     changed = PROGRAM | {"command": PROGRAM["command"] + " -v"}
     assert spec.load(POINT | {"program": changed}).hash != one.hash
@@ -83,7 +83,7 @@ def expanded(project, base, **grid):
     ("base", "words"),
     [
         ({"model": "mlp"}, "program stands in place of model, dataset and exchange; given beside it: model"),
-        ({"optimizer": "adam"}, "optimizer=adam with program=python"),
+        ({"optimizer": "adam"}, "optimizer=adam with program=train.py"),
     ],
 )
 def test_what_a_program_would_not_know_is_refused(project, base, words):
@@ -103,3 +103,12 @@ def test_parameters_are_axes_and_two_programs_need_two_names(project):
     two = [PROGRAM | {"name": "mine"}, PROGRAM | {"name": "mine", "command": "python train.py"}]
     with pytest.raises(StudyError, match="two differ and are both called 'mine'"):
         expanded(project, {}, program=two)
+
+
+def test_what_varies_without_being_told_is_noted(project):
+    notes = expanded(project, {"program": PROGRAM}, seed=[0, 1], batch_size=[8, 16]).notes
+
+    assert [note.split("program: ")[1].split(",")[0] for note in notes] == [
+        "batch_size has 2 values",
+        "seed has 2 values",
+    ]

@@ -87,7 +87,7 @@ def test_what_a_program_records_is_a_record_like_any_other(project):
     assert (row["first_loss"], row["final_loss"]) == (4.0, 0.8)
     assert (row["exchange"], row["program"], row["program_options"]) == (
         "none",
-        "python train.py {how} {steps}",
+        "train.py",
         '{"how":"well"}',
     )
     assert row["model"] is row["optimizer"] is row["parameters"] is row["exchange_exposed_s"] is None
@@ -200,7 +200,10 @@ with open(f"seen-{rank}", "w") as file:
     file.write(" ".join(os.environ[name] for name in names))
 with ddp_hpc.recorder() as record:
     for step in range(5):
+        with record.phase("compute"):
+            pass
         record.step(loss=1.0 if rank == 0 else None)
+    record.metric(error=0.5)
 """
     study = study_of(project, text, "well", grid={"world_size": 2})
 
@@ -214,6 +217,31 @@ with ddp_hpc.recorder() as record:
     steps = records.read("steps", folder.record("steps")).to_pylist()
     assert [(step["rank"], step["rank_loss"], step["loss"]) for step in steps[:2]] == [(0, 1.0, 1.0), (1, None, 1.0)]
     assert row_of(folder)["exchange"] == "program"
+    assert {name: len(catalog.load("table", name).build(study)) for name in study.study.table_names}["runs"] == 1
+
+
+def test_a_rank_that_records_nothing_is_null_and_halves_nothing(project):
+    text = """
+import os, time
+import ddp_hpc
+
+if os.environ["RANK"] == "0":
+    with ddp_hpc.recorder() as record:
+        for step in range(5):
+            with record.phase("compute"):
+                time.sleep(0.01)
+            record.step(loss=1.0)
+"""
+    study = study_of(project, text, "well", grid={"world_size": 2})
+
+    ending, folder = trained(study, ["mpiexec", "-n", "2"])
+
+    assert ending.status == "ok", ending.reason
+    row, steps = row_of(folder), records.read("steps", folder.record("steps")).to_pylist()
+    assert row["forward_backward_s"] > 0.01
+    assert row["samples_seen"] == 5 * 16
+    assert [step["step_s"] is None for step in steps] == [False, True] * 5
+    assert {name: len(catalog.load("table", name).build(study)) for name in study.study.table_names}["runs"] == 1
 
 
 def test_a_changed_file_of_a_program_makes_exactly_its_runs_new(project):

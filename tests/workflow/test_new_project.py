@@ -213,9 +213,14 @@ def test_what_init_makes_is_what_the_clone_is(tmp_path):
 
 @pytest.mark.parametrize("study", [new_project.FIRST, *new_project.examples()])
 def test_every_example_can_be_planned_in_a_project_of_its_own(tmp_path, study):
+    before = catalog.project()
     new_project.make(tmp_path, study)
-    assert Project(tmp_path).read_config().studies == [study]
-    assert Project(tmp_path).study_runs(study).planned
+    try:
+        project = Project.here(tmp_path)
+        assert project.read_config().studies == [study]
+        assert project.study_runs(study).planned
+    finally:
+        catalog.use_project(before)
 
 
 def test_init_overwrites_nothing(tmp_path):

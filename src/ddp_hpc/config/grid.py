@@ -70,7 +70,12 @@ def expand(file: Path) -> Expansion:
         twice = len(asked) - len(specs)
         is_given = "is given" if twice == 1 else "are given"
         notes.append(f"{twice} of {len(asked)} runs {is_given} more than once in the grid; each runs once")
-    notes += [*_epochs(study, specs, document), *_short(study, specs, document), *_rounds(study, specs, document)]
+    notes += [
+        *_untold(specs, document),
+        *_epochs(study, specs, document),
+        *_short(study, specs, document),
+        *_rounds(study, specs, document),
+    ]
     _check_metric(study, specs, document)
     return Expansion(study, specs, (*notes, *_not_traced(study, specs, document)))
 
@@ -88,8 +93,8 @@ def _wrong_programs(specs: tuple[RunSpec, ...], document: Document) -> list[str]
         except ValueError as error:
             wrong.append(f"{where}: program: files: {error}")
         what = canonical_json(program.model_dump(mode="json", exclude={"parameters"}))
-        if found.setdefault(str(program), what) != what:
-            wrong.append(f"{where}: program: two differ and are both called {str(program)!r}; give each a `name`")
+        if found.setdefault(program.called, what) != what:
+            wrong.append(f"{where}: program: two differ and are both called {program.called!r}; give each a `name`")
     return list(dict.fromkeys(wrong))
 
 
@@ -103,6 +108,21 @@ def _wrong_values(study: Study, document: Document) -> list[str]:
             except ValidationError as error:
                 problems.add(error, number, point)
     return problems.lines()
+
+
+def _untold(specs: tuple[RunSpec, ...], document: Document) -> Iterator[str]:
+    """Yield what differs between the runs of a program whose command does not have it."""
+    told_by = {"batch_size": {"global_batch_size"}, "budget": {"samples_seen", "epochs", "steps", "seconds"}}
+    where = document.where(("base", "program"), ("grid", "program"), ("grid",))
+    for program in dict.fromkeys(spec.program for spec in specs if spec.program):
+        runs = [spec for spec in specs if spec.program == program]
+        for name in ("batch_size", "learning_rate", "budget", "seed"):
+            values = {getattr(spec, name) for spec in runs}
+            if len(values) > 1 and not ({name} | told_by.get(name, set())) & program.fields:
+                yield (
+                    f"{where}: program: {name} has {len(values)} values, and the command has no {{{name}}}: unless it "
+                    "learns that otherwise, its runs differ in nothing"
+                )
 
 
 def _epochs(study: Study, specs: tuple[RunSpec, ...], document: Document) -> Iterator[str]:

@@ -36,7 +36,7 @@ def _same(value_of: Callable[[str], Any], name: str, wanted: Any) -> bool:
 
 def option_value(kind: str, name: Any, options: Mapping[str, Any], option: str) -> Any:
     """Return an option of a component: as given, else its default; None where it has no such option."""
-    if option in options or name not in catalog.names(kind):
+    if option in options or kind == "program" or name not in catalog.names(kind):
         return options.get(option)
     known = catalog.options(kind, name).get(option)
     return known.default if known else None

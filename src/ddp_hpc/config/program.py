@@ -32,14 +32,20 @@ class Program(BaseModel):
         default_factory=dict,
         description="values of the program's own for braces of the command; an axis of the grid is `program.NAME`",
     )
-    name: Text | None = Field(None, description="how tables call it; null: by its command")
+    name: Text | None = Field(None, description="how tables call it; null: by its first file")
     train_samples: Positive | None = Field(None, description="samples of an epoch; required by a budget in epochs")
 
     def __hash__(self) -> int:
         return hash(canonical_json(self.model_dump(mode="json")))
 
     def __str__(self) -> str:
-        return self.name or self.command
+        parameters = ", ".join(f"{name} {_shown(value)}" for name, value in self.parameters.items())
+        return f"{self.called} ({parameters})" if parameters else self.called
+
+    @property
+    def called(self) -> str:
+        """How records and tables call it."""
+        return self.name or self.files[0]
 
     @field_validator("parameters")
     @classmethod

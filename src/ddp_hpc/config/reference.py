@@ -43,22 +43,12 @@ _BOUNDS = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "
 
 def table(model: type[BaseModel]) -> str:
     """Return the keys of a model as a Markdown table: key, type, default, meaning."""
-    whole = _written(model.model_json_schema())
+    whole = model.model_json_schema()
     lines = ["| key | type | default | meaning |", "|---|---|---|---|"]
     for name, field in whole["properties"].items():
         default = "required" if name in whole.get("required", []) else f"`{json.dumps(_default(model, name))}`"
         lines.append(f"| `{name}` | {_allowed(field)} | {default} | {field.get('description', '')} |")
     return "\n".join(lines)
-
-
-def _written(whole: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of a model as files may have it: that of a program has no model, but none writes null."""
-    component = {"$ref": "#/$defs/Component"}
-    for field in whole["properties"].values():
-        if component in field.get("anyOf", ()):
-            del field["anyOf"]
-            field |= component
-    return whole
 
 
 def _default(model: type[BaseModel], name: str) -> Any:
@@ -91,7 +81,7 @@ def _power(bound: float) -> str:
 
 def schema() -> dict[str, Any]:
     """Return the JSON Schema of a study file, with the fields of a spec under `base` and `grid`."""
-    study, spec = Study.model_json_schema(), _written(RunSpec.model_json_schema())
+    study, spec = Study.model_json_schema(), RunSpec.model_json_schema()
     string = {"type": "string"}
     component = {"anyOf": [string, {"type": "object", "properties": {"name": string}, "required": ["name"]}]}
     total = {"type": "integer", "exclusiveMinimum": 0, "description": "batch_size x world_size, instead of batch_size"}

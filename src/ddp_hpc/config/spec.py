@@ -8,7 +8,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, Field, field_validator, model_serializer, model_validator
+from pydantic import (
+    BaseModel,
+    Field,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from ddp_hpc.config import catalog
 from ddp_hpc.config.budget import Budget, NotDivisibleError
@@ -60,10 +68,10 @@ def _shown_option(name: str, value: Any) -> str:
 OF_A_PROGRAM = object()  # in place of a component that only the program knows
 
 
-def component_of(kind: str) -> BeforeValidator:
+def component_of(kind: str) -> WrapValidator:
     """Return what makes a Component of a name or a mapping, and checks it against the catalogue."""
 
-    def check(value: Any) -> Any:
+    def check(value: Any, as_component: ValidatorFunctionWrapHandler) -> Any:
         if isinstance(value, Component) or value is OF_A_PROGRAM:
             return None if value is OF_A_PROGRAM else value
         if isinstance(value, str):
@@ -73,9 +81,9 @@ def component_of(kind: str) -> BeforeValidator:
             raise ValueError(f"given {given(value)}, expected: one of {one_of}")
         catalog.check(kind, value["name"])
         options = {key: option for key, option in value.items() if key != "name"}
-        return Component(name=value["name"], options=catalog.check_options(kind, value["name"], options))
+        return as_component(Component(name=value["name"], options=catalog.check_options(kind, value["name"], options)))
 
-    return BeforeValidator(check)
+    return WrapValidator(check)
 
 
 class RunSpec(BaseModel):
@@ -87,10 +95,9 @@ class RunSpec(BaseModel):
 
     model_config = STRICT
 
-    model: Annotated[Component | None, component_of("model")] = Field(description="a file in models/, with its options")
-    dataset: Annotated[Component | None, component_of("dataset")] = Field(
-        description="a file in data/, with its options"
-    )
+    # None, both, where there is a `program`; types do not say so: code that may meet such a spec asks for that first
+    model: Annotated[Component, component_of("model")] = Field(description="a file in models/, with its options")
+    dataset: Annotated[Component, component_of("dataset")] = Field(description="a file in data/, with its options")
     exchange: Annotated[Component, component_of("exchange")] = Field(
         description="a file in exchange/, with its options; `none` is the baseline: one rank, no MPI call in the step"
     )
@@ -225,8 +232,6 @@ class RunSpec(BaseModel):
 
     def _check_inputs(self) -> None:
         """Check that the model takes what the dataset has: INPUT_SHAPE and SHAPE, TOKENS of both."""
-        assert self.model, "a spec has one, or a program"
-        assert self.dataset, "and a dataset"
         model, dataset = catalog.constants("model", self.model.name), catalog.constants("dataset", self.dataset.name)
         tokens, wanted, shape = dataset.get("TOKENS", False), model.get("INPUT_SHAPE"), dataset.get("SHAPE")
         if model.get("TOKENS", False) != tokens:
@@ -251,7 +256,7 @@ class RunSpec(BaseModel):
             raise ConflictError(why, "program", lacking[0])
         if untold := [name for name in program.parameters if name not in program.fields]:
             raise ConflictError(f"program: parameters: the command has no {{{untold[0]}}}", "program")
-        known = self.model_dump(exclude_defaults=True).keys() - {"model", "dataset", "exchange", "program"}
+        known = self.model_dump(exclude_defaults=True, exclude={"model", "dataset", "exchange", "program"}).keys()
         if untold := sorted(known - {*BY_LAUNCHER, *program.fields}):
             why = f"the command of the program has no {{{untold[0]}}}, so it would not know"
             raise self._conflict(why, untold[0], "program")
@@ -364,8 +369,8 @@ class RunSpec(BaseModel):
     @cached_property
     def canonical(self) -> dict[str, Any]:
         """The fields that differ from their defaults, as plain JSON values."""
-        found = self.model_dump(mode="json", exclude_defaults=True)
-        return {name: value for name, value in found.items() if not (self.program and name in COMPONENTS[1:])}
+        without = {"model", "dataset", "exchange"} if self.program else None
+        return self.model_dump(mode="json", exclude_defaults=True, exclude=without)
 
     @cached_property
     def values(self) -> dict[str, Any]:
@@ -382,7 +387,7 @@ class RunSpec(BaseModel):
     @property
     def readable(self) -> str:
         """A short, file-safe hint for people; what identifies is the hash."""
-        name = Path(self.program.name or self.program.files[0]).stem if self.program else self.exchange.name
+        name = Path(self.program.called).stem if self.program else self.exchange.name
         text = f"{name}-w{self.world_size}-b{self.batch_size}-lr{self.learning_rate:g}-s{self.seed}"
         return re.sub(r"[^A-Za-z0-9.]+", "-", text)[:48].strip("-")
 
@@ -393,7 +398,7 @@ class RunSpec(BaseModel):
     def columns(self) -> dict[str, Any]:
         """Return the spec as flat columns: a choice becomes `model` and `model_options` (canonical JSON).
 
-        Of a program they are its name or command, and its parameters; what it is not told is null.
+        Of a program they are what it is called, and its parameters; what it is not told is null.
         """
         told = {*SPEC_FIELDS} if self.program is None else {*BY_LAUNCHER, *COMPONENTS, *self.program.fields}
         return _flat({name: getattr(self, name) if name in told else None for name in SPEC_FIELDS})
@@ -403,7 +408,7 @@ def _flat(fields: Mapping[str, Any]) -> dict[str, Any]:
     row: dict[str, Any] = {}
     for name, value in fields.items():
         if name in COMPONENTS:
-            row[name] = None if value is None else value.name if isinstance(value, Component) else str(value)
+            row[name] = None if value is None else value.called if isinstance(value, Program) else value.name
             row[f"{name}_options"] = None if value is None else value.options_json
         else:
             row[name] = str(value) if isinstance(value, Budget) else value
@@ -411,7 +416,7 @@ def _flat(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 SPEC_FIELDS = tuple(RunSpec.model_fields)
-COMPONENTS = ("program", "model", "dataset", "exchange")  # fields with options
+COMPONENTS = ("program", "model", "dataset", "exchange")  # what is chosen, with options
 # as `RunSpec.columns` has them: names, and the values of fields that a record was written without
 SPEC_COLUMNS = tuple(
     column for name in SPEC_FIELDS for column in ((name, f"{name}_options") if name in COMPONENTS else (name,))

@@ -9,7 +9,7 @@ from typing import Any
 from ddp_hpc.system.files import replaced
 from ddp_hpc.system.process import boot_id
 
-_SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
+_SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 _FIRST_LOOK_S, _LOOK_S = 0.002, 0.1  # between two looks for a file, at first and at most
 
 

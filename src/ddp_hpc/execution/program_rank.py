@@ -26,7 +26,7 @@ from ddp_hpc.profiling import contention, nvml, provenance
 from ddp_hpc.profiling.contention import Contention
 from ddp_hpc.profiling.telemetry import NodeSamples, NodeTelemetry
 from ddp_hpc.recording import FILE, FOLDER
-from ddp_hpc.runs.attempt import CheckpointFolder
+from ddp_hpc.runs.attempt import GROUP, CheckpointFolder
 from ddp_hpc.system.process import DONE_FD, die_with_parent, path_with_own_scripts, rank_from_environment
 from ddp_hpc.training.placement import Placement
 
@@ -67,7 +67,7 @@ class ProgramRank(Rank):
     node_ranks: tuple[int, ...]
     recorded: Path  # the file to which the program writes
     reader: Reader
-    before: dict[str, Any]  # of the attempt that left the checkpoint
+    first_launch: dict[str, Any]  # of the first attempt that recorded something
     part: ProgramPart
 
     def run(self) -> None:
@@ -98,8 +98,9 @@ class ProgramRank(Rank):
         self.launch = self.attempt.launch
         catalog.use_project(Path(self.launch["project"]))
         self.spec = specs.load(self.launch["spec"])
-        world = size_from_environment()
-        self.group = FileGroup(self.attempt.path / "group", tuple(range(world)), rank_from_environment())
+        alone = self.launch["command"][0] == sys.executable  # by no launcher: a job's variables say nothing of it
+        rank, world = (0, 1) if alone else (rank_from_environment(), size_from_environment())
+        self.group = FileGroup(self.attempt.path / GROUP, tuple(range(world)), rank)
         with self._timed("mpi_init_s"):
             from ddp_hpc.training import placement
 
@@ -124,9 +125,10 @@ class ProgramRank(Rank):
         self.meter_of_node = None if node.rank else NodeTelemetry([uuid for _, uuid in found if uuid])
         self.kept = CheckpointFolder(Path(self.launch["checkpoint"]))
         self.recorded = self.attempt.path / f"recorded-{place.rank}.jsonl"
-        self.before = self.kept.manifest
-        with suppress(FileNotFoundError):
-            shutil.copyfile(self.kept.path / self.recorded.name, self.recorded)
+        earlier = [one for one in self.attempt.run.attempts if (one.path / self.recorded.name).exists()]
+        self.first_launch = earlier[0].launch if earlier else self.launch
+        if earlier:  # each holds what was recorded before it
+            shutil.copyfile(earlier[-1].path / self.recorded.name, self.recorded)
         self.reader = Reader(self.recorded)
 
     @property
@@ -167,6 +169,7 @@ class ProgramRank(Rank):
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
+                process_group=0,  # who signals a rank by its group, as Slurm does, leaves the program to us
                 preexec_fn=lambda: die_with_parent(signal.SIGKILL),
             )
         except OSError as error:
@@ -222,20 +225,13 @@ class ProgramRank(Rank):
         return process.returncode, used
 
     def interrupt(self) -> None:
-        """Keep what was recorded beside the program's checkpoint, and say that the ranks have left."""
-        self.kept.path.mkdir(parents=True, exist_ok=True)
-        with suppress(FileNotFoundError):
-            shutil.copyfile(self.recorded, self.kept.path / self.recorded.name)
-        self.group.Barrier()
+        """Say that the ranks were asked to end, and have left."""
         if self.place.rank:
             return
-        from ddp_hpc.execution import program_record
-
         steps = self.part.recording.steps
         saved = any((self.kept.path / "program").glob("*"))
         if saved:
-            left = program_record.left(self.launch, self.before, self.part)
-            self.kept.manifest = {"step": steps, "spec_hash": self.launch["spec_hash"], "program": left}
+            self.kept.manifest = {"step": steps, "spec_hash": self.launch["spec_hash"]}
         self.attempt.interrupted = {"steps": steps, "saved": saved, "signal": next(iter(self.asked), None)}
 
     def leave_record(self) -> None:
@@ -244,9 +240,11 @@ class ProgramRank(Rank):
         if parts is not None:
             from ddp_hpc.execution import program_record
 
-            program_record.write(self.attempt, self.launch, self.spec, parts, self.before.get("program", {}))
+            program_record.write(self.attempt, self.launch, self.spec, parts, self.first_launch)
+            for attempt in self.attempt.run.attempts:
+                for file in attempt.path.glob("recorded-*.jsonl"):
+                    file.unlink()
         self.group.Barrier()
-        self.recorded.unlink(missing_ok=True)
 
     def curve(self) -> dict[str, Any]:
         """Return what this rank has recorded, up to the first loss that is not finite."""

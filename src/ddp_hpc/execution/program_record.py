@@ -1,7 +1,6 @@
 """The records of a run whose training is a program of one's own: what it has recorded, as all else has it."""
 
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,12 +32,12 @@ class ProgramCurves(RankCurves):
     warm_up: int = 0
 
     @property
-    def t_s(self) -> Floats:  # type: ignore[override]
+    def t_s(self) -> Floats:
         """Time zero to the end of each step of the slowest rank that is known."""
         return np.asarray(np.nanmax(self.rank_t_s, axis=1))
 
     @property
-    def losses(self) -> Floats:  # type: ignore[override]
+    def losses(self) -> Floats:
         """Mean over the ranks whose loss is known."""
         known = ~np.isnan(self.rank_losses).all(axis=0)
         if not known.any():
@@ -51,17 +50,18 @@ def write(
     launch: dict[str, Any],
     spec: RunSpec,
     parts: Sequence[ProgramPart],
-    before: Mapping[str, Any],
+    first_launch: Mapping[str, Any],
 ) -> None:
     """Write the records of an attempt, and last its summary. Rank 0 alone does this, whose part is the first.
 
-    `before` is what an attempt has `left` that was interrupted; empty: there was none.
+    `first_launch` is of the first attempt that has recorded something.
     """
-    steps = _common_steps([part.recording for part in parts])
     recordings = [part.recording for part in parts]
-    ranks = [_rank_part(part, steps) for part in parts]
+    steps = _common_steps(recordings)
+    silent = {rank for rank, one in enumerate(recordings) if not one.steps}
+    ranks = [_rank_part(part, steps, silent) for part in parts]
     curve = _curves(ranks, recordings, steps)
-    result = _result(launch, spec, parts[0], before, steps)
+    result = _result(first_launch, spec, parts[0], steps)
     row = run_columns(launch, spec, result, ranks, curve) | _columns(spec, result, parts, curve)
     found = run_record.Found(curve, row, lambda: _pieces(curve, recordings), lambda: _reasons(row, recordings))
     asked = spec.steps_asked
@@ -69,23 +69,6 @@ def write(
         text = f"the program recorded {steps} steps, its budget asks for {asked}"
         ranks[0] = replace(ranks[0], warnings=(text,))
     run_record.put(attempt, launch, spec, result, ranks, found=found, mpi_library=MPI.Get_library_version())
-
-
-def left(launch: Mapping[str, Any], before: Mapping[str, Any], part: ProgramPart) -> dict[str, Any]:
-    """Return what the attempt that goes on has to know of this one, which was asked to end."""
-    earlier = before.get("program", {})
-    now_s = since_launch_s(launch, time.perf_counter_ns())
-    return {
-        "startup_s": earlier.get("startup_s", _startup_s(launch, part)),
-        "left_s": earlier.get("left_s", 0.0) + earlier.get("lost_s", 0.0) + now_s,
-        "left_at": time.time(),
-        "lost_s": earlier.get("lost_s", 0.0),
-    }
-
-
-def _startup_s(launch: Mapping[str, Any], part: ProgramPart) -> float:
-    """Return the seconds from the launch to the first step of this process."""
-    return since_launch_s(launch, int((_begin_s(part) or part.began_s) * 1e9))
 
 
 def _begin_s(part: ProgramPart) -> float | None:
@@ -103,11 +86,11 @@ def _common_steps(recordings: Sequence[Recording]) -> int:
     return steps
 
 
-def _rank_part(part: ProgramPart, steps: int) -> RankPart:
-    """Return a rank as run records know it, its first `steps`."""
+def _rank_part(part: ProgramPart, steps: int, silent: Collection[int]) -> RankPart:
+    """Return a rank as run records know it, its first `steps`; `silent` ranks do not say when a node trained."""
     one = part.recording
     known = bool(one.steps)
-    phases_s = np.zeros((steps, len(PHASES)))
+    phases_s = np.full((steps, len(PHASES)), 0.0 if known else np.nan)
     for at, told in enumerate(one.phases_s[:steps]):
         for name, seconds in told.items():
             phases_s[at, PHASES.index(_PLACES[name])] = seconds
@@ -130,7 +113,11 @@ def _rank_part(part: ProgramPart, steps: int) -> RankPart:
         startup={"import_s": np.nan, **part.startup},
         facts=part.facts,
         metrics={},
-        metered=Metered(samples=part.samples, ranks=part.ranks, no_flop="the program's model is not known"),
+        metered=Metered(
+            samples=part.samples,
+            ranks=tuple(rank for rank in part.ranks if rank not in silent),
+            no_flop="the program's model is not known",
+        ),
         crowding=part.crowding,
     )
 
@@ -153,9 +140,7 @@ def _curves(ranks: Sequence[RankPart], recordings: Sequence[Recording], steps: i
     )
 
 
-def _result(
-    launch: dict[str, Any], spec: RunSpec, first: ProgramPart, before: Mapping[str, Any], steps: int
-) -> TrainResult:
+def _result(first_launch: Mapping[str, Any], spec: RunSpec, first: ProgramPart, steps: int) -> TrainResult:
     """Return rank 0's result, as a training of ours has it."""
     one, began_s = first.recording, _begin_s(first)
     metrics = [(at, values) for at, values in one.metrics if 0 < at <= steps]
@@ -169,16 +154,16 @@ def _result(
         diverged=one.diverged,
         train_samples=spec.epoch_samples or 0,
         device="cuda" if first.facts["gpu"] else "cpu",
-        startup_s=before.get("startup_s", _startup_s(launch, first)) if one.resumes else None,
+        startup_s=since_launch_s(first_launch, int(one.first_s * 1e9)) if one.resumes and began_s else None,
         time_zero_ns=int((began_s or first.began_s) * 1e9),
         ended_ns=int((one.ended_s[-1] if began_s else first.ended_s) * 1e9),
         evaluation_s=one.evaluation_s,
         resumes=one.resumes,
     )
-    if one.resumes and before:
-        gap_s = since_launch_s(launch, result.time_zero_ns) + max(0.0, launch["launched_at"] - before["left_at"])
-        result.lost_s = before["lost_s"] + gap_s
-        result.resumed_s = before["left_s"] + gap_s
+    if one.resumes and result.startup_s is not None:
+        result.resumed_s = since_launch_s(first_launch, result.time_zero_ns)
+        counted_s = sum(one.step_s[: one.starts[0][0]]) + one.evaluated_before_s
+        result.lost_s = result.resumed_s - result.startup_s - counted_s
     return result
 
 

@@ -18,6 +18,7 @@ class Recording:
     """The steps of one rank; times are in seconds. What a step does not say is None."""
 
     begin_s: float | None = None  # of the last process, on its clock; None: nothing was recorded
+    first_s: float = 0.0  # of the first one whose steps count
     step_s: list[float] = field(default_factory=list)  # without evaluations
     ended_s: list[float] = field(default_factory=list)  # on the program's clock
     loss: list[float | None] = field(default_factory=list)
@@ -28,6 +29,7 @@ class Recording:
     metrics: list[tuple[int, dict[str, float]]] = field(default_factory=list)  # after which step
     evaluation_s: float = 0.0
     resumes: int = 0
+    evaluated_before_s: float = 0.0  # part of evaluation_s, before the last of them
     stopped: bool = False  # it was told to end, and has seen that
     listens: tuple[int, int] | None = None  # process and signal by which it wants to be told
     before: "Recording | None" = None  # of earlier processes
@@ -59,10 +61,12 @@ class Recording:
 
     def _begin(self, row: dict[str, Any]) -> None:
         """A process begins. What earlier ones took counts only if it says that it goes on from there."""
-        self.before = Recording(**{name: getattr(self, name) for name in _OF_STEPS}, resumes=self.resumes)
+        kept = {name: getattr(self, name) for name in (*_OF_STEPS, "resumes", "first_s")}
+        self.before = Recording(**kept)
         for name in _OF_STEPS:
             setattr(self, name, type(getattr(self, name))())
-        self.begin_s, self.stopped, self.resumes = float(row["begin"]), False, 0
+        self.begin_s = self.first_s = float(row["begin"])
+        self.stopped, self.resumes = False, 0
         self.starts = [(0, self.begin_s)]
         self.listens = (int(row["pid"]), int(row["signal"])) if row.keys() >= {"pid", "signal"} else None
 
@@ -74,7 +78,8 @@ class Recording:
         for name in ("step_s", "ended_s", "loss", "samples", "phases_s", "arrived_s"):
             setattr(self, name, getattr(before, name)[:step])
         self.metrics = [(at, values) for at, values in before.metrics if at <= step]
-        self.evaluation_s, self.resumes = before.evaluation_s, before.resumes + 1
+        self.evaluation_s, self.resumes, self.first_s = before.evaluation_s, before.resumes + 1, before.first_s
+        self.evaluated_before_s = before.evaluation_s
         assert self.begin_s is not None
         self.starts = [(step, self.begin_s)]
 

@@ -22,7 +22,7 @@ def trials(study_runs: StudyRuns, data_dir: Path) -> Iterator[dict[str, Any]]:
     specs = [planned.spec for planned in study_runs.planned]
     yield from (
         {"program": text, "not_tried": "it takes its steps by itself"}
-        for text in dict.fromkeys(str(spec.program) for spec in specs if spec.program)
+        for text in dict.fromkeys(spec.program.called for spec in specs if spec.program)
     )
     alone = {spec.hash: spec for spec in (_alone(spec) for spec in specs if not spec.program)}
     for spec in alone.values():

@@ -16,6 +16,7 @@
         progress.json     how far rank 0 is
         rank-<r>.json     by a rank or its watchdog: how it failed
         room              kept by the supervisor for ended.json, for when the disk is full
+        recorded-<r>.jsonl  by a program of one's own, until its run has ended well; group/ while its ranks live
         interrupted.json  by rank 0: asked to end, the ranks have left
         run.parquet, ...  by rank 0, with the weights if they are kept; summary.json says that they are whole
         ended.json        by the supervisor: how the attempt ended
@@ -41,6 +42,7 @@ from ddp_hpc.system.files import clock_of, leave_out, naming, put_aside, read_js
 ROOM, ROOM_BYTES = "room", 4096  # kept for `ended.json`, so that a full disk can be told of
 RECORDS = ("steps", "evaluations", "gpu", "run")  # in the order in which they are put in place
 PLAN, REQUEST, MANIFEST = "spec.json", "request.json", "checkpoint.json"
+GROUP = "group"  # of ranks that find each other by files
 _RECORD, _TRACE, _CHECKPOINT, _ATTEMPTS, _SEAL = "run.parquet", "trace", "checkpoint", "attempts", "seal.json"
 _WEIGHTS = "weights.safetensors"
 
@@ -337,6 +339,7 @@ class Attempt(_Folder):
 
     def clear(self) -> None:
         """Remove what only living processes need: those that are killed leave it."""
+        shutil.rmtree(self.path / GROUP, ignore_errors=True)
         for file in [*self.path.glob("rank-*.pid"), self.path / ROOM]:
             with suppress(OSError):
                 file.unlink()

@@ -100,8 +100,8 @@ def spelled_out(frame: pd.DataFrame) -> pd.DataFrame:
     """
     told = frame.copy()
     for choice, column in ((choice, f"{choice}_options") for choice in COMPONENTS):
-        if choice not in told or column not in told:
-            continue
+        if choice == "program" or choice not in told or column not in told or told[column].isna().any():
+            continue  # no file says which options a program has, and its runs have no model
         rows = [(str(name), json.loads(options)) for name, options in zip(told[choice], told[column], strict=True)]
         named = {(name, option) for name, options in rows for option in options}
         defaults = {
