@@ -25,8 +25,8 @@ from ddp_hpc.execution.rank import Rank
 from ddp_hpc.profiling import contention, nvml, provenance
 from ddp_hpc.profiling.contention import Contention
 from ddp_hpc.profiling.telemetry import NodeSamples, NodeTelemetry
-from ddp_hpc.recording import FILE, FOLDER
 from ddp_hpc.runs.attempt import GROUP, CheckpointFolder
+from ddp_hpc.runs.recorder import FILE, FOLDER
 from ddp_hpc.system.process import DONE_FD, die_with_parent, path_with_own_scripts, rank_from_environment
 from ddp_hpc.training.placement import Placement
 

@@ -1,4 +1,4 @@
-"""Reads what one rank of a program of one's own has recorded: lines of JSON, as `ddp_hpc.recording` writes them."""
+"""Reads what one rank of a program of one's own has recorded: lines of JSON, as `ddp_hpc.runs.recorder` writes them."""
 
 import json
 import math
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ddp_hpc.recording import EVALUATION, PHASES
+from ddp_hpc.runs.recorder import EVALUATION, PHASES
 
 
 class RecordingError(ValueError):

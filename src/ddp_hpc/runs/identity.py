@@ -89,7 +89,7 @@ def _of_program(project: Path, patterns: tuple[str, ...]) -> Mapping[str, str]:
     found = {VERSION: str(MEASUREMENT_VERSION)}
     for file in paths(patterns, project):
         if file.suffix == ".py":
-            found |= closure([file], (*NOT_COUNTED, "recording.py"))
+            found |= closure([file], NOT_COUNTED)
         else:
             found[_path(file)] = content_hash(file)
     return found
