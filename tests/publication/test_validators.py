@@ -22,7 +22,8 @@ from ddp_hpc.publication.verify import verify
 from ddp_hpc.system.files import user_cache
 
 PINS = Path(__file__).with_name("validators.txt")
-# puts the context of RO-Crate into the validator's cache, as the package rocrate has it: no network is asked
+# puts the context of RO-Crate into the validator's cache, so that no network is asked: that of 1.3, as the package
+# rocrate has it, with the names of bioschemas as 1.1 has them
 WARM = """
 import sys
 from importlib.resources import files
@@ -30,11 +31,12 @@ from importlib.resources import files
 from requests_cache import CachedRequest, CachedResponse, CachedSession
 
 cache, url = sys.argv[1:]
+context = (files("rocrate") / "data" / "ro-crate.jsonld").read_bytes()
 CachedSession(cache, backend="sqlite", expire_after=-1).cache.save_response(
     CachedResponse(
         status_code=200,
         url=url,
-        content=(files("rocrate") / "data" / "ro-crate.jsonld").read_bytes(),
+        content=context.replace(b"bioschemas.org/terms/", b"bioschemas.org/"),
         request=CachedRequest(method="GET", url=url),
         headers={"Content-Type": "application/ld+json"},
     )
@@ -45,7 +47,7 @@ CachedSession(cache, backend="sqlite", expire_after=-1).cache.save_response(
 @pytest.fixture(scope="module")
 def tools():
     """The folder of the programs, installed once per set of versions; skips where there is no package index."""
-    name = hashlib.sha256(PINS.read_bytes()).hexdigest()[:10]
+    name = hashlib.sha256(PINS.read_bytes() + WARM.encode()).hexdigest()[:10]
     folder = user_cache() / "ddp-hpc-tests" / f"validators-{sys.version_info[0]}.{sys.version_info[1]}-{name}"
     if not (folder / "context.sqlite").is_file():
         shutil.rmtree(folder, ignore_errors=True)

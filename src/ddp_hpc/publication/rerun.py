@@ -5,6 +5,7 @@ versions and a deterministic exchange promise it, else without a significant dif
 they are compared, and decide nothing.
 """
 
+import os
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from ddp_hpc.publication.pack import Pack, PackError, opened
 from ddp_hpc.runs import identity, records
 from ddp_hpc.runs.attempt import Store
 from ddp_hpc.runs.study_runs import Planned, StudyRuns
+from ddp_hpc.system.process import path_with_own_scripts
 from ddp_hpc.system.terminal import counted
 from ddp_hpc.workflow import plan
 
@@ -50,6 +52,7 @@ def rerun(given: Path, to: Path, points: str, launcher: str) -> int:
 
     `points`: all, or winners. `launcher` starts the ranks; `-n` is added.
     """
+    os.environ["PATH"] = path_with_own_scripts()  # an MPI that came with us is found
     with opened(given) as pack:
         pairs = [(old, Planned(identity.run_id(old.spec), old.spec)) for old in _chosen(pack, points)]
         study_runs = StudyRuns(pack.study, Store(to / "results"), tuple(new for _, new in pairs))

@@ -104,8 +104,10 @@ def stack(row: dict[str, Any]) -> list[tuple[str, float]]:
 
 
 def _bars(axes: Axes, rows: list[dict[str, Any]], unit_s: float) -> None:
-    highest, most = _highest(rows, unit_s), 1
-    for place, row in enumerate(rows):
+    highest = _highest(rows, unit_s)
+    above = [_above(row, unit_s, highest) for row in rows]
+    room = ROOM + LINE * max((len(lines) - 1 for lines in above if lines), default=0)
+    for place, (row, lines) in enumerate(zip(rows, above, strict=True)):
         bottom = ends = 0.0
         for name, seconds in stack(row):
             height, (_, colour, hatch) = min(seconds / unit_s, highest - bottom), PARTS[name]
@@ -114,18 +116,23 @@ def _bars(axes: Axes, rows: list[dict[str, Any]], unit_s: float) -> None:
         # an interval of a bar that is cut would be of what is not seen
         cut = sum(seconds for _, seconds in stack(row)) > highest * unit_s
         if not cut and pd.notna(row["step_low_s"]) and pd.notna(row["step_high_s"]):
-            low, ends = (min(row[name] / unit_s, 1.02 * highest) for name in ("step_low_s", "step_high_s"))
+            cut_at = 1.02 * highest if lines else room * highest
+            low, ends = (min(row[name] / unit_s, cut_at) for name in ("step_low_s", "step_high_s"))
             axes.errorbar(place + ASIDE, low, [[0], [ends - low]], capsize=2.0, capthick=0.9, **INTERVAL)
         step = row["mean_step_s"] / unit_s
         if _apart(row) and step <= highest:
             axes.plot([place - 0.42, place + 0.42], [step, step], **MEAN)
         top = min(highest, max(bottom, step if _apart(row) else 0.0))
-        lines = list(filter(None, [f"\u2191{step:.3g}" if step > highest else "", daggers(row)]))
-        most = max(most, len(lines))
         at = (place, max(top, ends))
         axes.annotate("\n".join(lines), at, (0, 2), textcoords="offset points", ha="center", va="bottom")
     axes.set_xlim(-0.6, len(rows) - 0.4)
-    axes.set_ylim(0, (ROOM + LINE * (most - 1)) * highest)
+    axes.set_ylim(0, room * highest)
+
+
+def _above(row: dict[str, Any], unit_s: float, highest: float) -> list[str]:
+    """Return the lines above a bar: a mean step that is beyond the axis, and marks."""
+    step = row["mean_step_s"] / unit_s
+    return list(filter(None, [f"\u2191{step:.3g}" if step > highest else "", daggers(row)]))
 
 
 def _name(axes: Axes, names: list[str], letters: int) -> None:
