@@ -42,16 +42,24 @@ def trained(comm, folder, monkeypatch, mode, uuids, steps=160, wait_s=0.0):
     """Train on CPU ranks that say they use these GPUs; return the losses. Rank 0 leaves the records in `folder`."""
     given = spec.load(FIELDS | {"world_size": comm.size, "budget": {"steps": steps}})
     place, meter = placement.survey(given, comm), node_meter.NodeMeter(comm)
-    gpu = SimpleNamespace(uuid=uuids[comm.rank % len(uuids)], name="Tesla T4", total_memory=1)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: gpu)
+    mine = uuids[comm.rank % len(uuids)]
+    visible = [mine] if mode == "own only" else uuids
+    gpu = lambda device: SimpleNamespace(
+        uuid=visible[device] if isinstance(device, int) else mine, name="Tesla T4", total_memory=1
+    )
+    monkeypatch.setattr(torch.cuda, "get_device_properties", gpu)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(visible))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(STAND_INS), *sys.path]))
     monkeypatch.setenv("FAKE_NVML", mode)
 
+    start = meter.start
+
     def begin(device):
-        meter.start(torch.device("cuda") if uuids != [None] else device)
+        start(torch.device("cuda") if uuids != [None] else device)
         time.sleep(wait_s)  # the sampler starts beside the training, which may be short
 
-    training = trainer.Trainer(given, comm, place, Path("unused"), meter=begin)
+    monkeypatch.setattr(meter, "start", begin)
+    training = trainer.Trainer(given, comm, place, Path("unused"), meter=meter)
     result = training.run()
     metered = node_meter.with_work(meter.stop(), training.components.replica, result.example)
     facts = {"gpu": provenance.of_rank(torch.device("cuda"))["gpu"]} if uuids != [None] else {"gpu": None}
@@ -94,6 +102,19 @@ def test_ranks_that_share_a_gpu_count_it_once(comm, folder, monkeypatch):
             assert row["energy_j"] == pytest.approx(watts * row["train_s"], rel=0.3), nulls
             assert frame["t_s"].min() < 0 < row["train_s"] < frame["t_s"].max()
             assert frame["trained_s"].max() <= 1.1 * row["train_s"]
+
+
+def test_ranks_that_may_open_their_own_gpu_alone_meter_it_themselves(comm, folder, monkeypatch):
+    """So it is where Slurm gives each task its GPU, by control groups."""
+    uuids = [A, C]
+    monkeypatch.setenv("FAKE_NVML_SEES", uuids[comm.rank % 2])
+    trained(comm, folder, monkeypatch, "own only", uuids, steps=20, wait_s=1.5)
+    if comm.rank == 0:
+        row, nulls = read(folder)
+        frame = records.read("gpu", folder / "gpu.parquet").to_pandas()
+        assert row["gpus"] == frame["uuid"].nunique() == min(2, comm.size)
+        assert row["energy_j"] is not None, nulls
+        assert set(frame["power_w"]) == ({100.0} if comm.size == 1 else {100.0, 300.0})
 
 
 def test_one_rank_alone_counts_the_work_of_a_model_whatever_exchange_listens_to_its_gradients(comm):

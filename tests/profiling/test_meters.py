@@ -28,6 +28,7 @@ def test_two_seconds_on_two_devices_by_hand(monkeypatch):
     assert (row["gpus"], row["energy_method"]) == (2, "counter")
     assert row["energy_j"] == row["energy_counter_j"] == pytest.approx(2 * (200 + 300))
     assert row["energy_power_j"] == pytest.approx(1000)
+    assert row["energy_error_j"] == pytest.approx(4 * 0.1 * (200 + 300))  # at each of four ends what an interval brings
     assert row["energy_per_sample_j"] == pytest.approx(1000 / 160)
     assert row["power_mean_w"] == pytest.approx(250)
     assert row["energy_idle_share"] == pytest.approx(1)  # the stand-in draws the same at rest
@@ -160,6 +161,28 @@ def test_a_counter_that_does_not_move_is_no_zero(monkeypatch):
     row, _, reasons = run(monkeypatch, "stands still", [B])
     assert (row["energy_j"], row["energy_method"]) == (pytest.approx(400), "integrated power")
     assert reasons["energy_counter_j"] == "the counter did not move"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_energy_of_a_counter_that_moves_now_and_then_is_within_its_bounds(seed):
+    """Of a training of a second and less, too, if a sample is taken at its ends."""
+    random = np.random.default_rng(seed)
+    fine_s = np.arange(0, 4, 0.001)
+    truth_j = np.cumsum(random.uniform(50, 700, 40).repeat(100)) * 0.001
+    counted_j = truth_j[np.arange(4000) // 100 * 100]  # updated every 100 ms
+    begin, end = np.sort(random.choice(np.arange(500, 3000), 2, replace=False))
+    read = np.union1d(np.arange(random.integers(90), 4000, 90), [begin, end])
+    found = energy.by_counter(fine_s[read], counted_j[read], [(fine_s[begin], fine_s[end])])
+    if found.total_j is None:  # between two updates
+        assert found.reason == "the counter did not move"
+        return
+    assert abs(found.total_j - (truth_j[end] - truth_j[begin])) <= found.error_j <= 2 * 0.2 * 700
+
+
+def test_where_the_counter_was_not_read_at_both_ends_no_bound_is_known():
+    t_s = np.arange(0.05, 2, 0.1)
+    assert energy.by_counter(t_s, 100 * t_s, [(0.1, 1.9)]).error_j == pytest.approx(2 * 15)
+    assert energy.by_counter(t_s, 100 * t_s, [(0.0, 1.9)]).error_j is None
 
 
 def test_what_breaks_in_the_library_is_a_reason(monkeypatch):

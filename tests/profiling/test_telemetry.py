@@ -51,6 +51,18 @@ def test_samples_are_of_the_device_and_come_at_the_interval(meter):
     assert device.reasons == {}
 
 
+def test_a_sample_is_taken_at_once_when_it_is_asked_for(meter):
+    one = meter("", interval_s=1000)
+    asked_ns = []
+    for _ in range(3):
+        time.sleep(0.5)
+        asked_ns.append(time.perf_counter_ns())
+        one.sample_now()
+    (device,) = one.stop(30).devices
+    assert len(device.t_ns) >= 3  # two that ask while the process starts are one
+    assert device.t_ns[-1] >= asked_ns[-1]
+
+
 @pytest.mark.parametrize("mode", ["hangs", "hangs at once"])
 def test_a_call_that_hangs_ends_nothing_but_itself(meter, mode):
     one = meter(mode, interval_s=0.01)

@@ -29,7 +29,8 @@ OVER_TRAINING = {  # columns, and the counters whose samples they sum up
     "throttled_share": "throttle_reasons",
     **{name: name for name in COUNTERS if name.endswith("_bytes_per_s")},
 }
-OF_ENERGY = ("energy_j", "energy_method", "energy_per_sample_j", "power_mean_w", "energy_idle_share")
+OF_ENERGY = ("energy_j", "energy_error_j", "energy_method", "energy_per_sample_j", "power_mean_w", "energy_idle_share")
+NO_BOUND = "no bound is known of integrated power, nor where the counter was not read at both ends of the training"
 Columns = dict[str, Any]
 Known = tuple[Any, str]  # a value and, where it is None, why
 
@@ -151,11 +152,18 @@ def _energy(gpus: list[_Gpu], samples_seen: int) -> dict[str, Known]:
     idle_share = min(1.0, sum(idle_j) / energy_j) if len(idle_j) == len(gpus) else None
     return row | {
         "energy_j": (energy_j, ""),
+        "energy_error_j": _error([gpu.joules for gpu in gpus]),
         "energy_method": (methods.pop() if len(methods) == 1 else "counter, of some GPUs integrated power", ""),
         "energy_per_sample_j": (energy_j / samples_seen, ""),
         "power_mean_w": (energy_j / sum(durations), ""),
         "energy_idle_share": (idle_share, "no sample of power at rest: none without a kernel"),
     }
+
+
+def _error(parts: Sequence[energy.Joules]) -> Known:
+    """Return by how much the sum of all may be off at most; None, and why, where one's error has no bound."""
+    errors = [part.error_j for part in parts if part.error_j is not None]
+    return (sum(errors), "") if len(errors) == len(parts) else (None, NO_BOUND)
 
 
 def _over_training(gpus: list[_Gpu], counter: str) -> Known:

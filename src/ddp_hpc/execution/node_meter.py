@@ -1,4 +1,7 @@
-"""Starts and reads the meters of a run: one telemetry process per node, owned by the node's first rank."""
+"""Starts and reads the meters of a run: one telemetry process per node, owned by the node's first rank.
+
+Where Slurm gives each task its own GPU, the first rank may not see those of the others: they meter their own then.
+"""
 
 import traceback
 from dataclasses import dataclass, replace
@@ -15,7 +18,7 @@ from ddp_hpc.profiling.telemetry import NodeSamples, NodeTelemetry
 class Metered:
     """What was metered on a rank: its node's samples, if it is the one that samples there, and its model's work."""
 
-    samples: NodeSamples | None = None
+    samples: NodeSamples | None = None  # of some of its GPUs
     ranks: tuple[int, ...] = ()  # of the node
     flop_per_sample: float | None = None
     no_flop: str = "counted on rank 0"
@@ -23,7 +26,7 @@ class Metered:
 
 
 class NodeMeter:
-    """The meter of this node, held by its first rank; `comm` has all ranks of the run."""
+    """The meter of this node, held by its first rank, or of a GPU that that one does not see; `comm` has all ranks."""
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self._comm = comm
@@ -32,17 +35,30 @@ class NodeMeter:
 
     def start(self, device: torch.device) -> None:
         """Begin to sample the GPUs that the ranks of this node use. All ranks must call, each with its device."""
-        uuid = str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else None
+        uuid = _uuid(device) if device.type == "cuda" else None
+        visible = {_uuid(number) for number in range(torch.cuda.device_count())} if uuid else set()
         node = self._comm.Split_type(MPI.COMM_TYPE_SHARED)
-        found = node.gather((self._comm.rank, uuid), root=0)
+        first, found = node.rank == 0, node.allgather((self._comm.rank, uuid, visible))
         node.Free()
-        if found is not None:
-            self._ranks = tuple(rank for rank, _ in found)
-            self._meter = NodeTelemetry([uuid for _, uuid in found if uuid is not None])
+        others = {one: rank for rank, one, _ in reversed(found) if one is not None and one not in found[0][2]}
+        seen = [one for _, one, _ in found if one in found[0][2]] if first else []
+        own = [one for one, rank in others.items() if rank == self._comm.rank]
+        if first or own:
+            self._ranks = tuple(rank for rank, *_ in found)
+            self._meter = NodeTelemetry([*seen, *own])
+
+    def sample_now(self) -> None:
+        """Sample at once: a window of the training begins or ends here."""
+        if self._meter:
+            self._meter.sample_now()
 
     def stop(self) -> Metered:
         """End the sampling; return what there is."""
         return Metered(samples=self._meter.stop() if self._meter else None, ranks=self._ranks)
+
+
+def _uuid(device: torch.device | int) -> str:
+    return str(torch.cuda.get_device_properties(device).uuid)
 
 
 def with_work(metered: Metered, replica: Replica, example: Tensor | None) -> Metered:

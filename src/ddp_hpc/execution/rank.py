@@ -190,7 +190,7 @@ class Rank:
             Path(launch["data_dir"]),
             checkpoints=Checkpoints(kept, launch, every_s, place.on_one_host, self.startup, self.asked),
             report=self.progress,
-            meter=self.meter.start,
+            meter=self.meter,
             tracer=self.tracer,
         )
         self.result = self.trainer.result

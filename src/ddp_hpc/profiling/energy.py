@@ -4,7 +4,7 @@ All times are seconds on one clock. A window is a part of the time that counts, 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ class Joules:
 
     total_j: float | None  # None: not known, for the `reason`
     rise_j: Floats  # within the windows up to each sample, nan where that is not known
+    error_j: float | None = None  # by how much the total may be off at most; None: no bound is known
     reason: str = ""
 
 
@@ -52,7 +53,25 @@ def by_counter(t_s: Floats, counter_j: Floats, windows: Sequence[Window]) -> Jou
     joules = _within(t_s, known, np.where(steps_j < 0, np.nan, steps_j), windows, "the counter went back" * back)
     if joules.total_j == 0.0:  # it moves a few times a second only
         return _unknown(t_s, "the counter did not move")
-    return joules
+    if joules.total_j is None or back:
+        return joules
+    edges = [edge for window in windows for edge in window]
+    if edges[0] < t_s[known][0] or edges[-1] > t_s[known][-1]:
+        return joules
+    return replace(joules, error_j=sum(_off_at(t_s[known], counter_j[known], edge) for edge in edges))
+
+
+def _off_at(t_s: Floats, counter_j: Floats, edge_s: float) -> float:
+    """Return by how much a counter that is updated now and then may be off at a moment, between two samples, at most.
+
+    What it counts is then at least what the sample before it says, and at most what the first update after it brings.
+    """
+    before = max(int(np.searchsorted(t_s, edge_s, "right")) - 1, 0)
+    after = min(int(np.searchsorted(t_s, edge_s)), len(t_s) - 1)
+    later = np.flatnonzero(counter_j[after:] > counter_j[after])
+    highest = counter_j[after + later[0]] if len(later) else counter_j[after] + np.diff(counter_j).max(initial=0.0)
+    taken = float(np.interp(edge_s, t_s, counter_j))
+    return float(max(highest - taken, taken - counter_j[before], 0.0))
 
 
 def by_power(t_s: Floats, power_w: Floats, windows: Sequence[Window]) -> Joules:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from ddp_hpc import __version__
+from ddp_hpc.profiling import topology
 from ddp_hpc.profiling.mpi_library import mpi_cuda_aware
 from ddp_hpc.system.commands import Said, run
 from ddp_hpc.system.files import text_of
@@ -60,7 +61,14 @@ def of_rank(device: torch.device) -> dict[str, Any]:
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
         gpu = {"name": properties.name, "uuid": str(properties.uuid), "memory_bytes": properties.total_memory}
-    return {"pid": os.getpid(), "cpu": cpu, "clock": _cpu_clock(), "gpu": gpu}
+    return {
+        "pid": os.getpid(),
+        "cpu": cpu,
+        "clock": _cpu_clock(),
+        "numa_nodes": topology.numa_nodes(os.sched_getaffinity(0)),
+        "adapters": topology.adapters(),
+        "gpu": gpu,
+    }
 
 
 def _cpu_clock(folder: Path = Path("/sys/devices/system/cpu/cpu0/cpufreq")) -> dict[str, Any] | None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from array import array
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -70,6 +71,13 @@ class NodeTelemetry:
         except OSError as error:
             why = f"the sampler cannot be started: {error}"
             self._nothing = replace(self._nothing, reason=why, cpu_reason=why)
+
+    def sample_now(self) -> None:
+        """Let the sampler take a sample at once: a time that counts begins or ends here."""
+        if self._process is not None and self._process.stdin is not None:
+            with suppress(OSError):  # it has died, which `stop` tells
+                self._process.stdin.write(b"now\n")
+                self._process.stdin.flush()
 
     def stop(self, end_s: float = END_S) -> NodeSamples:
         """End the sampler, and return what it has; within `end_s` seconds, or without."""

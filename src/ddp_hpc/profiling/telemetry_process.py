@@ -1,7 +1,8 @@
 """The process that samples the GPUs and processors of a node: `python -m ddp_hpc.profiling.telemetry_process`.
 
 A process of its own, so that no call of NVML that hangs, and no lock of Python's, holds up the training. It reads one
-line of JSON, samples until it is told to stop, and writes what it has, pickled; if the other end goes away, it ends.
+line of JSON, samples until it is told to stop, at once whenever it is told `now`, and writes what it has, pickled; if
+the other end goes away, it ends.
 Within it a thread samples, so that it answers even when NVML does not.
 """
 
@@ -39,11 +40,16 @@ class TelemetrySampler(threading.Thread):
         self._packages = CpuPackages()
         self._reason = "" if uuids else NO_GPU  # why NVML is not asked at all
         self._asked_ns = time.perf_counter_ns()  # when the reading began that is under way; 0: none is
-        self._ending = threading.Event()
+        self._ending, self._wanted = threading.Event(), threading.Event()
+
+    def sample_now(self) -> None:
+        """Take the next sample at once."""
+        self._wanted.set()
 
     def end(self) -> NodeSamples:
         """Take a last sample, if that does not take long, and return all."""
         self._ending.set()
+        self._wanted.set()
         self.join(LAST_S)
         return self._result()
 
@@ -60,7 +66,8 @@ class TelemetrySampler(threading.Thread):
             if last:
                 self._look()
                 return
-            self._ending.wait(max(self._interval_s - took_s, took_s / BUSY))
+            self._wanted.wait(max(self._interval_s - took_s, took_s / BUSY))
+            self._wanted.clear()
 
     def _open(self) -> None:
         try:
@@ -127,9 +134,12 @@ def main() -> NoReturn:
     asked = json.loads(sys.stdin.readline() or "{}")
     sampler = TelemetrySampler(**asked)
     sampler.start()
-    if sys.stdin.readline().strip() == "stop":
-        sys.stdout.buffer.write(pickle.dumps(sampler.end()))
-        sys.stdout.flush()
+    for word in iter(sys.stdin.readline, ""):
+        if word.strip() == "stop":
+            sys.stdout.buffer.write(pickle.dumps(sampler.end()))
+            sys.stdout.flush()
+            break
+        sampler.sample_now()
     os._exit(0)  # whatever hangs
 
 

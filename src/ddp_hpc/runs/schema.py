@@ -53,6 +53,7 @@ _LINKS = {
 CONSUMPTION = [
     field("gpus", INTEGER, "GPUs", "in use, each counted once however many ranks share it"),
     field("energy_j", FLOAT, "J", "of all GPUs in the training windows: without start-up and evaluations"),
+    field("energy_error_j", FLOAT, "J", "by how much energy_j may be off at most: a counter moves now and then"),
     field("energy_method", TEXT, "", "counter: the driver's; integrated power, where it has none"),
     field("energy_counter_j", FLOAT, "J", "by the counter"),
     field("energy_power_j", FLOAT, "J", "by power, integrated over time"),

@@ -29,6 +29,16 @@ Step = Callable[[int], Tensor]  # of its number, counted from 0; returns the los
 Exit = Literal["complete", "diverged", "interrupted"]
 
 
+class Meter(Protocol):
+    """Meters what a rank consumes."""
+
+    def start(self, device: torch.device) -> None:
+        """Begin. All ranks must call, each with its device."""
+
+    def sample_now(self) -> None:
+        """Sample at once, beside the samples that are taken anyway."""
+
+
 class StepTracer(Protocol):
     """Traces steps before they are taken."""
 
@@ -48,7 +58,7 @@ class Trainer:
         data_dir: fetched files of a dataset lie in a folder of its name below.
         checkpoints: where the training resumes, and what it leaves if it is asked to end; None: it is never asked.
         report: called every few steps with the step, this rank's loss and the seconds since time zero.
-        meter: called once, with this rank's device, before anything is put there.
+        meter: started with this rank's device, before anything is put there; samples where the clock starts or stops.
         tracer: traces some steps, off the clock.
 
     Raises:
@@ -74,15 +84,15 @@ class Trainer:
         *,
         checkpoints: Checkpoints | None = None,
         report: Callable[[int, float, float], None] | None = None,
-        meter: Callable[[torch.device], None] | None = None,
+        meter: Meter | None = None,
         tracer: StepTracer | None = None,
     ) -> None:
-        self.spec, self.comm, self.tracer, self.report = spec, comm, tracer, report
+        self.spec, self.comm, self.tracer, self.report, self.meter = spec, comm, tracer, report, meter
         self.checkpoints = checkpoints or Checkpoints()
         device = choose_device(spec, placement, comm)
         check_exchange(spec, placement, device)
         if meter:
-            meter(device)
+            meter.start(device)
         torch.set_num_threads(placement.threads)
         self.components = assemble(spec, comm, data_dir, device)
         self.result = TrainResult(
@@ -125,7 +135,7 @@ class Trainer:
         self.comm.Barrier()
         self.result.begin()
         self.checkpoints.wait()
-        self.components.clock.start()
+        self._start_clock()
         self._agree_next()
         if self.steps == self.spec.steps_asked:  # an asynchronous rank that was through when others were interrupted
             self.synchronize()
@@ -134,8 +144,9 @@ class Trainer:
     def step(self) -> None:
         """Go from one state of the weights to the next; but trace the steps to come, if the tracer begins here."""
         if self.tracer is not None and self.steps + 1 == self.tracer.first:
+            self._sample()
             self.result.traced_s = self.tracer.trace(self.components, self.take_step)
-            self.components.clock.start()
+            self._start_clock()
         self._unread.append(self.take_step(self.steps))
         self.steps += 1
 
@@ -179,13 +190,24 @@ class Trainer:
         clock.end_step()
         evaluating = every is not None and self.steps % every == 0 and self.exit in (None, "interrupted")
         saving, self._save = self._save and not self.exit, False
+        if evaluating or saving or self.exit:
+            self._sample()
         if evaluating:
             self.evaluate()
         if saving:
             self.checkpoints.save(self.steps, self.components, self.result, self.comm)
         if (evaluating or saving) and not self.exit:
             self.comm.Barrier()
-            clock.start()
+            self._start_clock()
+
+    def _start_clock(self) -> None:
+        self._sample()
+        self.components.clock.start()
+
+    def _sample(self) -> None:
+        """Let the meters sample where the time that counts begins or ends: what they read there is exact."""
+        if self.meter:
+            self.meter.sample_now()
 
     def finish(self) -> None:
         """Leave a checkpoint, if the training was interrupted, else say how good the model is."""

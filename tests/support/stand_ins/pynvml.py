@@ -22,7 +22,7 @@ ORDER = [2, 0, 1]  # as NVML counts
 SLICE = "dddddddd-0000-1111-2222-333333333333"  # a MIG slice of the first
 MODES = (
     "", "bytes", "no counter", "no power", "neither", "no permission", "no driver", "not there", "mig slice",
-    "mig mode", "old", "lost", "reset", "stands still", "hangs", "hangs at once", "breaks",
+    "mig mode", "old", "lost", "reset", "stands still", "coarse", "hangs", "hangs at once", "breaks",
 )  # fmt: skip
 
 mode = os.environ.get("FAKE_NVML", "")
@@ -53,6 +53,8 @@ def nvmlDeviceGetHandleByIndex(index):  # noqa: N802
 
 
 def nvmlDeviceGetHandleByUUID(uuid):  # noqa: N802
+    if mode == "own only" and uuid != f"GPU-{os.environ['FAKE_NVML_SEES']}":
+        _fail("NO_PERMISSION")
     if mode != "not there":
         if uuid == f"MIG-{SLICE}":
             return SimpleNamespace(number=0, slice=True)
@@ -84,7 +86,8 @@ def nvmlDeviceGetTotalEnergyConsumption(handle):  # noqa: N802
     if mode == "stands still":
         return 7_000_000
     began = 0.0 if mode == "reset" and count > AFTER else 1_000_000.0
-    return 1000 * (began + 100 * (handle.number + 1) * clock())
+    now = clock() // 0.1 * 0.1 if mode == "coarse" else clock()
+    return 1000 * (began + 100 * (handle.number + 1) * now)
 
 
 def nvmlDeviceGetPowerUsage(handle):  # noqa: N802

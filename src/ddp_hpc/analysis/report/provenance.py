@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ddp_hpc.analysis.report.rank_seats import Seats, seats
 from ddp_hpc.runs import records
 from ddp_hpc.runs.statuses import FINISHED
 from ddp_hpc.runs.study_runs import StudyRuns
@@ -36,6 +37,7 @@ class Provenance:
     warnings: list[tuple[str, int]]  # that Python gave on ranks: each text, and in how many runs
     listed: list[tuple[str, str]]  # each fact in which runs differ, once
     of_run: dict[str, list[int]]  # by run: the places of its facts in `listed`
+    seats: list[Seats]  # what each rank had
 
 
 def of_runs(study_runs: StudyRuns) -> Provenance:
@@ -68,6 +70,7 @@ def of_runs(study_runs: StudyRuns) -> Provenance:
         nulls={", ".join(names): reasons[names[0]] for names in nulls.values()},
         bugs=bugs,
         warnings=warnings,
+        seats=seats(found),
     )
 
 
