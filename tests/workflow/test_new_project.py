@@ -200,6 +200,7 @@ def test_a_snakefile_as_snakedeploy_writes_it_trains_with_the_lines_of_the_page(
     project.study("deployed", STUDY.replace(", {exchange: ring, world_size: 2}", "").replace("0.01", "0.02"))
     done = project.call("snakemake", "trained", "-s", str(deployed), "--cores", "1", "--config", "studies=[deployed]")
     assert done.returncode == 0, done.stdout + done.stderr
+    identity.forget()
     assert not Project.here(project.root).study_runs("deployed").lacking
 
 
