@@ -285,9 +285,16 @@ def _run(options: argparse.Namespace) -> int:
     STUDY,
     takes("--world-size", "world sizes, e.g. 8,16,40 (default: 2, 4 and 8 times the largest)", type=_counts),
     takes("--profile", "take links, nodes and the price of a node-hour from this profile's machine"),
-    takes("--latency", "latency of the link, instead of the fitted one; with --bandwidth", type=float, metavar="S"),
-    takes("--bandwidth", "bandwidth of the link, per direction; with --latency", type=float, metavar="GB/S"),
-    takes("--ranks-per-node", "ranks of a node; then the link is the one between nodes", type=int, metavar="N"),
+    takes("--latency", "what if the link had this latency; with --bandwidth", type=float, metavar="S"),
+    takes("--bandwidth", "what if it had this bandwidth, per direction; with --latency", type=float, metavar="GB/S"),
+    takes(
+        "--ranks-per-node",
+        "what if a node had so many ranks; then the link is the one between nodes",
+        type=int,
+        metavar="N",
+    ),
+    takes("--exchange", "what if another exchange were used, e.g. ring or 'sharded_server servers=4'", metavar="NAME"),
+    takes("--draw", "also draw it: measured, predicted, and what if", type=Path, metavar="FILE.svg"),
     JSON,
 )
 def _predict(options: argparse.Namespace) -> int:
@@ -295,8 +302,12 @@ def _predict(options: argparse.Namespace) -> int:
 
     project = _project()
     machine = project.machine_of(options.profile) if options.profile else None
-    elsewhere = predict.elsewhere(machine, options.latency, options.bandwidth, options.ranks_per_node)
-    found = predict.answer(project.study_runs(options.study), options.world_size, elsewhere)
+    what_if = predict.WhatIf(options.latency, options.bandwidth, options.ranks_per_node, options.exchange)
+    study_runs = project.study_runs(options.study)
+    found = predict.answer(study_runs, options.world_size, machine, what_if)
+    if options.draw:
+        file = predict.drawn(found, study_runs.study, study_runs.coverage(), options.draw)
+        print(file, file=sys.stderr)
     return _say_json(found) if options.json else _say("\n".join(predict.lines(found)))
 
 
