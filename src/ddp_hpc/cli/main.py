@@ -223,19 +223,27 @@ def _list(options: argparse.Namespace) -> int:
         "--profile",
         "also show what runs request from this profile's machine, e.g. profiles/slurm; fail if one cannot fit",
     ),
+    takes(
+        "--whole",
+        "let the next `ddp-hpc run` train the runs to their end that were stopped when they were beaten",
+        action="store_true",
+    ),
     takes("--write", "write spec.json files, so that `ddp-hpc train RUN` can be called by hand", action="store_true"),
 )
 def _plan(options: argparse.Namespace) -> int:
     from ddp_hpc.cli import listing
     from ddp_hpc.slurm import packing
-    from ddp_hpc.workflow import claims_check, missing_baselines, new_project, plan, resource_requests
+    from ddp_hpc.workflow import claims_check, missing_baselines, new_project, plan, predicted_times, resource_requests
 
     project = _project()
     study_runs = claims_check.checked(project, project.study_runs(options.study))
-    study_runs = plan.with_next_round(missing_baselines.noted(new_project.noted(project, study_runs)))
+    study_runs = missing_baselines.noted(new_project.noted(project, study_runs))
+    if options.whole:
+        plan.ask_for_whole(study_runs)
+    study_runs = plan.with_next_round(study_runs)
     machine = project.machine_of(options.profile) if options.profile else None
     asked = resource_requests.requests([study_runs], machine) if machine else {}
-    items = plan.plan(study_runs)
+    items = predicted_times.with_predictions(study_runs, plan.plan(study_runs))
     seconds = {item.planned.run: item.estimate.middle_s for item in items if item.estimate}
     found = packing.packings(study_runs.study.name, asked, seconds, machine) if machine else []
     if options.write:

@@ -79,8 +79,8 @@ def run_columns(
     return {
         **{name: launch[name] for name in ("run", "spec_hash", "code_hash")},
         **spec.columns(),
-        "status": "diverged" if result.diverged else "ok",
-        "reason": reason_of(curve) if result.diverged else None,
+        "status": "diverged" if result.diverged else "beaten" if result.beaten else "ok",
+        "reason": reason_of(curve) if result.diverged else result.beaten,
         "learning_rate_scaled": scaled_learning_rate(spec),
         "ended_at": datetime.now(UTC).isoformat(timespec="seconds"),
         **_trained(spec, result, parts, curve),
@@ -127,7 +127,7 @@ def _trained(spec: RunSpec, result: TrainResult, parts: Sequence[RankPart], curv
         "min_loss": finite.min() if len(finite) else None,
         "final_loss": losses[-1],
         "loss_area_loss_s": None if result.diverged else loss_area(losses, t_s, spec.budget.seconds),
-        "test_metric": None if result.diverged else result.evaluations[-1][1],
+        "test_metric": None if result.diverged or result.beaten else result.evaluations[-1][1],
         "test_metric_name": result.metric_name,
         "chance_metric": result.chance_metric,
     }

@@ -4,6 +4,8 @@
     request.json        what the cluster was asked for
     run.parquet, ...    the records, once the run has ended as result or finding
     seal.json           size, date and digest of each of them, by which damage is seen
+    beaten.json         the records are of a run that was stopped: it could not win any more
+    whole.json          it is not to be stopped
     NAME.aside-<n>      what was damaged, or stood where something of the run belongs
     checkpoint/         where an interrupted run goes on: checkpoint.json, step-<n>/rank-<r>.pt
     trace/              traced steps: rank-<r>.json.gz, merged.json.gz
@@ -39,6 +41,7 @@ from ddp_hpc.system.files import clock_of, leave_out, naming, read_json, replace
 ROOM, ROOM_BYTES = "room", 4096  # kept for `ended.json`, so that a full disk can be told of
 RECORDS = ("steps", "evaluations", "gpu", "run")  # in the order in which they are put in place
 PLAN, REQUEST, MANIFEST = "spec.json", "request.json", "checkpoint.json"
+BEATEN, WHOLE = "beaten.json", "whole.json"
 _RECORD, _TRACE, _CHECKPOINT, _ATTEMPTS, _SEAL = "run.parquet", "trace", "checkpoint", "attempts", "seal.json"
 
 _TYPES = {  # of what programs read, in whichever file of the journal it stands
@@ -145,7 +148,14 @@ class RunFolder(_Folder):
 
     plan = JsonFile(PLAN)
     request = JsonFile(REQUEST)
+    beaten = JsonFile(BEATEN)
+    whole = JsonFile(WHOLE)
     _seal = JsonFile(_SEAL)
+
+    @property
+    def was_stopped(self) -> bool:
+        """Whether the records are whole, and of a run that was stopped as it could not win any more."""
+        return os.path.exists(self.path / BEATEN) and self.finished
 
     @property
     def finished(self) -> bool:
@@ -201,6 +211,11 @@ class RunFolder(_Folder):
                 _put_aside(place)
         if self.damage():
             _put_aside(self.record())
+
+    def begin_anew(self) -> None:
+        """Move the record of a run that was stopped aside: it is to be trained to its end."""
+        _put_aside(self.record())
+        self.beaten = {}
 
     @property
     def checkpoint(self) -> CheckpointFolder:

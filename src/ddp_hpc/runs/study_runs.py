@@ -33,12 +33,19 @@ class StudyRuns:
     store: Store
     planned: tuple[Planned, ...]
     notes: tuple[str, ...] = ()  # what is worth saying about the study's grid
+    whole: frozenset[str] = frozenset()  # runs that were stopped as beaten, and are to be trained to their end
     curves: dict[str, Any] = field(default_factory=dict, compare=False)  # by run, for `whole_curve`: tables share them
 
     @property
     def lacking(self) -> list[Planned]:
-        """The planned runs that have not ended as result or finding by now."""
-        return [planned for planned in self.planned if not self.store.finished(planned.run)]
+        """The planned runs that have not ended as result or finding by now, or were stopped and are to go on."""
+        stopped = [planned.run for planned in self.planned if self.store.run(planned.run).was_stopped]
+        again: set[str] = set()
+        if stopped:
+            from ddp_hpc.runs.beaten import unsettled
+
+            again = unsettled(self, stopped) | self.whole.intersection(stopped)
+        return [one for one in self.planned if one.run in again or not self.store.finished(one.run)]
 
     def describe(self, run: str) -> str:
         """Return a planned run by the fields that vary in the study, e.g. `world_size 2, learning_rate 0.1`."""

@@ -13,7 +13,7 @@ from ddp_hpc.analysis.columns import ERRORS, decisive, rows_of
 from ddp_hpc.analysis.figures._layout import finished, grid, head, label_outer, letters_in, nothing, say, wrapped
 from ddp_hpc.analysis.figures._marks import RING, mark_notes, ring
 from ddp_hpc.analysis.figures._panels import group_columns, matching, panels, searched_names
-from ddp_hpc.analysis.figures._style import EDGE, WINNER, name_bars
+from ddp_hpc.analysis.figures._style import EDGE, INK, WINNER, name_bars
 from ddp_hpc.analysis.formatting import heading
 from ddp_hpc.config.study import Study
 
@@ -33,7 +33,9 @@ LOOKS = {
     "alike": ("#f0b58c", "cannot be distinguished from the winner"),
     "worse": ("#d0d0d0", "larger than the winner at 95 %"),
     "unfit": ("#ffffff", "oversubscribed, may not win"),
+    "beaten": ("#f0f0f0", "stopped when it was beaten: the area is at least this"),
 }
+DRAWN = ("oversubscribed", "beaten")  # points that may not win, and have a bar
 TIME_ONLY = "larger than the winner by more than the noise of time"  # of one run each
 
 
@@ -75,19 +77,20 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
 
 def _bars(areas: pd.DataFrame, winner: dict[str, Any]) -> pd.DataFrame:
     """Return the points that have a bar, in the order of their minimum loss, and as what each is drawn (`look`)."""
-    bars = areas[areas["excluded"].isna() | (areas["excluded"] == "oversubscribed")]
+    bars = areas[areas["excluded"].isna() | areas["excluded"].isin(DRAWN)]
     bars = bars.sort_values("min_loss", kind="stable").copy()
     alike = str(winner["cannot_be_told_from"]).split("; ") if pd.notna(winner["winner_runs"]) else []
     bars["look"] = "worse"
     bars.loc[bars["point"].isin(alike), "look"] = "alike"
     bars.loc[bars["point"] == winner["winner"], "look"] = "winner"
     bars.loc[bars["excluded"].notna(), "look"] = "unfit"
+    bars.loc[bars["excluded"] == "beaten", "look"] = "beaten"
     return bars
 
 
 def _left_out(axes: Axes, areas: pd.DataFrame) -> list[str]:
     """Return how many points of a panel have a bar, and why the others have none."""
-    gone = areas[areas["excluded"].notna() & (areas["excluded"] != "oversubscribed")]["excluded"]
+    gone = areas[areas["excluded"].notna() & ~areas["excluded"].isin(DRAWN)]["excluded"]
     if gone.empty:
         return []
     reasons = ", ".join(f"{count} {reason}" for reason, count in gone.value_counts().items())
@@ -106,6 +109,8 @@ def _panel(axes: Axes, bars: pd.DataFrame, winner: dict[str, Any], names: list[s
         axes.errorbar(places, areas, errors, fmt="none", ecolor="#000000", elinewidth=0.7, capsize=1.5, capthick=0.7)
     for place, row in enumerate(rows_of(bars)):
         ring(axes, place, row["decisive"], row, clip_on=False, zorder=4)
+        if row["look"] == "beaten":
+            axes.plot(place, row["decisive"], "^", color=INK, markersize=4.0, clip_on=False)
     axes.set_ylim(bottom=0)
     margin = max(0.0, FEWEST_PLACES - len(bars)) / 2 + 0.7
     axes.set_xlim(-margin, len(bars) - 1 + margin)

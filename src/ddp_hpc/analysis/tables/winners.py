@@ -19,14 +19,13 @@ from ddp_hpc.analysis.tables._groups import Row, kind_of
 from ddp_hpc.analysis.tables._steps import whole_curve
 from ddp_hpc.analysis.tables._winner_selection import (
     HIGHER_IS_BETTER,
-    NEVER,
     Score,
-    least_mean,
     numbers,
     pick_winners,
     ranked_points,
 )
 from ddp_hpc.config.study import Study
+from ddp_hpc.runs.eligibility import NEVER, least_mean
 from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Winners: the best point of each group by the rule, and those that cannot be distinguished from it."
