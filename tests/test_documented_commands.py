@@ -42,7 +42,7 @@ HERE = [
     "ddp-hpc list tables",
     "ddp-hpc list figures",
     "ddp-hpc schema",
-    "ddp-hpc plan mine",
+    "ddp-hpc plan mine --whole",
     "ddp-hpc try mine",
     "ddp-hpc run mine",
     "ddp-hpc status mine",

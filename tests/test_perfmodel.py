@@ -245,3 +245,21 @@ def test_what_cannot_be_is_told(call, told):
 def test_planning_with_the_model_starts_neither_torch_nor_mpi():
     code = "import sys, ddp_hpc.perfmodel; print(*(sys.modules.keys() & {'torch', 'mpi4py', 'numpy', 'scipy'}))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "\n"
+
+
+def test_a_series_goes_on_as_the_link_has_it_that_made_it():
+    """Latency and bandwidth follow from two world sizes; of three that do not agree, from all of them."""
+    link = perfmodel.Link(latency=3e-4, bandwidth=2e8)
+    series = {n: perfmodel.exchange_time("ring", 5e6, n, link) for n in (2, 4)}
+
+    assert perfmodel.continued("ring", series, 16) == pytest.approx(perfmodel.exchange_time("ring", 5e6, 16, link))
+    assert perfmodel.continued("ring", {2: 1.0, 3: 1.4, 4: 1.2}, 4) > 1.2
+    with pytest.raises(ValueError, match="at 2 ranks do not tell latency from bandwidth"):
+        perfmodel.continued("ring", {2: 1.0}, 4)
+
+
+def test_averaging_grows_with_the_buffers_that_are_added_up():
+    """SHM-Learn-Dist, figure 6.4: 4.012 ms for two workers, 7.199 for four, so 13.57 for eight (published: 13.422)."""
+    series = {2: 4.012e-3, 4: 7.199e-3}
+
+    assert perfmodel.continued("parameter_server", series, 8, averaging=True) == pytest.approx(13.573e-3, rel=1e-4)

@@ -8,7 +8,7 @@ Sources of the formulas: ring, Patarasuk and Yuan, JPDC 69(2), 2009; recursive d
 doubling (Rabenseifner), Thakur, Rabenseifner and Gropp, IJHPCA 19(1), 2005, sections 4.4 and 4.5.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -209,3 +209,30 @@ def bus_bandwidth(size: float, seconds: float, world_size: int) -> float | None:
     Source: nccl-tests, doc/PERFORMANCE.md, for allreduce.
     """
     return size / seconds * 2 * (world_size - 1) / world_size if world_size > 1 else None
+
+
+def continued(
+    formula: str, seconds: Mapping[int, float], world_size: int, averaging: bool = False, **options: int | None
+) -> float:
+    """Return how long an exchange takes on so many ranks, if it has taken these seconds on others, by world size.
+
+    Fitted are latency and bandwidth or, of the `averaging` alone, what does not depend on the ranks and what each added
+    buffer takes: by least squares of relative errors, neither below 0. Raise ValueError where these do not tell them
+    apart.
+    """
+
+    def terms(n: int) -> tuple[float, float]:
+        one = cost(formula, 1.0, n, **options)
+        return (1.0, one.added_bytes) if averaging else (one.rounds, one.path_bytes)
+
+    rows = [tuple(term / value for term in terms(n)) for n, value in seconds.items()]
+    aa, ab, bb = (sum(row[i] * row[j] for row in rows) for i, j in ((0, 0), (0, 1), (1, 1)))
+    a, b = map(sum, zip(*rows, strict=True))
+    determinant = aa * bb - ab * ab
+    if determinant <= 1e-12 * aa * bb:
+        raise ValueError(f"the seconds at {', '.join(map(str, seconds))} ranks do not tell latency from bandwidth")
+    first, second = (a * bb - b * ab) / determinant, (b * aa - a * ab) / determinant
+    if min(first, second) < 0:
+        first, second = (0.0, b / bb) if first < 0 else (a / aa, 0.0)
+    one, other = terms(world_size)
+    return first * one + second * other

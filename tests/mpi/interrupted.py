@@ -28,12 +28,13 @@ class KilledError(Exception):
     """The rank ends without a chance to save anything."""
 
 
-def run(comm, folder=None, ask_at=None, kill_at=None, every_s=0.0, owner=(), asked=(), **fields):
+def run(comm, folder=None, ask_at=None, kill_at=None, every_s=0.0, owner=(), asked=(), limit=None, **fields):
     """Train on the ranks of `comm`; return the result, the replica, and what was said.
 
     Args:
         ask_at: (rank, step): that rank is asked to end then.
         asked: not empty: this rank is asked to end from the start.
+        limit: what rank 0 knows of runs that have ended; of the others it is None.
         kill_at: the step at which all ranks are killed; result and replica are then those so far.
     """
     given, launched_ns = spec.load(BASE | {"world_size": comm.size} | fields), time.perf_counter_ns()
@@ -53,7 +54,7 @@ def run(comm, folder=None, ask_at=None, kill_at=None, every_s=0.0, owner=(), ask
         if step == kill_at:
             raise KilledError
 
-    training = trainer.Trainer(given, comm, place, Path("unused"), checkpoints=kept, report=report)
+    training = trainer.Trainer(given, comm, place, Path("unused"), checkpoints=kept, report=report, limit=limit)
     with suppress(KilledError):
         training.run()
     return training.result, training.components.replica, said

@@ -202,7 +202,7 @@ def test_no_records_give_an_empty_table_with_all_columns():
 def test_the_table_of_statuses_is_the_designs():
     """DESIGN: kind and exit code of every status."""
     assert {status: kind for status, (kind, _, _) in STATUSES.items()} == (
-        {"ok": "result", "diverged": "finding", "oom_gpu": "finding"}
+        {"ok": "result", "diverged": "finding", "oom_gpu": "finding", "beaten": "finding"}
         | dict.fromkeys(["oom_host", "timeout", "preempted", "node_fail", "launch_failed"], "failure")
         | dict.fromkeys(["crashed", "cancelled", "rejected"], "failure")
         | dict.fromkeys(["missing", "queued", "running"], "not yet")
@@ -210,7 +210,7 @@ def test_the_table_of_statuses_is_the_designs():
     for kind, code, retried in STATUSES.values():
         assert (code == 0) == (kind in ("result", "finding"))
         assert (code is None) == (kind == "not yet") == (retried is None)
-    assert {"ok", "diverged", "oom_gpu"} == FINISHED
+    assert {"ok", "diverged", "oom_gpu", "beaten"} == FINISHED
     assert {status for status in FAILED if STATUSES[status][2]} == {
         "oom_host",
         "timeout",

@@ -13,6 +13,7 @@ from ddp_hpc.config.grid import expand
 from ddp_hpc.config.spec import RunSpec
 from ddp_hpc.runs import identity, records
 from ddp_hpc.runs.attempt import Store
+from ddp_hpc.runs.statuses import FINISHED
 from ddp_hpc.runs.study_runs import Planned, StudyRuns
 
 CORES = 8
@@ -75,12 +76,14 @@ def write(study_runs: StudyRuns, run: Planned, result: Result) -> None:
     """Write what a run leaves: its records if it has ended, else the journal of its attempt, if any."""
     if result.status == "missing":
         return
-    if result.status not in ("ok", "diverged", "oom_gpu"):
+    if result.status not in FINISHED:
         journal = study_runs.store.run(run.run).path / "attempts" / "1"
         journal.mkdir(parents=True)
         (journal / "ended.json").write_text(json.dumps({"status": result.status, "reason": result.reason}))
         return
-    write_records(study_runs.store.run(run.run).path, run, result)
+    folder = study_runs.store.run(run.run)
+    folder.beaten = {"reason": result.reason} if result.status == "beaten" else {}
+    write_records(folder.path, run, result)
 
 
 def write_records(folder: Path, run: Planned, result: Result, /, **metadata: Any) -> None:
@@ -102,6 +105,7 @@ def run_columns(run: Planned, result: Result) -> dict[str, Any]:
     spec, t_s, loss = run.spec, np.array(result.t_s), np.array(result.loss)
     _, spec_hash, code_hash = identity.parts(run.run)
     ok, steps, threads = result.status == "ok", len(loss), spec.threads_per_rank or 1
+    has_area = result.status in ("ok", "beaten")
     derived: dict[str, Any] = {
         "run": run.run,
         "spec_hash": spec_hash,
@@ -128,7 +132,7 @@ def run_columns(run: Planned, result: Result) -> dict[str, Any]:
             "first_loss": loss[0],
             "min_loss": finite.min() if len(finite) else None,
             "final_loss": loss[-1],
-            "loss_area_loss_s": float(np.trapezoid([loss[0], *loss], [0.0, *t_s])) if ok else None,
+            "loss_area_loss_s": float(np.trapezoid([loss[0], *loss], [0.0, *t_s])) if has_area else None,
         } | phases(spec, float(np.median(np.diff(t_s, prepend=0.0))))
     return derived | dict(result.columns)
 

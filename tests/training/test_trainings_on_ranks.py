@@ -9,4 +9,5 @@ FACTS = ("exchange.py", "training.py", "odd_models.py")
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_facts_hold_on(on_ranks, ranks):
     of_checkpoints = ("resuming.py", "checkpoints.py") if ranks < 4 else ()
-    on_ranks(ranks, *FACTS, *of_checkpoints)
+    of_rivals = ("beaten.py",) if ranks == 2 else ()
+    on_ranks(ranks, *FACTS, *of_checkpoints, *of_rivals)

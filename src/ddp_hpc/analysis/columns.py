@@ -132,6 +132,11 @@ def label(row: Mapping[str, Any], columns: Iterable[str]) -> str:
     return "/".join(parts)
 
 
+def paid(costs: pd.DataFrame) -> str:
+    """Return the column in which costs are compared: money, where it is known of all, else rank-hours."""
+    return "money" if len(costs) and costs["money"].notna().all() else "rank_hours"
+
+
 MISPLACED = "placed otherwise than asked"
 
 

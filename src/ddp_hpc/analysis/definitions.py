@@ -22,7 +22,7 @@ UNITS = {  # by how a name ends
 }
 # what the table of runs holds beside the records, or judges otherwise
 DERIVED = {
-    "status": "how the run ended: ok, diverged, oom_gpu, or why it has no result",
+    "status": "how the run ended: ok, diverged, oom_gpu, beaten, or why it has no result",
     "min_loss": "least mean loss over the study's loss_window",
     "time_to_s": "training time at the first evaluation that had the test metric of winner_by; null if none had",
     "time_before_s": "training time at the evaluation before that, 0 if it was the first; at the last if none had it",

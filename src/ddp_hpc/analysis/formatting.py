@@ -150,6 +150,10 @@ def in_words(rules: Rules, looks: Sequence[int]) -> list[str]:
         repeats = " to ".join(map(str, dict.fromkeys((looks[0], looks[-1]))))
         pool = "points of the same exchange and world size share their variance, of all if that leaves few degrees of"
         return [winner, f"{apart} (Gupta's rule), by the variance between the {repeats} repeats; {pool} freedom.{weak}"]
+    if rules.stop_when_beaten:
+        winner += (
+            " Runs stopped once their area had passed that of a complete one: they cannot win, areas are lower bounds."
+        )
     if by == "test_metric":
         return [winner, "Each point ran once, and how the metric differs between seeds is not known: see `repeats`."]
     return [

@@ -1,6 +1,10 @@
 """The answer of `ddp-hpc predict`: steps, what they cost, how far to trust that, and what to run to know more."""
 
+import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -8,12 +12,17 @@ import pandas as pd
 from ddp_hpc.analysis.columns import rows_of, show_component, split
 from ddp_hpc.analysis.prediction.step_model import BETWEEN, WITHIN
 from ddp_hpc.analysis.tables import cost, prediction
-from ddp_hpc.analysis.tables._scaling_lines import Elsewhere
+from ddp_hpc.analysis.tables._scaling_lines import Elsewhere, Price
+from ddp_hpc.config import catalog
 from ddp_hpc.config.machine import KnownLink, Machine
 from ddp_hpc.config.spec import SPEC_COLUMNS
+from ddp_hpc.config.study import Study
 from ddp_hpc.perfmodel import Link
 from ddp_hpc.runs.study_runs import StudyRuns
+from ddp_hpc.system.files import replaced
 from ddp_hpc.system.terminal import table_lines
+
+_NUMBER = re.compile(r"-?[0-9.]+([eE][-+]?[0-9]+)?|true|false|null")
 
 _SHOWN = {  # of the terminal: a column of the table and its heading
     "world_size": "ranks",
@@ -26,34 +35,60 @@ _SHOWN = {  # of the terminal: a column of the table and its heading
     "exchange": "exchange",
     "speedup": "speedup",
     "efficiency": "efficiency",
-    "train": "training",
+    "time": "training",
     "node_hours": "node-hours",
     "money": "money",
 }
 
 
-def elsewhere(
-    machine: Machine | None, latency_s: float | None, gb_per_s: float | None, ranks_per_node: int | None
-) -> Elsewhere:
+@dataclass(frozen=True)
+class WhatIf:
+    """What is to be other than it was measured: a link, how many ranks a node has, an exchange with its options."""
+
+    latency_s: float | None = None
+    gb_per_s: float | None = None
+    ranks_per_node: int | None = None
+    exchange: str | None = None  # its name, then options: `sharded_server servers=4`
+
+    def __str__(self) -> str:
+        link = "" if self.latency_s is None else f"a link of {1e6 * self.latency_s:g} us and {self.gb_per_s:g} GB/s"
+        placed = f"{self.ranks_per_node} ranks per node" if self.ranks_per_node else ""
+        return ", ".join(filter(None, (self.exchange and f"exchange {self.exchange}", link, placed)))
+
+    @property
+    def choice(self) -> tuple[str, dict[str, Any]] | None:
+        """The exchange, and its options; raise a ValueError if there is none such."""
+        if self.exchange is None:
+            return None
+        name, *words = self.exchange.split()
+        pairs = dict(word.partition("=")[::2] for word in words)
+        catalog.check("exchange", name)
+        given = {option: json.loads(value) if _NUMBER.fullmatch(value) else value for option, value in pairs.items()}
+        return name, catalog.check_options("exchange", name, given)
+
+
+def elsewhere(machine: Machine | None, by_hand: WhatIf) -> Elsewhere:
     """Return what is known beside the runs, from a machine file and by hand, which counts more."""
+    latency_s, gb_per_s, ranks_per_node = by_hand.latency_s, by_hand.gb_per_s, by_hand.ranks_per_node
     if (latency_s is None) != (gb_per_s is None):
         raise ValueError("given one of --latency and --bandwidth, expected: both, e.g. --latency 2e-6 --bandwidth 12.5")
     if latency_s is not None and gb_per_s is not None and (latency_s < 0 or gb_per_s <= 0):
         raise ValueError(f"given --latency {latency_s:g} --bandwidth {gb_per_s:g}, expected: from 0 s, above 0 GB/s")
     if ranks_per_node is not None and ranks_per_node < 1:
         raise ValueError(f"given --ranks-per-node {ranks_per_node}, expected: 1 or more")
-    by_hand = None
+    given = None
     if latency_s is not None and gb_per_s is not None:
-        by_hand = Link(latency=latency_s, bandwidth=1e9 * gb_per_s)
+        given = Link(latency=latency_s, bandwidth=1e9 * gb_per_s)
     if machine is None:
-        return Elsewhere(link=by_hand, ranks_per_node=ranks_per_node)
+        return Elsewhere(link=given, ranks_per_node=ranks_per_node, exchange=by_hand.choice)
     _, partition = machine.partition(None)
     both = {WITHIN: machine.links.within, BETWEEN: machine.links.between}
     return Elsewhere(
         links={where: _link(link) for where, link in both.items() if link},
-        link=by_hand,
+        link=given,
+        exchange=by_hand.choice,
         ranks_per_node=ranks_per_node or partition.gpus_per_node or None,
-        price_per_node_hour=machine.price_per_node_hour,
+        price=Price(price, machine.currency) if (price := machine.price_per_node_hour) else None,
     )
 
 
@@ -61,13 +96,39 @@ def _link(link: KnownLink) -> Link:
     return Link(latency=1e-6 * link.latency_us, bandwidth=1e9 * link.gb_per_s)
 
 
-def answer(study_runs: StudyRuns, world_sizes: Sequence[int] | None, known: Elsewhere) -> dict[str, Any]:
-    """Return the rows of the tables `prediction` and `cost` at these world sizes, by the names of their columns."""
+def answer(
+    study_runs: StudyRuns, world_sizes: Sequence[int] | None, machine: Machine | None, what_if: WhatIf
+) -> dict[str, Any]:
+    """Return the rows of the tables `prediction` and `cost` at these world sizes, by the names of their columns.
+
+    Where something is to be other than it was measured, the same rows follow for that, in `what_if`.
+    """
+    other = elsewhere(machine, what_if)  # first, as it says what is wrong
+    found = _tables(study_runs, world_sizes, elsewhere(machine, WhatIf()))
+    if what_if != WhatIf():
+        found["what_if"] = {"what_if": str(what_if)} | _tables(study_runs, world_sizes, other)
+    return {"study": study_runs.study.name} | found
+
+
+def _tables(study_runs: StudyRuns, world_sizes: Sequence[int] | None, known: Elsewhere) -> dict[str, Any]:
     tables = {
         "prediction": prediction.predicted(study_runs, world_sizes, known),
         "cost": cost.costs(study_runs, world_sizes, known),
     }
-    return {"study": study_runs.study.name} | {name: list(map(_plain, rows_of(rows))) for name, rows in tables.items()}
+    return {name: list(map(_plain, rows_of(rows))) for name, rows in tables.items()}
+
+
+def drawn(found: Mapping[str, Any], study: Study, coverage: str, file: Path) -> Path:
+    """Draw the figure `prediction` of an answer into a file, what-if over what was measured, and return the file."""
+    from ddp_hpc.analysis.figures import prediction as figure
+    from ddp_hpc.analysis.figures._style import style
+
+    other = found.get("what_if", {"what_if": None, "prediction": []})
+    rows = [row | {"what_if": None} for row in found["prediction"]]
+    frame = pd.DataFrame(rows + [row | {"what_if": other["what_if"]} for row in other["prediction"]])
+    with style(), replaced(file) as temporary:
+        figure.draw({"prediction": frame}, study, coverage).savefig(temporary, format=file.suffix.lstrip(".") or "svg")
+    return file
 
 
 def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -75,8 +136,16 @@ def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def lines(found: Mapping[str, Any]) -> Iterator[str]:
-    """Yield an answer as people read it: a block for each line over the ranks."""
+    """Yield an answer as people read it: a block for each line over the ranks, then the same for what-if."""
+    yield from _blocks(found)
+    if other := found.get("what_if"):
+        yield from ("", f"What if: {other['what_if']}. All else is as measured.", "")
+        yield from _blocks(other)
+
+
+def _blocks(found: Mapping[str, Any]) -> Iterator[str]:
     rows, costs = (pd.DataFrame(found[name]) for name in ("prediction", "cost"))
+    costs = costs[costs["goal"] == cost.BUDGET] if len(costs) else costs
     if rows.empty:
         yield "nothing to predict: no run of this study has an exchange"
         return
@@ -97,7 +166,7 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
         yield from {f"  {row['worth_it']}" for row in listed if isinstance(row.get("worth_it"), str)}
 
 
-_OF_COST = ("train_s", "node_hours", "money", "worth_it")
+_OF_COST = ("time_s", "node_hours", "money", "currency", "worth_it")
 
 
 def _title(key: Mapping[str, Any]) -> str:
@@ -123,12 +192,14 @@ def _cells(row: Mapping[str, Any]) -> dict[str, Any]:
     values: dict[str, Any] = {name: row.get(name) for name in ("world_size", "batch_size", "nodes")}
     values |= {name: _between(row, name) for name in ("measured", "step")}
     values |= {name: _time(row[f"{name}_s"]) for name in ("work", "waiting", "exchange")}
-    values["train"] = _time(row.get("train_s"))
+    values["time"] = _time(row.get("time_s"))
     for name in ("speedup", "efficiency", "node_hours", "money"):
         value = row.get(name)
         values[name] = None if pd.isna(value) else f"{value:.3g}"
     if values["money"] is None:
         del values["money"]
+    elif isinstance(row["currency"], str):
+        values["money"] += f" {row['currency']}"
     whole = {name: None if pd.isna(value) else value for name, value in values.items()}
     return {_SHOWN[name]: int(v) if isinstance(v := whole[name], float) else v for name in _SHOWN if name in whole}
 

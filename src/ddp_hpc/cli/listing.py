@@ -86,6 +86,7 @@ def plan_values(
                 "estimate_s": item.estimate and item.estimate.middle_s,
                 "estimate_low_s": item.estimate and item.estimate.low_s,
                 "estimate_high_s": item.estimate and item.estimate.high_s,
+                "estimate_from": item.estimate and (item.estimate.predicted or _like_it(item.estimate.of)),
                 "spec": item.planned.spec.canonical,
                 "request": (one := asked.get(item.planned.run)) and asdict(one),
             }
@@ -188,4 +189,10 @@ def _how_long(items: Sequence[Item]) -> list[str]:
     low, middle, high = (duration(seconds[name]) for name in ("low_s", "middle_s", "high_s"))
     spread = "" if low == high else f" ({low} to {high})"
     more = f"; not counted: {waiting - known} like which none has finished" if waiting > known else ""
-    return [f"{to_train}: about {middle} one after the other{spread}, {rank_time(seconds['ranks_s'])}{more}"]
+    said = f"{to_train}: about {middle} one after the other{spread}, {rank_time(seconds['ranks_s'])}{more}"
+    sources = Counter(item.estimate.predicted for item in items if item.will_run and item.estimate)
+    return [said, *(f"  {counted(count, 'run')} {basis}" for basis, count in sources.items() if basis)]
+
+
+def _like_it(runs: int) -> str:
+    return f"{counted(runs, 'run')} like it, scaled by steps"

@@ -209,21 +209,27 @@ def _list(options: argparse.Namespace) -> int:
         "--profile",
         "also show what runs request from this profile's machine, e.g. profiles/slurm; fail if one cannot fit",
     ),
+    takes(
+        "--whole",
+        "let the next `ddp-hpc run` train the runs to their end that were stopped when they were beaten",
+        action="store_true",
+    ),
     takes("--write", "write spec.json files, so that `ddp-hpc train RUN` can be called by hand", action="store_true"),
 )
 def _plan(options: argparse.Namespace) -> int:
     from ddp_hpc.cli import listing
     from ddp_hpc.slurm import packing
-    from ddp_hpc.workflow import claims_check, missing_baselines, new_project, plan, resource_requests
+    from ddp_hpc.workflow import claims_check, missing_baselines, new_project, plan, predicted_times, resource_requests
 
     project = _project()
     study_runs = claims_check.checked(project, project.study_runs(options.study))
-    study_runs = plan.with_next_round(
-        missing_baselines.noted(new_project.noted(project, plan.weights_noted(study_runs)))
-    )
+    study_runs = missing_baselines.noted(new_project.noted(project, plan.weights_noted(study_runs)))
+    if options.whole:
+        plan.ask_for_whole(study_runs)
+    study_runs = plan.with_next_round(study_runs)
     machine = project.machine_of(options.profile) if options.profile is not None else None
     asked = resource_requests.requests([study_runs], machine) if machine else {}
-    items = plan.plan(study_runs)
+    items = predicted_times.with_predictions(study_runs, plan.plan(study_runs))
     seconds = {item.planned.run: item.estimate.middle_s for item in items if item.estimate}
     found = packing.packings(study_runs.study.name, asked, seconds, machine) if machine else []
     if options.write:
@@ -274,14 +280,21 @@ def _run(options: argparse.Namespace) -> int:
     STUDY,
     takes("--world-size", "world sizes, e.g. 8,16,40 (default: 2, 4 and 8 times the largest)", type=counts),
     takes("--profile", "take links, nodes and the price of a node-hour from this profile's machine"),
-    takes("--latency", "latency of the link, instead of the fitted one; with --bandwidth", type=number(0), metavar="S"),
+    takes("--latency", "what if the link had this latency; with --bandwidth", type=number(0), metavar="S"),
     takes(
         "--bandwidth",
-        "bandwidth of the link, per direction; with --latency",
+        "what if it had this bandwidth, per direction; with --latency",
         type=number(0, inclusive=False),
         metavar="GB/S",
     ),
-    takes("--ranks-per-node", "ranks of a node; then the link is the one between nodes", type=whole(), metavar="N"),
+    takes(
+        "--ranks-per-node",
+        "what if a node had so many ranks; then the link is the one between nodes",
+        type=whole(),
+        metavar="N",
+    ),
+    takes("--exchange", "what if another exchange were used, e.g. ring or 'sharded_server servers=4'", metavar="NAME"),
+    takes("--draw", "also draw it: measured, predicted, and what if", type=Path, metavar="FILE.svg"),
     JSON,
 )
 def _predict(options: argparse.Namespace) -> int:
@@ -289,8 +302,12 @@ def _predict(options: argparse.Namespace) -> int:
 
     project = _project()
     machine = project.machine_of(options.profile) if options.profile is not None else None
-    elsewhere = predict.elsewhere(machine, options.latency, options.bandwidth, options.ranks_per_node)
-    found = predict.answer(project.study_runs(options.study), options.world_size, elsewhere)
+    what_if = predict.WhatIf(options.latency, options.bandwidth, options.ranks_per_node, options.exchange)
+    study_runs = project.study_runs(options.study)
+    found = predict.answer(study_runs, options.world_size, machine, what_if)
+    if options.draw:
+        file = predict.drawn(found, study_runs.study, study_runs.coverage(), options.draw)
+        print(file, file=sys.stderr)
     return _say_json(found) if options.json else _say("\n".join(predict.lines(found)))
 
 

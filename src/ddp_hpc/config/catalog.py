@@ -408,6 +408,14 @@ def _assigned(body: Iterable[ast.stmt]) -> Iterator[tuple[str, ast.expr]]:
                 )
 
 
+def defines(kind: str, name: str, what: str) -> bool:
+    """Return whether the file of a choice has, or imports, something of this name."""
+    body = _tree(path(kind, name)).body
+    own = {node.name for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    imported = {one.asname or one.name for node in body if isinstance(node, ast.ImportFrom) for one in node.names}
+    return what in own | imported | {assigned for assigned, _ in _assigned(body)}
+
+
 def asked(exchange: str, constant: str, given: Mapping[str, Any] | None = None) -> bool:
     """Return whether an exchange with these options does what `constant` of its file says, e.g. CUDA_AWARE."""
     found, known = constants("exchange", exchange).get(constant, {}), options("exchange", exchange)

@@ -114,6 +114,16 @@ class Predicted(BaseModel):
         None, description="bandwidth of the link, in 1e9 B/s per direction; required for seconds"
     )
     latency_us: Float = Field(0.0, ge=0, description="latency of the link, in us per message")
+    fitted_to: list[Annotated[list[Float], Field(min_length=2, max_length=2)]] | None = Field(
+        None,
+        description="instead of a link: world sizes, two at least, each with its published seconds, from which those "
+        "of another one follow: `[[2, 0.004], [4, 0.007]]`; `bytes` may be anything then",
+    )
+    part: Literal["exchange", "averaging"] = Field(
+        "exchange",
+        description="what they are the seconds of: the exchange, by rounds and bytes on the way; averaging, by a "
+        "constant and the buffers that are added up",
+    )
 
     @field_validator("exchange")
     @classmethod
@@ -125,8 +135,14 @@ class Predicted(BaseModel):
 
     @model_validator(mode="after")
     def _over_a_link(self) -> Self:
-        if self.quantity == "seconds" and self.bandwidth_gb_per_s is None:
-            raise ValueError("bandwidth_gb_per_s is missing; a time needs a link")
+        if self.fitted_to is not None:
+            sizes = {size for size, _ in self.fitted_to}
+            if len(sizes) < 2 or not all(size > 0 and size == int(size) != self.world_size for size in sizes):
+                why = "two world sizes or more, not the one that is predicted"
+                raise ValueError(f"fitted_to: given {given(self.fitted_to)}, expected: seconds at {why}")
+            self.number  # noqa: B018  (raises where the series does not tell)
+        elif self.quantity == "seconds" and self.bandwidth_gb_per_s is None:
+            raise ValueError("bandwidth_gb_per_s is missing; a time needs a link, or a series: fitted_to")
         return self
 
     @property
@@ -135,10 +151,35 @@ class Predicted(BaseModel):
         model = catalog.cost_model(self.exchange)
         assert model is not None
         formula, options = model
+        if self.fitted_to is not None:
+            series = {int(size): seconds for size, seconds in self.fitted_to}
+            return perfmodel.continued(formula, series, self.world_size, self.part == "averaging", **options)
         if self.quantity == "bytes_sent":
             return perfmodel.cost(formula, self.bytes, self.world_size, **options).sent
         link = perfmodel.Link(bandwidth=1e9 * (self.bandwidth_gb_per_s or inf), latency=1e-6 * self.latency_us)
         return perfmodel.exchange_time(formula, self.bytes, self.world_size, link, **options)
+
+
+class Forecast(BaseModel):
+    """What the model of a step says (docs/prediction.md), fitted to the runs at some world sizes."""
+
+    model_config = STRICT
+    exchange: Annotated[str, BeforeValidator(lambda name: catalog.check("exchange", name) or name)] = Field(
+        description="of the runs; one rank without exchange counts too"
+    )
+    fitted_at: list[Positive] = Field(min_length=2, description="the world sizes to which it is fitted")
+    world_size: Positive = Field(description="the one that is predicted, which is none of them")
+    scaling: Literal["weak", "strong"] = Field("weak", description="whether the batch per rank or the global one stays")
+    batch: Positive | None = Field(None, description="that batch; null: the study has one only")
+    quantity: Literal["step_s", "over_measured"] = Field(
+        "step_s", description="the mean step in seconds, or that over the measured one: 1 where the model holds"
+    )
+
+    @model_validator(mode="after")
+    def _held_out(self) -> Self:
+        if self.world_size in self.fitted_at:
+            raise ValueError(f"world_size: given {self.world_size}, expected: none of fitted_at, {self.fitted_at}")
+        return self
 
 
 class Ours(OneOf):
@@ -152,6 +193,10 @@ class Ours(OneOf):
         None, description="a prediction of the cost model of exchanges, without any run"
     )
 
+    from_runs: Forecast | None = Field(
+        None, description="what the study's own runs predict at a world size, fitted to those at others"
+    )
+
     @property
     def cells(self) -> dict[Key, Cells]:
         """The cells that are read, by where in `ours` they stand."""
@@ -162,6 +207,10 @@ class Ours(OneOf):
             found |= {("trend", "to"): self.trend.to}
         if self.count:
             found |= {("count",): Cells(table="runs", column="world_size", where=self.count.where)}
+        if one := self.from_runs:
+            read = [*one.fitted_at, *([one.world_size] if one.quantity == "over_measured" else [])]
+            where = {"exchange": [one.exchange, "none"], "world_size": sorted(read)}
+            found |= {("from_runs",): Cells(table="runs", column="train_s", where=where)}
         return {place: cells for place, cells in found.items() if cells is not None}
 
 

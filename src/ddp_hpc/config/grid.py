@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ddp_hpc.config import catalog, pairs
+from ddp_hpc.config import beaten, catalog, pairs
 from ddp_hpc.config.errors import ConflictError, StudyError
 from ddp_hpc.config.grid_checks import FILTERS, PARTS, Point, Problems, each_value, flow, left_out, wrong_keys
 from ddp_hpc.config.matching import is_option, matches, option_value
@@ -64,6 +64,9 @@ def expand(file: Path) -> Expansion:
     wrong = wrong or _wrong_programs(specs, document)
     if not wrong and study.pairs:
         wrong = [f"{document.where(('pairs',))}: pairs: {text}" for text in pairs.problems(study.pairs, specs)]
+    if not wrong and study.rules.stop_when_beaten:
+        where = document.where(("rules", "stop_when_beaten"))
+        wrong = [f"{where}: stop_when_beaten: {text}" for text in beaten.problems(study, specs)]
     if wrong:
         raise StudyError("\n".join([*wrong, *notes]))
     if len(asked) > len(specs):

@@ -144,8 +144,11 @@ class Machine(BaseModel):
     )
     links: Links = Field(default_factory=Links, description="links that `ddp-hpc predict` takes instead of fitted ones")
     price_per_node_hour: Annotated[Float, Field(gt=0)] | None = Field(
-        None, description="price of a node for an hour, for `ddp-hpc predict`; in which currency is for you to know"
+        None,
+        description="price of a node for an hour: kept with each run, for the table `cost`; `ddp-hpc predict "
+        "--profile` takes this one",
     )
+    currency: Name | None = Field(None, description="of that price, as people read it, e.g. `EUR`")
 
     @field_validator("extra")
     @classmethod

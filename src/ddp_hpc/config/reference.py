@@ -12,7 +12,19 @@ from typing import Any
 from pydantic import BaseModel
 
 from ddp_hpc.config.budget import Budget
-from ddp_hpc.config.claims import Bounds, Cells, Claim, Contradicted, Count, Expect, Ours, Predicted, Ratio, Trend
+from ddp_hpc.config.claims import (
+    Bounds,
+    Cells,
+    Claim,
+    Contradicted,
+    Count,
+    Expect,
+    Forecast,
+    Ours,
+    Predicted,
+    Ratio,
+    Trend,
+)
 from ddp_hpc.config.machine import KnownLink, Links, Machine, Partition, Retries
 from ddp_hpc.config.program import Program
 from ddp_hpc.config.publication import Creator, Funding, Publication
@@ -20,7 +32,7 @@ from ddp_hpc.config.settings import ConfigFile, ProfileConfig
 from ddp_hpc.config.spec import COMPONENTS, RunSpec
 from ddp_hpc.config.study import GLOBAL_BATCH, Pairs, Repeats, Rules, Study, Target, Trace
 
-_CLAIMS = (Claim, Ours, Cells, Ratio, Trend, Count, Predicted, Expect, Contradicted, Bounds)
+_CLAIMS = (Claim, Ours, Cells, Ratio, Trend, Count, Predicted, Forecast, Expect, Contradicted, Bounds)
 _PARTS = (Program, Budget, Trace, Pairs, Rules, Target, *_CLAIMS, Publication)
 _MACHINE = (Machine, Partition, Retries, Links, KnownLink)
 MODELS: Mapping[str, type[BaseModel]] = {"spec": RunSpec} | {

@@ -95,7 +95,11 @@ class Rules(BaseModel):
         "torch_ddp",
         description="the exchange that all others are compared with; if several, the one with default options",
     )
-
+    stop_when_beaten: bool = Field(
+        False,
+        description="stop runs whose loss area has passed that of a complete run of their group by more than the "
+        "noise: they cannot win; see docs/stopping.md",
+    )
     link_gb_per_s: Annotated[Float, Field(gt=0)] | None = Field(
         None,
         description="peak GB/s of a node's links to others, per direction, for `link_share`; null: unknown",

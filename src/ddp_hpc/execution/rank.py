@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from ddp_hpc.execution import mpi_environment
-from ddp_hpc.runs.attempt import PLAN, Attempt, CheckpointFolder
+from ddp_hpc.runs.attempt import PLAN, Attempt, CheckpointFolder, Store
 from ddp_hpc.runs.statuses import PEER_FAILURE
 from ddp_hpc.system.deadlines import PEER_S
 from ddp_hpc.system.files import write_json
@@ -175,6 +175,7 @@ class Rank:
             from ddp_hpc.execution.clock_sync import reading
             from ddp_hpc.execution.node_meter import NodeMeter
             from ddp_hpc.execution.progress_file import ProgressFile, StepProgress, heading
+            from ddp_hpc.execution.rivals import Rivals
             from ddp_hpc.execution.trace_steps import Tracer
             from ddp_hpc.training.checkpoint import Checkpoints
             from ddp_hpc.training.trainer import Trainer
@@ -188,6 +189,7 @@ class Rank:
         self.progress = None if comm.rank else StepProgress(spec, ProgressFile(self.attempt, spec), first_line)
         kept = CheckpointFolder(Path(launch["checkpoint"])) if "checkpoint" in launch else None
         every_s = launch.get("checkpoint_every_s", 0.0)
+        rivals = Rivals(Store(self.attempt.run.path.parents[1]), launch["rivals"]) if launch.get("rivals") else None
         self.trainer = Trainer(
             spec,
             comm,
@@ -197,6 +199,7 @@ class Rank:
             report=self.progress,
             meter=self.meter,
             tracer=self.tracer,
+            limit=rivals.limit if rivals else None,
         )
         self.result = self.trainer.result
 

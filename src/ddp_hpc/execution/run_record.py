@@ -205,7 +205,8 @@ def null_reasons(parts: Sequence[RankPart], run: dict[str, Any]) -> dict[str, st
     if np.isnan(run["exchange_busy_s"]):
         reasons["exchange_busy_s"] = "the exchange overlaps the backward pass and does not say for how long"
     if run["status"] != "ok":
-        reasons |= dict.fromkeys(("loss_area_loss_s", "test_metric", "own_metrics"), f"the run is {run['status']}")
+        lacking = ("loss_area_loss_s", "test_metric", "own_metrics")[run["status"] != "diverged" :]
+        reasons |= dict.fromkeys(lacking, f"the run is {run['status']}")
     return reasons
 
 

@@ -137,6 +137,7 @@ def _settle(attempt: Attempt, evidence: Evidence, wall_s: float) -> Ending:
 
         oom_record.write(attempt, ending, first_report(evidence.reports), wall_s)
     if ending.status in FINISHED:
+        attempt.run.beaten = {"reason": ending.reason} if ending.status == "beaten" else {}
         attempt.publish()
     return ending
 

@@ -5,6 +5,8 @@
     run.parquet, ...    the records, once the run has ended as result or finding
     seal.json           size, date and digest of each of them, by which damage is seen
     weights.safetensors the trained model, if its study keeps it
+    beaten.json         the records are of a run that was stopped: it could not win any more
+    whole.json          it is not to be stopped
     NAME.aside-<n>      what was damaged, or stood where something of the run belongs
     checkpoint/         where an interrupted run goes on: checkpoint.json, step-<n>/rank-<r>.pt
     trace/              traced steps: rank-<r>.json.gz, merged.json.gz
@@ -43,6 +45,7 @@ ROOM, ROOM_BYTES = "room", 4096  # kept for `ended.json`, so that a full disk ca
 RECORDS = ("steps", "evaluations", "gpu", "run")  # in the order in which they are put in place
 PLAN, REQUEST, MANIFEST = "spec.json", "request.json", "checkpoint.json"
 GROUP = "group"  # of ranks that find each other by files
+BEATEN, WHOLE = "beaten.json", "whole.json"
 _RECORD, _TRACE, _CHECKPOINT, _ATTEMPTS, _SEAL = "run.parquet", "trace", "checkpoint", "attempts", "seal.json"
 _WEIGHTS = "weights.safetensors"
 
@@ -175,7 +178,14 @@ class RunFolder(_Folder):
 
     plan = JsonFile(PLAN)
     request = JsonFile(REQUEST)
+    beaten = JsonFile(BEATEN)
+    whole = JsonFile(WHOLE)
     _seal = JsonFile(_SEAL)
+
+    @property
+    def was_stopped(self) -> bool:
+        """Whether the records are whole, and of a run that was stopped as it could not win any more."""
+        return os.path.exists(self.path / BEATEN) and self.finished
 
     @property
     def finished(self) -> bool:
@@ -231,6 +241,11 @@ class RunFolder(_Folder):
                 put_aside(place)
         if self.damage():
             put_aside(self.record())
+
+    def begin_anew(self) -> None:
+        """Move the record of a run that was stopped aside: it is to be trained to its end."""
+        put_aside(self.record())
+        self.beaten = {}
 
     @property
     def checkpoint(self) -> CheckpointFolder:

@@ -83,7 +83,7 @@ RUN = pa.schema(
         field("spec_hash", TEXT, "", "hash of the canonical spec"),
         field("code_hash", TEXT, "", "hash of the code that this spec uses"),
         *_spec_columns(),
-        field("status", TEXT, "", "ok, diverged or oom_gpu"),
+        field("status", TEXT, "", "ok, diverged, oom_gpu or beaten"),
         field("reason", TEXT, "", "why, where the status is not ok"),
         field("parameters", INTEGER, "", "trainable parameters of the model"),
         field("learning_rate_scaled", FLOAT, "", "the learning rate that was used"),
@@ -114,7 +114,9 @@ RUN = pa.schema(
         field("first_loss", FLOAT, "", "loss of step 1"),
         field("min_loss", FLOAT, "", "least loss of any step"),
         field("final_loss", FLOAT, "", "loss of the last step"),
-        field("loss_area_loss_s", FLOAT, "loss x s", "trapezoid of the loss over time, from time zero; null if not ok"),
+        field(
+            "loss_area_loss_s", FLOAT, "loss x s", "trapezoid of the loss over time; of a beaten run as far as it went"
+        ),
         field("test_metric", FLOAT, "", "on the test set, at the end"),
         field("test_metric_name", TEXT, "", "accuracy (higher is better) or error (lower is better), or one's own"),
         field(

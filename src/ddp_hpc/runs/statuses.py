@@ -5,6 +5,7 @@ STATUSES = {
     "ok": ("result", 0, False),
     "diverged": ("finding", 0, False),
     "oom_gpu": ("finding", 0, False),
+    "beaten": ("finding", 0, False),  # of a study with `stop_when_beaten`: it could not win any more
     "oom_host": ("failure", 1, True),
     "timeout": ("failure", 1, True),
     "preempted": ("failure", 1, True),

@@ -34,14 +34,21 @@ class StudyRuns:
     store: Store
     planned: tuple[Planned, ...]
     notes: tuple[str, ...] = ()  # what is worth saying about the study's grid
+    whole: frozenset[str] = frozenset()  # runs that were stopped as beaten, and are to be trained to their end
     # what tables share: by run, for `whole_curve`, and the last of `scaling_lines`, which reads all steps
     curves: dict[str, Any] = field(default_factory=dict, compare=False)
     lines: list[Any] = field(default_factory=list, compare=False)
 
     @property
     def lacking(self) -> list[Planned]:
-        """The planned runs that have not ended as result or finding by now."""
-        return [planned for planned in self.planned if not self.store.finished(planned.run)]
+        """The planned runs that have not ended as result or finding by now, or were stopped and are to go on."""
+        stopped = [planned.run for planned in self.planned if self.store.run(planned.run).was_stopped]
+        again: set[str] = set()
+        if stopped:
+            from ddp_hpc.runs.beaten import unsettled
+
+            again = unsettled(self, stopped) | self.whole.intersection(stopped)
+        return [one for one in self.planned if one.run in again or not self.store.finished(one.run)]
 
     def describe(self, run: str) -> str:
         """Return a planned run by the fields that vary in the study, e.g. `world_size 2, learning_rate 0.1`."""

@@ -36,6 +36,8 @@ class Request:
     mem_mb: int  # of each node
     runtime_min: int
     exclusive: bool
+    price_per_node_hour: float | None = None  # then and there
+    currency: str | None = None
 
     @property
     def even(self) -> bool:
@@ -115,6 +117,8 @@ def _request(
         mem_mb=min(whole_mb, max(int(share * whole_mb), JOB_MB + RANK_MB * ranks, *used_up)),
         runtime_min=_runtime(spec, machine, name, past, measured_s, runtime_min),
         exclusive=exclusive,
+        price_per_node_hour=machine.price_per_node_hour,
+        currency=machine.currency,
     )
 
 

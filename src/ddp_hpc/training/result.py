@@ -44,6 +44,7 @@ class TrainResult:
     metric_name: str = ""
     chance_metric: float | None = None  # of a model that gives all samples the same
     diverged: bool = False
+    beaten: str | None = None  # by which run; None: it may win
     interrupted: bool = False  # somebody asked to end: neither complete nor diverged
     saved: bool = False  # and there is a checkpoint of the last step
     parameters: int = 0
@@ -62,6 +63,7 @@ class TrainResult:
     trained_s: float = 0.0  # since time zero, as of the last step at which ranks agreed
     evaluation_s: float = 0.0
     traced_s: float = 0.0  # spent on tracing
+    looked_s: float = 0.0  # spent on looks at other runs
     checkpoint_s: float = 0.0
     resumes: int = 0  # how often training went on from a checkpoint
     left_s: float = 0.0  # from the first launch to the state that this process goes on from
@@ -79,7 +81,7 @@ class TrainResult:
     @property
     def paused_s(self) -> float:
         """The seconds that were spent on other things than steps since time zero."""
-        return self.evaluation_s + self.traced_s + self.checkpoint_s
+        return self.evaluation_s + self.traced_s + self.looked_s + self.checkpoint_s
 
     def begin(self) -> None:
         """Note that training begins, or resumes, now."""

@@ -17,6 +17,7 @@ from torch import Tensor
 from ddp_hpc.config.spec import RunSpec
 from ddp_hpc.exchange._protocol import HasMetrics, Synchronizes
 from ddp_hpc.training import cuda_graphs, torch_compile
+from ddp_hpc.training.beaten import LOOK_EVERY, Limit, why_beaten
 from ddp_hpc.training.checkpoint import Checkpoints
 from ddp_hpc.training.components import Components, assemble, evaluate
 from ddp_hpc.training.placement import Placement, check_exchange, choose_device
@@ -26,7 +27,7 @@ from ddp_hpc.training.step import AGREE_EVERY_STEPS, forward_backward, training_
 AGREE_EVERY_S = 0.05  # at most, of steps from CUDA graphs, unless AGREE_EVERY_STEPS take longer
 
 Step = Callable[[int], Tensor]  # of its number, counted from 0; returns the loss of this rank's batch
-Exit = Literal["complete", "diverged", "interrupted"]
+Exit = Literal["complete", "diverged", "interrupted", "beaten"]
 
 
 class Meter(Protocol):
@@ -60,6 +61,7 @@ class Trainer:
         report: called every few steps with the step, this rank's loss and the seconds since time zero.
         meter: started with this rank's device, before anything is put there; samples where the clock starts or stops.
         tracer: traces some steps, off the clock.
+        limit: what rank 0 knows of the runs that this one competes with; None: it is trained to its end.
 
     Raises:
         LaunchError: GPUs, hosts, ranks and the exchange do not fit together.
@@ -86,8 +88,10 @@ class Trainer:
         report: Callable[[int, float, float], None] | None = None,
         meter: Meter | None = None,
         tracer: StepTracer | None = None,
+        limit: Limit | None = None,
     ) -> None:
-        self.spec, self.comm, self.tracer, self.report, self.meter = spec, comm, tracer, report, meter
+        self.spec, self.comm, self.tracer, self.report = spec, comm, tracer, report
+        self.meter, self.limit = meter, limit
         self.checkpoints = checkpoints or Checkpoints()
         device = choose_device(spec, placement, comm)
         check_exchange(spec, placement, device)
@@ -110,6 +114,7 @@ class Trainer:
         self._seldom = device.type == "cuda" and self.result.captured != "off"  # a GPU is idle while ranks agree
         self._unread: list[Tensor] = []  # losses that lie on the device
         self._graphs: cuda_graphs.CudaGraphs | None = None
+        self._look, self._look_at = False, 0  # whether to look at other runs after this step; not before that one
         self._save = False  # the ranks have agreed to write a checkpoint after this step
 
     def run(self) -> TrainResult:
@@ -172,6 +177,7 @@ class Trainer:
             self.exit = "complete"
         elif leave:
             self.exit = "interrupted"
+        self._look = self.limit is not None and synchronous and not self.exit and self.steps >= self._look_at
         if self.report:
             self.report(self.steps, losses[-1], result.trained_s)
         self.components.clock.resolve()
@@ -190,13 +196,16 @@ class Trainer:
         clock.end_step()
         evaluating = every is not None and self.steps % every == 0 and self.exit in (None, "interrupted")
         saving, self._save = self._save and not self.exit, False
-        if evaluating or saving or self.exit:
+        looking, self._look = self._look, False
+        if evaluating or saving or looking or self.exit:
             self._sample()
         if evaluating:
             self.evaluate()
         if saving:
             self.checkpoints.save(self.steps, self.components, self.result, self.comm)
-        if (evaluating or saving) and not self.exit:
+        if looking:
+            self.look()
+        if (evaluating or saving or looking) and not self.exit:
             self.comm.Barrier()
             self._start_clock()
 
@@ -225,7 +234,7 @@ class Trainer:
                 result.metrics = components.exchange.metrics()
             finite = bool(components.replica.weights.isfinite().all())  # the last update has no loss
             result.diverged = on_any_rank(self.comm, self.exit == "diverged" or not finite)[0]
-            if not result.diverged:
+            if not result.diverged and not result.beaten:
                 self.evaluate()
         if self._graphs:
             self._graphs.destroy()
@@ -273,6 +282,16 @@ class Trainer:
         if isinstance(self.components.exchange, Synchronizes):
             self.components.exchange.synchronize()
             self.components.clock.mark("exchange_exposed_s")
+
+    def look(self) -> None:
+        """End the training if it cannot win any more against runs that have ended; its clock does not notice."""
+        assert self.limit is not None
+        began = time.perf_counter()
+        self.components.clock.resolve()
+        self.result.beaten = why_beaten(self.comm, self.result, self.limit)
+        self.exit = "beaten" if self.result.beaten else None
+        self._look_at = int(LOOK_EVERY * self.steps)
+        self.result.looked_s += time.perf_counter() - began
 
     def evaluate(self) -> None:
         """Add the test set's metric and loss to the result; training does not notice, nor its clock."""

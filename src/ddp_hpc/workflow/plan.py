@@ -11,7 +11,7 @@ from typing import Any
 from ddp_hpc.config import catalog
 from ddp_hpc.config.spec import SPEC_FIELDS, RunSpec, shown
 from ddp_hpc.config.types import canonical_json
-from ddp_hpc.runs import identity
+from ddp_hpc.runs import beaten, identity
 from ddp_hpc.runs.attempt import PLAN, RunFolder, Store
 from ddp_hpc.runs.state import State, state_of
 from ddp_hpc.runs.statuses import FAILED
@@ -29,6 +29,7 @@ class Estimate:
     middle_s: float
     high_s: float
     of: int
+    predicted: str | None = None  # from what; None: the times of the runs themselves, scaled
 
 
 @dataclass(frozen=True)
@@ -73,9 +74,14 @@ def plan(study_runs: StudyRuns) -> list[Item]:
 def with_next_round(study_runs: StudyRuns) -> StudyRuns:
     """Return the planned runs and, once all of them have ended, the repeats that their results ask for.
 
-    That is a function of the results alone. With `repeats: N` nothing follows.
+    Of runs that were stopped as beaten, those that may be in question after all are to be trained to their end. That
+    is a function of the results alone. With `repeats: N` nothing follows.
     """
     repeats = study_runs.study.repeats
+    if study_runs.study.rules.stop_when_beaten and not study_runs.lacking:
+        from ddp_hpc.analysis.tables._winner_selection import may_be_in_question
+
+        return replace(study_runs, whole=frozenset(may_be_in_question(study_runs)))
     if isinstance(repeats, int) or study_runs.lacking:
         return study_runs
     from ddp_hpc.analysis.tables.winners import undecided
@@ -96,7 +102,7 @@ def prepare(study_runs: StudyRuns) -> None:
     One that says anything else than what is planned is written anew. The code that a run depends on is kept in
     `results/code/`, each file by its hash. What stands in the way is moved aside.
     """
-    lacking, kept = study_runs.lacking, set[str]()
+    lacking, kept, rivals = study_runs.lacking, set[str](), beaten.asked(study_runs)
     make_way(study_runs.store, lacking)
     for planned in lacking:
         folder = study_runs.store.run(planned.run)
@@ -116,6 +122,8 @@ def prepare(study_runs: StudyRuns) -> None:
             content["trace"] = list(asked.steps)
         if study_runs.study.keep:
             content["keep"] = study_runs.study.keep
+        if planned.run in rivals and not folder.whole:
+            content["rivals"] = rivals[planned.run]
         if folder.plan != content:
             folder.path.mkdir(parents=True, exist_ok=True)
             folder.plan = content
@@ -142,11 +150,21 @@ def _ended_well(folder: RunFolder) -> bool:
     return all(attempt.ended.get("status", "ok") == "ok" for attempt in folder.attempts[-1:])
 
 
+def ask_for_whole(study_runs: StudyRuns) -> None:
+    """Note of all planned runs that stopped when they were beaten that they are to be trained to their end."""
+    for folder in (study_runs.store.run(planned.run) for planned in study_runs.planned):
+        if folder.was_stopped:
+            folder.whole = {"since": "it was asked for"}
+
+
 def make_way(store: Store, lacking: Sequence[Planned]) -> None:
     """Move aside what stands in the way of runs that are to be trained, damaged records too; not where one works."""
     for folder in (store.run(planned.run) for planned in lacking):
         if os.path.lexists(folder.path) and state_of(store, folder.path.name).status not in ("running", "queued"):
             folder.make_way()
+            if folder.was_stopped:  # and is to be trained to its end, else it would not lack
+                folder.begin_anew()
+                folder.whole = {"since": "it was stopped"}
 
 
 def finished_runs(store: Store) -> list[Finished]:
@@ -234,6 +252,8 @@ def _item(planned: Planned, state: State, nearest: list[Finished]) -> Item:
     if state.status in FAILED:
         times = f" ({state.attempts} attempts)" if state.attempts > 1 else ""
         return Item(planned, state.status, f"{state.reason or 'no reason is known'}{times}", estimate)
+    if state.status == "beaten":
+        return Item(planned, "new", f"it was stopped, and is to be trained to its end: {state.reason}", estimate)
     if state.reason:  # its records were removed, or are damaged
         return Item(planned, "new", state.reason, estimate)
     if not nearest:

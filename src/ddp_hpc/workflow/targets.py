@@ -26,6 +26,7 @@ from ddp_hpc.runs.state import state_of
 from ddp_hpc.runs.study_runs import Planned, StudyRuns
 from ddp_hpc.slurm.resources import Request
 from ddp_hpc.workflow import resource_requests, stamp
+from ddp_hpc.workflow.likely_winners import likely_first
 
 _FILES = {"table": "tables/{}.parquet", "figure": "figures/{}.svg", "report": "report/index.html"}
 
@@ -59,8 +60,10 @@ class StudyTargets:
 
         So what slows the machine for a while meets all points alike, and repeats of one point are far apart. Runs
         that differ in their seed alone are repeats, whether `repeats` or an axis asks for them. Runs of a pair stand
-        side by side (`pairing.side_by_side`).
+        side by side (`pairing.side_by_side`). Where runs stop that are beaten, likely winners come first.
         """
+        if self.study_runs.study.rules.stop_when_beaten:
+            return likely_first(self.study_runs)
         taken: Counter[tuple[Any, ...]] = Counter()
         rounds = {}
         for planned in sorted(self.study_runs.planned, key=lambda planned: planned.spec.seed):

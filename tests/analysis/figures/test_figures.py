@@ -135,7 +135,7 @@ def test_coverage_and_oversubscription_stand_on_every_figure(picture, name):
     assert "Coverage: 14 of 16 runs, 2 missing: " in text
     # the oversubscribed points are above the threshold too, have no server, and no evaluations; steps know no time;
     # nothing is predicted from them
-    without = {"loss_areas", "server_times", "accuracy", "noise", "noise_curves", "prediction"}
+    without = {"loss_areas", "server_times", "accuracy", "noise", "noise_curves", "prediction", "cost"}
     assert (OVERSUBSCRIBED in text) == (name not in without)
 
 

@@ -1,6 +1,7 @@
 """What a study's own runs say of world sizes that it did not measure: rows, reasons, and what to run."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -8,11 +9,14 @@ import pytest
 from drawn import words
 from factory import Result, made_up
 
+from ddp_hpc import perfmodel
 from ddp_hpc.analysis import predict, tables
+from ddp_hpc.analysis.figures import cost as draw_cost
 from ddp_hpc.analysis.figures import prediction as draw
 from ddp_hpc.analysis.figures._style import style
-from ddp_hpc.analysis.tables import _scaling_lines, cost, prediction
-from ddp_hpc.analysis.tables._scaling_lines import Elsewhere
+from ddp_hpc.analysis.report import answer
+from ddp_hpc.analysis.tables import _scaling_lines, claims, cost, prediction
+from ddp_hpc.analysis.tables._scaling_lines import Elsewhere, Price
 from ddp_hpc.cli import main
 from ddp_hpc.perfmodel import Link
 
@@ -123,7 +127,7 @@ def test_a_node_boundary_that_was_never_crossed_needs_its_link(tmp_path):
 )
 def test_nothing_is_predicted_from_runs_whose_times_mean_nothing(tmp_path, columns, reason):
     here = study(tmp_path, 1, 2, 4, train=lambda spec: trained(spec, **columns))
-    for name, value in (("prediction", "step_s"), ("cost", "train_s")):
+    for name, value in (("prediction", "step_s"), ("cost", "time_s")):
         file = tables.make(name, here, tmp_path / "tables")
         frame = pd.read_parquet(file)
         assert frame[value].isna().all()
@@ -147,28 +151,131 @@ def test_ranks_that_step_by_themselves_have_no_model(tmp_path):
 
 def test_cost_is_time_times_ranks_and_nodes(tmp_path):
     here = study(tmp_path, 1, 2, 4, rules={"loss_threshold": 0.5})
-    known = Elsewhere(ranks_per_node=2, link=Link(latency=LATENCY, bandwidth=BANDWIDTH), price_per_node_hour=3.0)
+    link = Link(latency=LATENCY, bandwidth=BANDWIDTH)
+    known = Elsewhere(ranks_per_node=2, link=link, price=Price(3.0, "EUR"))
     frame = cost.costs(here, [8], known)
 
-    row = at(frame, 8)
+    row = at(frame[frame["goal"] == "budget"], 8)
     assert row["from"] == "predicted"
     assert row["nodes"] == 4
-    assert row["train_s"] == pytest.approx(STEPS * at(prediction.predicted(here, [8], known), 8)["step_s"])
-    assert row["rank_hours"] == pytest.approx(8 * row["train_s"] / 3600)
-    assert row["node_hours"] == pytest.approx(4 * row["train_s"] / 3600)
+    assert row["time_s"] == pytest.approx(STEPS * at(prediction.predicted(here, [8], known), 8)["step_s"])
+    assert row["rank_hours"] == pytest.approx(8 * row["time_s"] / 3600)
+    assert row["node_hours"] == pytest.approx(4 * row["time_s"] / 3600)
     assert row["money"] == pytest.approx(3 * row["node_hours"])
-    assert at(frame, 4)["from"] == "measured"
-    assert at(frame, 4)["threshold_steps"] == 4  # the loss is 2/4 there
-    assert np.isnan(row["threshold_steps"])  # of another global batch
+    assert row["currency"] == "EUR"
+    to_loss = frame[frame["goal"] == "loss 0.5"]
+    assert at(to_loss, 4)["from"] == "measured"
+    assert at(to_loss, 4)["steps"] == 4  # the loss is 2/4 there
+    runs = here.runs.query("world_size == 4")
+    times = [here.steps(run).query("step == 4")["t_s"].iloc[0] for run in runs["run"]]
+    assert at(to_loss, 4)["time_s"] == pytest.approx(np.median(times))
+    assert np.isnan(at(to_loss, 8)["time_s"])
+    assert at(to_loss, 8)["reason"] == cost.OTHER_BATCH
+
+
+def test_strong_scaling_takes_the_same_steps_to_a_loss(tmp_path):
+    share = [
+        {name: one[name] for name in one if name != "batch_size"} | {"global_batch_size": 96} for one in grid(2, 3, 4)
+    ]
+    here = study(tmp_path, grid=share, rules={"loss_threshold": 0.5})
+    frame = cost.costs(here, [8], Elsewhere(ranks_per_node=1024)).query("goal == 'loss 0.5'")
+
+    row = at(frame, 8, "strong")
+    step_s = at(prediction.predicted(here, [8], Elsewhere(ranks_per_node=1024)), 8, "strong")["step_s"]
+    assert (row["from"], row["steps"]) == ("predicted", 4)
+    assert row["time_s"] == pytest.approx(4 * step_s)
+
+
+def test_the_price_is_that_at_which_runs_were_requested(tmp_path):
+    asked = {"request": {"price_per_node_hour": 2.0, "currency": "CHF"}}
+    here = study(tmp_path, 1, 2, 4, train=lambda spec: replace(trained(spec), provenance=asked))
+    row = at(cost.build(here), 4)
+
+    assert row["money"] == pytest.approx(2 * row["node_hours"])
+    assert row["currency"] == "CHF"
+
+
+def test_on_the_front_nothing_is_both_sooner_there_and_cheaper(tmp_path):
+    several = [{"exchange": name, "world_size": [2, 3, 4], "batch_size": 32} for name in ("ring", "mpi_allreduce")]
+    whole = [grid(1, 2)[0], *(one | {"learning_rate": 0.1} for one in several)]
+
+    def train(spec):
+        slow = 2.0 if spec.exchange.name == "mpi_allreduce" else 1.0
+        result = trained(spec)
+        return replace(result, t_s=tuple(slow * np.array(result.t_s)), of_rank=None)
+
+    frame = cost.costs(study(tmp_path, grid=whole, train=train, budget={"samples_seen": 23040}), [])
+    known = frame[frame["goal"] == "budget"]
+
+    for row in known.to_dict("records"):
+        others = known[(known["time_s"] < row["time_s"]) & (known["rank_hours"] < row["rank_hours"])]
+        assert row["on_front"] == others.empty
+    assert not known.query("exchange == 'mpi_allreduce' and world_size > 1")["on_front"].any()
+    assert known["on_front"].any()
+
+
+def test_time_against_cost_has_its_front_and_says_what_is_predicted(tmp_path):
+    here = study(tmp_path, 1, 2, 4, rules={"loss_threshold": 0.5})
+    frame = cost.costs(here, [8], Elsewhere(ranks_per_node=1024))
+    with style():
+        figure = draw_cost.draw({"cost": frame}, here.study, "")
+        empty = draw_cost.draw({"cost": frame.assign(time_s=np.nan)}, here.study, "")
+
+    to_end, to_loss = figure.axes
+    assert [axes.get_title() for axes in figure.axes] == ["to the end of the budget", "to loss 0.5"]
+    budget = frame[frame["goal"] == "budget"]
+    (hollow,) = (
+        line for line in to_end.lines if line.get_markerfacecolor() == "#ffffff" and line.get_marker() != "None"
+    )
+    assert list(hollow.get_xdata()) == list(budget[budget["from"] == "predicted"]["time_s"])
+    assert not [line for line in to_loss.lines if line.get_markerfacecolor() == "#ffffff"]
+    assert "how many steps another global batch needs is not known" in str(figure.get_label())
+    assert "how many steps another global batch needs" in words(empty).replace("\n", " ")
 
 
 def test_more_ranks_are_worth_it_until_the_exchange_takes_what_they_add(tmp_path):
     def rate(n):
         return n / (work_s(32) + exchange_s(n))
 
-    row = at(cost.costs(study(tmp_path, 1, 2, 4), [8], Elsewhere(ranks_per_node=1024)), 8)
+    here = study(tmp_path, 1, 2, 4)
+    row = at(cost.costs(here, [8], Elsewhere(ranks_per_node=1024)), 8)
     gains = {n: (rate(2 * n) - rate(n)) / n / rate(1) for n in (1, 2, 4, 8, 16)}
-    assert row["worthwhile_world_size"] == next(n for n, gain in gains.items() if gain < 0.5)
+    last = next(n for n, gain in gains.items() if gain < 0.5)
+    assert row["worthwhile_world_size"] == last
+    said = f"{last} ranks is where one more stops paying: from {last} to {2 * last} one more adds {gains[last]:.2g} of"
+    assert row["worth_it"] == f"{said} the rate of the first, less than 0.5"
+    (sentence,) = answer._of_cost({"cost": cost.costs(here, [8], Elsewhere(ranks_per_node=1024))})
+    assert sentence.text.startswith(f"ring, weak scaling, 32 samples per rank: {last} ranks is where")
+
+
+def claim(**from_runs):
+    ours = {"from_runs": {"exchange": "ring", "fitted_at": [1, 2, 3], "world_size": 4} | from_runs}
+    said = {"id": "held_out", "statement": "the model holds", "source": "ours", "kind": "own", "published": 1.0}
+    return said | {
+        "ours": ours,
+        "expect": {"within": 0.1},
+        "applies_when": ["complete", "within_cores", "quiet"],
+    }
+
+
+def test_a_claim_predicted_from_runs_is_judged_on_others(tmp_path):
+    good = study(tmp_path / "good", 1, 2, 3, 4, claims=[claim(quantity="over_measured"), claim() | {"id": "x"}])
+    (ratio, seconds) = claims.build(good).to_dict("records")
+
+    assert ratio["verdict"] == "confirmed"
+    assert ratio["ours_low"] < 1 < ratio["ours_high"]
+    assert ratio["interval_from"] == "predicted from 9 runs at 1, 2, 3 ranks"
+    step_s = at(prediction.predicted(good, []), 4)["measured_s"]
+    assert seconds["ours"] == pytest.approx(ratio["ours"] * step_s)
+
+
+def test_a_claim_is_not_tested_where_its_runs_do_not_tell(tmp_path):
+    asked = [claim(fitted_at=[1, 2]), claim(fitted_at=[2, 3], world_size=8, quantity="over_measured") | {"id": "x"}]
+    rows = claims.build(study(tmp_path, 1, 2, 3, 4, claims=asked)).to_dict("records")
+
+    assert [row["verdict"] for row in rows] == ["not testable here"] * 2
+    assert "too few world sizes to tell latency from bandwidth" in rows[0]["reason"]
+    assert "no run measured it at 8 ranks" in rows[1]["reason"]
 
 
 def test_the_verb_says_in_words_and_in_json_what_the_table_says(tmp_path, monkeypatch, capsys):
@@ -208,6 +315,27 @@ def test_the_figure_says_what_was_measured_what_not_and_how_far_off_the_model_is
     assert list(hollow.get_xdata()) == [8]
     heights = np.array([bar.get_height() for bar in lower.patches]).reshape(-1, 3).sum(axis=1)
     assert heights == pytest.approx(1e3 * frame["step_s"].dropna())  # parts add up to the step
+
+
+def test_what_if_stands_beside_what_was_measured_and_is_drawn_over_it(tmp_path):
+    """Another link, another exchange and other servers, by the links that were fitted."""
+    here = study(tmp_path, 1, 2, 3, 4)
+    found = predict.answer(here, [8], None, predict.WhatIf(exchange="sharded_server servers=2"))
+    rows, other = (pd.DataFrame(part["prediction"]).set_index("world_size") for part in (found, found["what_if"]))
+
+    one = perfmodel.cost("sharded_server", SIZE, 4, servers=2)
+    expected = one.rounds * LATENCY + one.path_bytes / BANDWIDTH
+    assert other.loc[4, "exchange_s"] == pytest.approx(expected, rel=1e-3)
+    assert other.loc[4, "work_s"] == rows.loc[4, "work_s"]
+    text = list(predict.lines(found))
+    assert "What if: exchange sharded_server servers=2. All else is as measured." in text
+    slow = predict.WhatIf(latency_s=1e-3, gb_per_s=1.0)
+    link = pd.DataFrame(predict.answer(here, [4], None, slow)["what_if"]["prediction"]).set_index("world_size")
+    assert link.loc[4, "exchange_s"] == pytest.approx(6 * 1e-3 + 1.5 * SIZE / 1e9, rel=1e-3)
+    file = predict.drawn(found, here.study, "", tmp_path / "what_if.svg")
+    assert "what if: exchange sharded_server servers=2" in file.read_text().replace("&#160;", " ")
+    with pytest.raises(ValueError, match="no exchange 'rign'"):
+        predict.answer(here, [8], None, predict.WhatIf(exchange="rign"))
 
 
 def test_a_figure_of_nothing_says_why(tmp_path):

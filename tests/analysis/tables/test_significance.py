@@ -7,8 +7,9 @@ from scipy import stats
 
 from ddp_hpc.analysis.intervals import Arm, least_apart, over_runs
 from ddp_hpc.analysis.tables import areas, winners
-from ddp_hpc.analysis.tables._winner_selection import Score, least_mean, told_apart
+from ddp_hpc.analysis.tables._winner_selection import Score, told_apart
 from ddp_hpc.analysis.variance_model import prior
+from ddp_hpc.runs.eligibility import least_mean
 
 NO_NOISE = Arm(np.nan, 0, np.nan, 0)
 NO_REPEATS = prior([])

@@ -54,6 +54,7 @@ ROW_IN, BEST_ROW_IN, MOST_IN = 0.26, 0.42, 1.3  # height of a cell: at least, at
 # why a point may not win: its mark and the words of the legend; the first whose word is in the reason counts
 MARKS: dict[str, tuple[str, str] | None] = {
     "diverged": ("x", "diverged"),
+    "beaten": ("_", "stopped when it was beaten: at least this"),
     "oom gpu": ("v", "out of GPU memory"),
     "not yet run": (".", "not yet run"),
     "queued": (".", "not yet run"),

@@ -23,7 +23,7 @@ from ddp_hpc.analysis.figures._layout import (
 )
 from ddp_hpc.analysis.figures._marks import RING, mark_notes, ring
 from ddp_hpc.analysis.figures._panels import few, group_columns, matching, panels, searched_names
-from ddp_hpc.analysis.figures._style import EDGE, WINNER, name_bars
+from ddp_hpc.analysis.figures._style import EDGE, INK, WINNER, name_bars
 from ddp_hpc.analysis.formatting import heading
 from ddp_hpc.config.study import Study
 
@@ -43,7 +43,9 @@ LOOKS = {
     "alike": ("#f0b58c", "cannot be distinguished from the winner"),
     "worse": ("#d0d0d0", "larger than the winner at 95 %"),
     "unfit": ("#ffffff", "oversubscribed, may not win"),
+    "beaten": ("#f0f0f0", "stopped when it was beaten: the area is at least this"),
 }
+DRAWN = ("oversubscribed", "beaten")  # points that may not win, and have a bar
 TIME_ONLY = "larger than the winner by more than the noise of time"  # of one run each
 
 
@@ -69,9 +71,9 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
         _panel(one, bars, winner, names)
         drawn.append(bars)
     label_outer(axes, f"{' / '.join(names) or 'the only point'}, by minimum loss", heading(by))
-    every = pd.concat(drawn)
-    marks = mark_notes(every.assign(oversubscribed=every["look"] == "unfit"))
-    seen, worse = set(every["look"]), "worse" if by == "test_metric" else "larger"
+    bars = pd.concat(drawn)
+    marks = mark_notes(bars.assign(oversubscribed=bars["look"] == "unfit"))
+    seen, worse = set(bars["look"]), "worse" if by == "test_metric" else "larger"
     repeated = study.looks[-1] > 1
     looks = LOOKS if repeated else LOOKS | {"worse": (LOOKS["worse"][0], TIME_ONLY)}
     legend: list[Artist] = [
@@ -82,14 +84,14 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
     if any(mark.startswith("Ringed") for mark in marks):
         legend.append(Line2D([], [], marker="o", linestyle="none", label="ringed: disturbed", **RING))
     value = "area" if study.rules.winner_by == "loss_area" else "value"
-    if every["error"].notna().any():
+    if bars["error"].notna().any():
         source = "the spread of the repeats" if repeated else "the noise of time between runs that do the same work"
         notes.append(f"Lines on the bars: the {value} and one standard error to either side, from {source}.")
     return finished(figure, coverage, notes + marks, legend)
 
 
 def _has_bar(areas: pd.DataFrame) -> "pd.Series[bool]":
-    return areas["excluded"].fillna("").isin(["", "oversubscribed"])
+    return areas["excluded"].fillna("").isin(["", *DRAWN])
 
 
 def _bars(areas: pd.DataFrame, winner: dict[str, Any]) -> pd.DataFrame:
@@ -100,6 +102,7 @@ def _bars(areas: pd.DataFrame, winner: dict[str, Any]) -> pd.DataFrame:
     bars.loc[bars["point"].isin(alike), "look"] = "alike"
     bars.loc[bars["point"] == winner["winner"], "look"] = "winner"
     bars.loc[bars["excluded"].notna(), "look"] = "unfit"
+    bars.loc[bars["excluded"] == "beaten", "look"] = "beaten"
     return bars
 
 
@@ -124,6 +127,8 @@ def _panel(axes: Axes, bars: pd.DataFrame, winner: dict[str, Any], names: list[s
         axes.errorbar(places, areas, errors, fmt="none", ecolor="#000000", elinewidth=0.7, capsize=1.5, capthick=0.7)
     for place, row in enumerate(rows_of(bars)):
         ring(axes, place, row["decisive"], row, clip_on=False, zorder=4)
+        if row["look"] == "beaten":
+            axes.plot(place, row["decisive"], "^", color=INK, markersize=4.0, clip_on=False)
     axes.set_ylim(bottom=0)
     margin = max(0.0, FEWEST_PLACES - len(bars)) / 2 + 0.7
     axes.set_xlim(-margin, len(bars) - 1 + margin)

@@ -72,10 +72,12 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
 
 
 def _notes(curves: pd.DataFrame, won: bool, names: list[str], cut: int, short: bool) -> list[str]:
-    ended = curves["status"] == "ok"
+    ended, stopped = curves["status"].isin(["ok", "beaten"]), curves["status"] == "beaten"
     notes = [f"Running means over 1/{SMOOTH} of a curve{'; thick: the winner, faint: its steps' if won else ''}."]
     if not ended.all():
         notes.append("Dashed to a cross: diverged or out of memory; beyond the axes, the cross stands at their end.")
+    if stopped.any():
+        notes.append("To a bar: stopped when it was beaten.")
     if won and len(names) > 1:
         notes.append(f"The title of a panel names its winner: {' / '.join(names)}.")
     if cut:
@@ -141,9 +143,11 @@ def _few(runs: list[tuple[Any, pd.DataFrame]]) -> list[tuple[Any, pd.DataFrame]]
 def _thin(axes: Axes, curve: pd.DataFrame, limits: tuple[float, float], last: float, rasterized: bool) -> None:
     finite = curve[np.isfinite(curve["loss"])]
     t_s, loss = finite["t_s"].to_numpy(float), finite["loss"].to_numpy(float)
-    if (curve["status"] == "ok").all():
-        line = ":" if curve["oversubscribed"].fillna(False).any() else "-"
-        axes.plot(t_s, _smooth(loss), line, color=GREY, linewidth=0.6, alpha=0.8, rasterized=rasterized)
+    if curve["status"].isin(["ok", "beaten"]).all():
+        line, mean = ":" if curve["oversubscribed"].fillna(False).any() else "-", _smooth(loss)
+        axes.plot(t_s, mean, line, color=GREY, linewidth=0.6, alpha=0.8, rasterized=rasterized)
+        if (curve["status"] == "beaten").any() and t_s[-1] <= last:
+            axes.plot(t_s[-1], float(np.clip(mean[-1], *limits)), "|", color=GREY, markersize=5.0)
         return
     axes.plot(t_s, loss, "--", color=DIVERGED, linewidth=0.6, rasterized=rasterized)
     if len(loss):

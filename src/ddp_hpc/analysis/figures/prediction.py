@@ -14,7 +14,7 @@ from ddp_hpc.analysis.columns import rows_of, split, varying
 from ddp_hpc.analysis.figures._curves import world_size_axis
 from ddp_hpc.analysis.figures._layout import finished, head, nothing
 from ddp_hpc.analysis.figures._marks import ring
-from ddp_hpc.analysis.figures._panels import columns_but, title
+from ddp_hpc.analysis.figures._panels import columns_but, matching, title
 from ddp_hpc.analysis.figures._style import (
     COLUMN_IN,
     EDGE,
@@ -43,12 +43,15 @@ PALE = 0.45  # opacity of bars that were not measured
 POINT: dict[str, Any] = {"marker": "o", "markersize": 4.0, "color": INK, "linestyle": "none"}
 MODEL: dict[str, Any] = {"color": EXCHANGES[0], "linewidth": 1.0}
 BAND: dict[str, Any] = {"color": EXCHANGES[0], "alpha": 0.18, "linewidth": 0}
+WHAT_IF: dict[str, Any] = {"color": EXCHANGES[1], "linewidth": 1.0, "linestyle": (0, (4, 2))}
 HOLLOW: dict[str, Any] = {**POINT, "color": EXCHANGES[0], "markerfacecolor": "#ffffff"}
 
 
 def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure:
     """Return steps above their parts, a column of panels for each line over the ranks, at most three."""
     table = tables["prediction"]
+    other = table[table["what_if"].notna() & table["step_s"].notna()] if "what_if" in table else table[:0]
+    table = table[table["what_if"].isna()] if "what_if" in table else table
     known = table[table["step_s"].notna()]
     if known.empty:
         return nothing(coverage, "none has several ranks", table)
@@ -60,7 +63,7 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
     figure = Figure((width, 3.8), layout="constrained")
     axes = figure.subplots(2, len(shown), squeeze=False, height_ratios=[1.3, 1])
     for (upper, lower), (key, rows) in zip(axes.T, shown, strict=True):
-        _steps(upper, rows)
+        _steps(upper, rows, matching(other, key) if len(other) else other)
         _parts(lower, rows_of(rows))
         batch = "per rank" if key["kind"] == "weak" else "in all"
         words = title({name: key[name] for name in key if name not in ("kind", "batch")}, differ)
@@ -73,6 +76,8 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
         Line2D([], [], label="model", **MODEL),
         *(Patch(label=NAMES[part], facecolor=colour, **EDGE) for part, colour in PARTS.items()),
     ]
+    if len(other):
+        legend.append(Line2D([], [], label=f"what if: {other['what_if'].iloc[0]}", **WHAT_IF))
     notes = [
         "Band: 95 %, by a bootstrap over the runs. Vertical: 95 % intervals of what was measured. Pale: predicted."
     ]
@@ -82,11 +87,15 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
     return finished(figure, coverage, notes + _unsaid(table), legend, known)
 
 
-def _steps(axes: Axes, rows: pd.DataFrame) -> None:
-    """Draw the model with its band, what was measured, and hollow what was not."""
+def _steps(axes: Axes, rows: pd.DataFrame, other: pd.DataFrame) -> None:
+    """Draw the model with its band, what was measured, hollow what was not, and over it what if."""
+    what_if = MS * other["step_s"].to_numpy(float)
+    axes.plot(other["world_size"].to_numpy(float), what_if, **WHAT_IF)
+    low, high = (MS * other[f"step_{end}_s"].to_numpy(float) for end in ("low", "high"))
+    axes.fill_between(other["world_size"].to_numpy(float), low, high, **{**BAND, "color": WHAT_IF["color"]})
     x = rows["world_size"].to_numpy(float)
     middle, low, high = (MS * rows[f"step{end}_s"].to_numpy(float) for end in ("", "_low", "_high"))
-    world_size_axis(axes, rows["world_size"])
+    world_size_axis(axes, sorted({*rows["world_size"], *other["world_size"]}))
     axes.fill_between(x, low, high, **BAND)
     axes.plot(x, middle, **MODEL)
     new = rows["measured_s"].isna().to_numpy(bool)
@@ -98,7 +107,7 @@ def _steps(axes: Axes, rows: pd.DataFrame) -> None:
         axes.plot(x, measured, clip_on=False, **POINT)
     for one, step, row in zip(x, measured, rows_of(rows), strict=True):
         ring(axes, one, step, row)
-    axes.set_ylim(0, 1.08 * np.nanmax([*high, *middle, *measured]))
+    axes.set_ylim(0, 1.08 * np.nanmax([*high, *middle, *measured, *what_if]))
     plain_numbers(axes.yaxis)
 
 

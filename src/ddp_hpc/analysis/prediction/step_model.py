@@ -13,6 +13,7 @@ runs differ from the model, or where they are too few for that, how their steps 
 """
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from itertools import combinations
@@ -101,11 +102,18 @@ class Model:
 
     def __init__(self, runs: Sequence[Run], exchange: ExchangeModel, shares_memory: bool, seed: int = 0) -> None:
         self.runs, self.exchange, self.shares_memory = list(runs), exchange, shares_memory
+        self.asked = exchange  # what is predicted: the one that was measured, unless `instead` says otherwise
         self._several = [at for at, run in enumerate(self.runs) if run.place.world_size > 1]
         self._exchanging = [at for at, run in enumerate(self.runs) if not isnan(run.exchange_s)]
         self._alone = any(self.runs[at].place.world_size == 1 for at in self._exchanging)
         self._given = np.array([nan if self._alone else 0.0, *exchange.links])
         self._random = np.random.default_rng(seed)
+
+    def instead(self, other: ExchangeModel) -> "Model":
+        """Return this model, as fitted, for steps with another exchange over the same links."""
+        changed = copy(self)
+        changed.asked = other
+        return changed
 
     def _work_factors(self, place: Place) -> Array:
         sharing = place.batch_size * (place.ranks_per_node - 1) if self.shares_memory else 0.0
@@ -129,7 +137,7 @@ class Model:
     def tells_exchange(self) -> "Tells":
         """Which exchanges these runs tell, beside the links that are given."""
         unknown = np.isnan(self._given)
-        return Tells(self._exchange_rows[:, unknown], lambda place: self.exchange.factors(place)[unknown])
+        return Tells(self._exchange_rows[:, unknown], lambda place: self.asked.factors(place)[unknown])
 
     @cached_property
     def _measured(self) -> Array:
@@ -234,8 +242,8 @@ class Model:
         waiting = np.zeros_like(work)
         if several:
             waiting = work * fitted.lateness * expected_latest(place.world_size, fitted.skewness)
-        exchange = fitted.exchange @ self.exchange.factors(place) if several else np.zeros_like(work)
-        if self.exchange.overlaps:
+        exchange = fitted.exchange @ self.asked.factors(place) if several else np.zeros_like(work)
+        if self.asked.overlaps:
             share, floor = fitted.overlap.T
             exchange = np.array(list(map(perfmodel.exposed_time, exchange, share * work, floor * exchange)))
         if len(work) == 1:
@@ -245,7 +253,7 @@ class Model:
     def whole_exchange(self, place: Place) -> float:
         """Return how long an exchange takes there with what overlaps, over the work."""
         middle = self._middle
-        return float(middle.exchange[0] @ self.exchange.factors(place) / (middle.work[0] @ self._work_factors(place)))
+        return float(middle.exchange[0] @ self.asked.factors(place) / (middle.work[0] @ self._work_factors(place)))
 
     @property
     def longest_hidden(self) -> float:

@@ -59,8 +59,10 @@ def doubt(model: Model, place: Place) -> Doubt | None:
 
 def _never_seen(model: Model, place: Place) -> Doubt | None:
     """Return that an exchange outgrows what it was ever hidden beside, if all measured ones were hidden."""
-    if not model.exchange.overlaps:
+    if not model.asked.overlaps:
         return None
+    if not model.exchange.overlaps:
+        return Doubt("what of that exchange overlaps the backward pass was not measured")
     step = model.whole_exchange(place)
     if step > model.longest_hidden and model.always_hidden:
         reason = "the exchange was hidden whole at all measured world sizes; here it is longer than it ever was"

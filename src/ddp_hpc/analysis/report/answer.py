@@ -8,7 +8,16 @@ from typing import Any
 import pandas as pd
 
 from ddp_hpc.analysis.claim_verdict import SIGNS
-from ddp_hpc.analysis.columns import DISTURBED, ERRORS, crowded, decisive, key_of, rows_of, slow_steps_share
+from ddp_hpc.analysis.columns import (
+    DISTURBED,
+    ERRORS,
+    crowded,
+    decisive,
+    key_of,
+    rows_of,
+    show_component,
+    slow_steps_share,
+)
 from ddp_hpc.analysis.formatting import heading
 from ddp_hpc.analysis.report.publishable import WITHIN_ONE, groups_named, of_itself, point, rows_named
 from ddp_hpc.analysis.report.row_runs import runs_of_rows
@@ -40,6 +49,7 @@ def found(study_runs: StudyRuns, tables: Mapping[str, pd.DataFrame]) -> list[Sen
         _of_winners(study_runs, tables),
         _of_exchanges(tables, runs),
         _of_pairs(tables, runs),
+        _of_cost(tables),
     )
     return [finding for part in parts for finding in part]
 
@@ -163,6 +173,20 @@ def _of_pairs(tables: Mapping[str, pd.DataFrame], runs: pd.DataFrame) -> list[Se
     of_what = rows_named(table)
     findings = [Sentence(_pair(row, of_what(row) or "Pairs"), "pairs", own) for row, own in told]
     return _at_most(findings, "pairs")
+
+
+def _of_cost(tables: Mapping[str, pd.DataFrame]) -> list[Sentence]:
+    """Return a sentence per line over the ranks: where one more stops paying."""
+    if "cost" not in tables:
+        return []
+    table = tables["cost"]
+    lines = table[table["worth_it"].notna()].drop_duplicates(["worth_it"])
+    findings = []
+    for row in rows_of(lines):
+        batch = "per rank" if row["kind"] == "weak" else "in all"
+        of = f"{show_component(row['exchange'], row.get('exchange_options'))}, {row['kind']} scaling"
+        findings.append(Sentence(f"{of}, {row['batch']} samples {batch}: {row['worth_it']}.", "cost"))
+    return _at_most(findings, "cost")
 
 
 def _pair(row: Row, of: str) -> str:

@@ -19,6 +19,7 @@ from scipy import stats
 
 from ddp_hpc.analysis.columns import DISTURBED, MISPLACED, key_of, rows_of, show, split, standing, varying
 from ddp_hpc.analysis.intervals import CONFIDENCE, WITHIN, Array, Interval, of_ratio, over_runs
+from ddp_hpc.analysis.tables import _from_runs
 from ddp_hpc.analysis.tables._frame import INT
 from ddp_hpc.analysis.tables._steps import NOT_RECORDED, why_null
 from ddp_hpc.analysis.tables._winner_selection import NO_WINNER, ranked_points
@@ -93,6 +94,11 @@ def number_of(ours: Ours, frames: Frames, study_runs: StudyRuns) -> Found:
         return Found(Interval(ours.predicted.number, nan, nan, "computed, not measured"), [], [], [])
     if ours.count:
         return _count(ours.count, study_runs)
+    if ours.from_runs:
+        found = _from_runs.predicted(ours.from_runs, study_runs)
+        if isinstance(found, str):
+            raise NotTestable(found)
+        return Found(found[0], found[1], [], [])
     remarks: list[str] = []
     nulls: list[str] = []
     sides = [_take(cells, frames, study_runs, remarks, nulls) for cells in ours.cells.values()]

@@ -126,10 +126,10 @@ def kind_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
 def noise_of_time(runs: pd.DataFrame) -> Noise:
     """Return how the time of a step, slow ones included, differs between runs that do the same work, by `kind_of`.
 
-    Only runs count that ended well, where they were asked to, with a core for every thread.
+    Only runs count that ended well or were beaten, where they were asked to, with a core for every thread.
     """
     cells: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows_of(runs[standing(runs) == "ok"]):
+    for row in rows_of(runs[standing(runs).isin(["ok", "beaten"])]):
         if not row["oversubscribed"] and row["steps"] and (row["train_s"] or 0) > 0:
             cells.setdefault(key_of(row, agreeing(SAME_WORK)), []).append(row)
     return Noise.of((kind_of(rows[0]), [row["train_s"] / row["steps"] for row in rows]) for rows in cells.values())

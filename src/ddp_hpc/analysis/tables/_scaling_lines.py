@@ -27,13 +27,22 @@ _OF_A_LINE = RANKS | SAME_WORK | {"batch_size"}  # in these the runs of a line m
 
 
 @dataclass(frozen=True)
+class Price:
+    """What a node costs."""
+
+    per_node_hour: float
+    currency: str | None = None
+
+
+@dataclass(frozen=True)
 class Elsewhere:
     """What is known beside the runs: of the machine for which a step is predicted."""
 
     links: Mapping[int, Link] = field(default_factory=dict)  # `WITHIN` a node, `BETWEEN` nodes
     link: Link | None = None  # of all ranks or, where several nodes are asked for, between them
     ranks_per_node: int | None = None
-    price_per_node_hour: float | None = None
+    price: Price | None = None
+    exchange: tuple[str, Mapping[str, Any]] | None = None  # instead of those that were measured, with its options
 
 
 @dataclass(frozen=True)
@@ -157,6 +166,8 @@ def _of_exchange(
         model = None
         if isinstance(exchange, ExchangeModel) and any(run.place.world_size > 1 for _, run in measured):
             model = _best_model(exchange, own, measured)
+            other = _of_name(*elsewhere.exchange, exchange.size) if elsewhere.exchange else exchange
+            model, reason = (None, other) if isinstance(other, str) else (model.instead(other), reason)
         yield Line(
             key=key,
             kind=kind,
@@ -213,20 +224,25 @@ def measured_run(study_runs: StudyRuns, row: Row, overlaps: bool) -> Run | str:
     return reduced(place_of(row), rank_steps(study_runs, row["run"], _COLUMNS), mean_step_s, overlaps)
 
 
-def _exchange(row: Row, rows: Sequence[Row], elsewhere: Elsewhere) -> ExchangeModel | str:
-    """Return the exchange of a line as the model needs it, or why it has no model."""
-    name = str(row["exchange"])
-    options = json.loads(row["exchange_options"] or "{}")
+def _of_name(name: str, options: Mapping[str, Any], size: float) -> ExchangeModel | str:
+    """Return an exchange of so many bytes as the model needs it, or why it has no model."""
     flags, model = catalog.constants("exchange", name), catalog.cost_model(name, options)
     if not flags["SYNCHRONOUS"]:
         return f"with {name} each rank takes its steps by itself: the model is of steps that all take together"
     if model is None:
         return f"exchange/{name}.py names no COST, a formula of what it sends"
+    return ExchangeModel(formula=model[0], size=size, options=model[1], overlaps=bool(flags.get("OVERLAPS")))
+
+
+def _exchange(row: Row, rows: Sequence[Row], elsewhere: Elsewhere) -> ExchangeModel | str:
+    """Return the exchange of a line as the model needs it, or why it has no model."""
     parameters = next((one["parameters"] for one in rows if one["parameters"]), None)
+    size = float(parameters or 0) * BYTES[row["dtype"]]
+    found = _of_name(str(row["exchange"]), json.loads(row["exchange_options"] or "{}"), size)
+    if isinstance(found, str):
+        return found
     if parameters is None:
         return "no run has ended well"
-    size = float(parameters) * BYTES[row["dtype"]]
-    found = ExchangeModel(formula=model[0], size=size, options=model[1], overlaps=bool(flags.get("OVERLAPS")))
     for where, link in elsewhere.links.items():
         found = found.given(where, link)
     if elsewhere.link:

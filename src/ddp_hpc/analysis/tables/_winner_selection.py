@@ -30,15 +30,14 @@ from ddp_hpc.analysis.tables._steps import whole_curve
 from ddp_hpc.analysis.variance_model import Prior, prior
 from ddp_hpc.config.spec import COMPONENTS
 from ddp_hpc.config.study import Target
+from ddp_hpc.runs.eligibility import AREA, exclusion, least_mean
 from ddp_hpc.runs.statuses import FINISHED, in_words
 from ddp_hpc.runs.study_runs import StudyRuns
 
 NO_WINNER = "no winner"
-AREA = "loss_area_loss_s"
+BEATEN = in_words("beaten")
 NO_NOISE = Noise.of([])
 NOT_TOLD = "not told apart: one run each"
-NEVER = "never reached the test metric"
-LACKING = {AREA: "without a loss area", "test_metric": "without a test metric", "time_to_s": NEVER}
 LEAST = np.finfo(np.float64).tiny  # has a logarithm
 ROUNDING = 1e-12  # of a mean cost: a standard error below it is none
 ErrorOf = Callable[[str], float | None]
@@ -89,13 +88,15 @@ class _Excess:
         return self.least <= self.noise
 
 
-def _excesses(ranked: Sequence[Score], arms: Sequence[Arm], known: Prior, looks: int) -> list[_Excess]:
+def _excesses(
+    ranked: Sequence[Score], arms: Sequence[Arm], known: Prior, looks: int, stopped: int = 0
+) -> list[_Excess]:
     """Return the excess of each score behind the first; `arms` say how the runs of each scatter.
 
     The limits are Dunnett's where all points scatter alike and have equally many runs; else those of each comparison
     by itself, by the variances of its two points (`intervals.least_apart`).
     """
-    first, others = ranked[0], len(ranked) - 1
+    first, others = ranked[0], len(ranked) - 1 + stopped
     alike = known.freedom == inf and len({arm.runs for arm in arms}) == 1
     found = []
     for score, arm in zip(ranked[1:], arms[1:], strict=True):
@@ -110,7 +111,12 @@ def _excesses(ranked: Sequence[Score], arms: Sequence[Arm], known: Prior, looks:
 
 
 def told_apart(
-    ranked: Sequence[Score], between_repeats: Prior, of_time: Arm, area_noise: float, looks: int = 1
+    ranked: Sequence[Score],
+    between_repeats: Prior,
+    of_time: Arm,
+    area_noise: float,
+    looks: int = 1,
+    stopped: int = 0,
 ) -> tuple[int, str]:
     """Return how many of the ranked scores behind the first cannot be told from it, at 95 %, and how that was found.
 
@@ -119,13 +125,14 @@ def told_apart(
     and those of others as far as points scatter alike (`between_repeats`). Of single runs it is `of_time` of runs that
     do the same work, which does not hold what the seed does to the loss: so a difference must also exceed
     `area_noise`, relative, e.g. 0.01. Where neither is known nothing is told apart. `looks`: see `least_apart`.
+    So many others have `stopped` as they were beaten: they count as such, and are beyond all that is ranked.
     """
     others, repeated = len(ranked) - 1, between_repeats.total > 0
-    if not others or not (repeated or of_time.freedom):
-        return others, NOT_TOLD if others else "no other point"
+    if not others + stopped or not (repeated or of_time.freedom):
+        return others, NOT_TOLD if others + stopped else "no other point"
     known = between_repeats if repeated else Prior.shared(of_time)
     arms, least = _arms(ranked, known), 0.0 if repeated else log1p(area_noise)
-    found = enumerate(_excesses(ranked, arms, known, looks), 1)
+    found = enumerate(_excesses(ranked, arms, known, looks, stopped), 1)
     alike = max((place for place, one in found if one.may_be_noise or one.least <= least), default=0)
     if not repeated:
         freedom = counted_freedom(of_time.freedom)
@@ -179,36 +186,9 @@ def _least_over(study_runs: StudyRuns, row: Mapping[str, Any], samples: int) -> 
     return least_mean(loss, max(study_runs.study.rules.loss_window, steps))
 
 
-def least_mean(loss: Array, window: int) -> float:
-    """Return the least mean loss of any `window` consecutive steps; nan if there are fewer steps."""
-    means = np.lib.stride_tricks.sliding_window_view(loss, window).mean(axis=1) if len(loss) >= window else loss[:0]
-    return float(np.nanmin(means)) if np.isfinite(means).any() else float("nan")
-
-
 def exclusions(runs: pd.DataFrame, loss_threshold: float | None, by: str = AREA) -> "pd.Series[str]":
-    """Return for each run the first reason why it may not win, an empty text if it may.
-
-    A run competes if it ended well, saw all samples it was asked for, has what decides (the column `by`), reached the
-    threshold (inclusive; None: any does), and had a core for every thread. By area alone a short run wins, however
-    poor its final loss.
-
-    Source: Biswas, SHM-Learn-Dist (2017), section 5.
-    """
-    return pd.Series([_exclusion(row, loss_threshold, by) for row in rows_of(runs)], index=runs.index, dtype="string")
-
-
-def _exclusion(row: Mapping[str, Any], loss_threshold: float | None, by: str) -> str:
-    if row["status"] != "ok":
-        return in_words(str(row["status"])).replace("_", " ")
-    if pd.notna(row["samples_asked"]) and row["samples_seen"] != row["samples_asked"]:
-        return "incomplete"
-    if not -float("inf") < row[by] < float("inf") or (by == AREA and row[by] <= 0):
-        return LACKING[by]
-    if loss_threshold is not None and pd.isna(row["min_loss"]):
-        return "shorter than the loss window"
-    if loss_threshold is not None and row["min_loss"] > loss_threshold:
-        return "above threshold"
-    return "oversubscribed" if row["oversubscribed"] else ""
+    """Return for each run the first reason why it may not win, an empty text if it may (`eligibility.exclusion`)."""
+    return pd.Series([exclusion(row, loss_threshold, by) for row in rows_of(runs)], index=runs.index, dtype="string")
 
 
 def points(runs: pd.DataFrame, groups: list[str], search: list[str], error_of: ErrorOf, by: str = AREA) -> pd.DataFrame:
@@ -284,7 +264,8 @@ def pick_winners(
         ranked, noises = _ranked(group, by, search), (repeats(kind_of(key)), time.at(kind_of(key)))
         found: dict[str, Any] = {"winner": NO_WINNER, "judged_by": _not_comparable(ranked, area_noise, by)}
         if ranked and not found["judged_by"]:
-            told = told_apart([row["score"] for row in ranked], *noises, area_noise, looks)
+            stopped = int((group["excluded"] == BEATEN).sum())
+            told = told_apart([row["score"] for row in ranked], *noises, area_noise, looks, stopped)
             found = _winner(ranked, search, by, told)
         rows.append(key | found | _counts(group))
     ranges = [f"{name}_{end}" for name in numbers(search) for end in ("low", "high")]
@@ -309,6 +290,25 @@ def undecided(study_runs: StudyRuns, difference: float) -> Iterator[list[list[st
         open_ = [one.most + one.noise > within for one in _excesses(scores, _arms(scores, known), known, looks)[:count]]
         if any(open_):
             yield [ranked[0]["runs"], *(row["runs"] for row, more in zip(ranked[1:], open_, strict=False) if more)]
+
+
+def may_be_in_question(study_runs: StudyRuns) -> Iterator[str]:
+    """Yield the runs that were stopped as beaten and may be taken for the winner after all, or decide who else may.
+
+    An area of which only a part is known is taken for the whole: it is no smaller. Whether such a run would have been
+    allowed to win is not known: where that decides which others cannot be told from the winner, it is in question.
+    """
+    (candidates, groups, search, time), rules = ranked_points(study_runs), study_runs.study.rules
+    repeats = _between_repeats(candidates)
+    for key, group in split(candidates, groups):
+        ranked, stopped = _ranked(group, AREA, search), rows_of(group[group["excluded"] == BEATEN])
+        noises = repeats(kind_of(key)), time.at(kind_of(key)), rules.area_noise
+        scores = [row["score"] for row in ranked]
+        places = sorted([(score.values[0], "") for score in scores] + [(row[AREA], row["runs"][0]) for row in stopped])
+        count = told_apart([Score((area,)) for area, _ in places], *noises)[0] if ranked and stopped else len(stopped)
+        more = told_apart(scores, *noises, stopped=len(stopped))[0] if ranked else 0
+        decides = bool(ranked) and more != told_apart(scores, *noises)[0]
+        yield from (run for place, (_, run) in enumerate(places) if run and (place <= count or decides))
 
 
 def _between_repeats(candidates: pd.DataFrame) -> Callable[[Any], Prior]:

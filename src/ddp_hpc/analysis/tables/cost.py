@@ -1,49 +1,66 @@
-"""What a training costs at each world size, measured and predicted: time, rank- and node-hours, energy.
+"""What a training costs at each world size, measured and predicted: time, rank- and node-hours, energy, money.
 
-To the end of the budget, and to the loss threshold: its steps are counted in the runs and, as the same global batch
-takes the same steps, hold at all world sizes of a line of strong scaling; with another batch they are not known.
+To the end of the budget, to the loss threshold and to the test metric that decides. The steps to the last two are
+counted in the runs and, as the same global batch takes the same steps, hold at all world sizes of a line of strong
+scaling; how many another batch needs is not known.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import ceil, isnan, nan
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from ddp_hpc.analysis.columns import higher_is_better, key_of, paid
 from ddp_hpc.analysis.intervals import Array, Interval, over_runs
 from ddp_hpc.analysis.prediction.measured import Place
 from ddp_hpc.analysis.prediction.trust import Doubt
 from ddp_hpc.analysis.tables._frame import columns, known, median, typed
 from ddp_hpc.analysis.tables._groups import Row, spread
-from ddp_hpc.analysis.tables._scaling_lines import Elsewhere, Line, axes_of, scaling_lines
-from ddp_hpc.analysis.tables._steps import whole_curve
+from ddp_hpc.analysis.tables._scaling_lines import Elsewhere, Line, Price, axes_of, scaling_lines
+from ddp_hpc.analysis.tables._steps import provenance, whole_curve
 from ddp_hpc.analysis.tables.prediction import asked_world_sizes
+from ddp_hpc.config.study import Target
 from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = (
-    "Cost of a training to the end of its budget and to the loss threshold: measured where there are runs, else "
-    "predicted; a rank-hour is a GPU-hour where each rank has a GPU."
+    "Cost of a training to the end of its budget, to the loss threshold and to a test metric: measured where there are "
+    "runs, else predicted; a rank-hour is a GPU-hour where each rank has a GPU."
 )
 LEFT_OUT = columns("worthwhile_low worthwhile_high worth_it")
 HOUR_S = 3600.0
+BUDGET = "budget"
 BY_THE_CLOCK = "its budget is a time"
+OTHER_BATCH = "how many steps another global batch needs is not known"
+NEVER_THERE = "no learning rate comes there in all repeats"
 
 _COLUMNS = columns(
-    "kind batch world_size batch_size nodes runs from train_s train_low_s train_high_s rank_hours node_hours energy_j",
-    "money threshold_steps to_threshold_s to_threshold_rank_hours to_threshold_node_hours worthwhile_world_size",
-    "worthwhile_low worthwhile_high worth_it reason",
+    "kind batch world_size batch_size nodes runs goal from steps time_s time_low_s time_high_s rank_hours node_hours",
+    "energy_j money currency on_front worthwhile_world_size worthwhile_low worthwhile_high worth_it reason",
 )
+_OF_A_LINE = ("exchange", "exchange_options")
+Reached = Callable[[Row], tuple[float, float]]  # of a run: steps and seconds until it is there, nan if it never is
+
+
+@dataclass(frozen=True)
+class Distance:
+    """How far it is to a goal: the steps, and the seconds of the runs that were measured."""
+
+    steps: float
+    seconds: tuple[float, ...] = ()
 
 
 def build(study_runs: StudyRuns) -> pd.DataFrame:
-    """Return one row per line and world size: those measured, and 2, 4 and 8 times the largest of them.
+    """Return one row per line, world size and goal: those measured, and 2, 4 and 8 times the largest of them.
 
-    `train_s` is to the end of the budget: `from` says whether it was measured or predicted. `node_hours` count whole
-    nodes. `energy_j` is of what was metered, GPUs and processors; where it is predicted, a rank takes the power that it
-    took. `threshold_steps` is of the learning rate that has the loss threshold first. `worthwhile_world_size` is the
-    last one up to which one more rank adds at least `rules: worthwhile_efficiency` of the rate of the first; it is
-    looked for among 1, 2, 4, ... ranks; null where it lies beyond what can be predicted.
+    `from` says whether it was measured or predicted. To a loss or metric the learning rate counts that is there in the
+    fewest steps. `node_hours` count whole nodes. `energy_j` is of what was metered, GPUs and processors; where it is
+    predicted, a rank takes the power that it took. `money` is `node_hours` at the price that the machine file gave when
+    the runs were requested. `on_front`: nothing that does the same is both sooner there and cheaper.
+    `worthwhile_world_size` is the last one up to which one more rank adds at least `rules: worthwhile_efficiency` of
+    the rate of the first; it is looked for among 1, 2, 4, ... ranks; null where it lies beyond what can be predicted.
     """
     return costs(study_runs)
 
@@ -51,44 +68,61 @@ def build(study_runs: StudyRuns) -> pd.DataFrame:
 def costs(
     study_runs: StudyRuns, world_sizes: Sequence[int] | None = None, elsewhere: Elsewhere | None = None
 ) -> pd.DataFrame:
-    """Return the table with other world sizes beside the measured ones, and in money if there is a price."""
-    found = scaling_lines(study_runs, elsewhere)
+    """Return the table with other world sizes beside the measured ones, and at another price."""
+    found, price, goals = scaling_lines(study_runs, elsewhere), _price(study_runs), _goals(study_runs)
     axes = axes_of(study_runs, found)
-    rows = [row for line in found for row in _rows(study_runs, line, world_sizes)]
-    price = elsewhere.price_per_node_hour if elsewhere else None
-    if price:
-        rows = [row | {"money": price * row["node_hours"]} if "node_hours" in row else row for row in rows]
-    names = [name for name in _COLUMNS if price or name != "money"]
-    return typed(rows, [*axes, *(name for name in names if name not in axes)])
+    rows = [
+        row
+        for line in found
+        for row in _rows(study_runs, line, world_sizes, goals=goals, price=line.elsewhere.price or price)
+    ]
+    _mark_front(rows, [name for name in axes if name not in (*_OF_A_LINE, "world_size", "batch_size")])
+    return typed(rows, [*axes, *(name for name in _COLUMNS if name not in axes)])
 
 
-def _rows(study_runs: StudyRuns, line: Line, world_sizes: Sequence[int] | None) -> Iterator[Row]:
-    worth, steps = worthwhile(line, study_runs.study.rules.worthwhile_efficiency), _threshold_steps(study_runs, line)
+def _rows(
+    study_runs: StudyRuns,
+    line: Line,
+    world_sizes: Sequence[int] | None,
+    *,
+    goals: Mapping[str, Reached],
+    price: Price | None,
+) -> Iterator[Row]:
+    worth = worthwhile(line, study_runs.study.rules.worthwhile_efficiency)
+    ways = {goal: _ways(line, reached) for goal, reached in goals.items()}
     for n in asked_world_sizes(line, world_sizes):
-        batch = line.batch_at(n)
-        about = dict(line.key) | {"kind": line.kind, "batch": line.batch, "world_size": n}
-        about |= {"batch_size": int(batch) if batch == int(batch) else None, "runs": len(line.measured.get(n, []))}
-        place, rows = line.place(n), line.measured.get(n, [])
-        why = None if rows else line.doubt(n)
+        batch, rows = line.batch_at(n), line.measured.get(n, [])
+        about = dict(line.key) | {"kind": line.kind, "batch": line.batch, "world_size": n, "runs": len(rows)}
+        about |= {"batch_size": int(batch) if batch == int(batch) else None}
+        place, why = line.place(n), None if rows else line.doubt(n)
         if why or isinstance(place, Doubt) or not (rows or line.model):
-            yield about | {"reason": why.reason if why else None}
+            yield about | {"goal": BUDGET, "reason": why.reason if why else None}
             continue
-        step = over_runs([row["train_s"] / row["steps"] for row in rows])
-        if not rows and line.model:
-            step = line.model.predict(place).interval()
-        count = _budget_steps(study_runs, line, n)
-        about |= {"nodes": place.nodes, "from": "measured" if rows else "predicted"}
-        about |= _to_threshold(steps, step.middle, n, place.nodes, line.kind) | worth
-        yield about | (_spent(step, count, place, rows or line.good) if count else {"reason": BY_THE_CLOCK})
+        about |= {"nodes": place.nodes, "from": "measured" if rows else "predicted"} | worth
+        work, budget = _budget(study_runs, line, n, rows)
+        for goal, way in ((BUDGET, budget), *((goal, _way(found, line, n)) for goal, found in ways.items())):
+            about |= {"goal": goal, "work": work if goal == BUDGET else 0}
+            if isinstance(way, str):
+                yield about | {"reason": way}
+                continue
+            time = over_runs(way.seconds) if way.seconds else _predicted(line, place, way.steps)
+            yield about | {"steps": round(way.steps)} | _spent(time, place, rows or line.good, price)
 
 
-def _spent(step: Interval, count: float, place: Place, metered: Sequence[Row]) -> Row:
-    train, power = step.each(lambda seconds: seconds * count), known(map(_power, metered))
+def _predicted(line: Line, place: Place, steps: float) -> Interval:
+    assert line.model
+    return line.model.predict(place).interval().each(lambda seconds: seconds * steps)
+
+
+def _spent(time: Interval, place: Place, metered: Sequence[Row], price: Price | None) -> Row:
+    hours, power = time.middle / HOUR_S, known(map(_power, metered))
     return {
-        **spread("train", "_s", train),
-        "rank_hours": place.world_size * train.middle / HOUR_S,
-        "node_hours": place.nodes * train.middle / HOUR_S,
-        "energy_j": place.world_size * float(np.median(power)) * train.middle if power else nan,
+        **spread("time", "_s", time),
+        "rank_hours": place.world_size * hours,
+        "node_hours": place.nodes * hours,
+        "energy_j": place.world_size * float(np.median(power)) * time.middle if power else nan,
+        "money": place.nodes * hours * price.per_node_hour if price else nan,
+        "currency": price.currency if price else None,
     }
 
 
@@ -98,48 +132,100 @@ def _power(row: Mapping[str, Any]) -> float:
     return sum(energy) / (row["train_s"] * row["world_size"]) if energy else nan
 
 
-def _budget_steps(study_runs: StudyRuns, line: Line, n: int) -> float | None:
-    """Return how many steps the budget is at a world size; None of a training for a given time."""
-    first = line.planned[-1]
-    spec = next(one.spec for one in study_runs.planned if one.run == first["run"])
-    if spec.budget.steps:
-        return float(spec.budget.steps)
+def _price(study_runs: StudyRuns) -> Price | None:
+    """Return the price of the last run that was requested at one."""
+    ended = study_runs.runs["run"][study_runs.runs["status"] == "ok"]
+    asked = [provenance(study_runs, run).get("request") or {} for run in ended]
+    prices = [(one["price_per_node_hour"], one.get("currency")) for one in asked if one.get("price_per_node_hour")]
+    return Price(*prices[-1]) if prices else None
+
+
+def _budget(study_runs: StudyRuns, line: Line, n: int, rows: Sequence[Row]) -> tuple[float, Distance | str]:
+    """Return how many samples the budget is, and how far its end; or that it is a time."""
+    spec = next(one.spec for one in study_runs.planned if one.run == line.planned[-1]["run"])
     samples = median(row["samples_asked"] for row in line.planned)
-    return ceil(samples / (n * line.batch_at(n))) if samples else None
+    times = tuple(float(row["train_s"]) for row in rows)
+    if spec.budget.steps:
+        return spec.budget.steps * n * line.batch_at(n), Distance(float(spec.budget.steps), times)
+    return (samples, Distance(ceil(samples / (n * line.batch_at(n))), times)) if samples else (nan, BY_THE_CLOCK)
 
 
-def _threshold_steps(study_runs: StudyRuns, line: Line) -> dict[int, float]:
-    """Return by world size after how many steps the loss is at the threshold, with the learning rate that is first."""
-    rules, found = study_runs.study.rules, {}
-    if rules.loss_threshold is None:
-        return {}
-    for n, rows in line.measured.items():
-        by_rate: dict[float, list[float]] = {}
-        for row in rows:
-            loss = whole_curve(study_runs, row["run"]).loss
-            means = np.convolve(loss, np.ones(rules.loss_window) / rules.loss_window, "valid")
-            there = np.flatnonzero(means <= rules.loss_threshold)
-            steps = float(there[0] + rules.loss_window) if len(there) else nan
-            by_rate.setdefault(row["learning_rate"], []).append(steps)
-        best = min((float(np.median(steps)) for steps in by_rate.values() if not any(map(isnan, steps))), default=nan)
-        if not isnan(best):
-            found[n] = best
+def _goals(study_runs: StudyRuns) -> dict[str, Reached]:
+    """Return what is to be reached beside the end of the budget, by its name; a run is read once for all lines."""
+    rules, found = study_runs.study.rules, dict[str, Reached]()
+    if (threshold := rules.loss_threshold) is not None:
+        found[f"loss {threshold:g}"] = _once(lambda row: _steps_to_loss(study_runs, row, threshold))
+    if isinstance(by := rules.winner_by, Target):
+        found[f"test metric {by.time_to:g}"] = _once(lambda row: _steps_to_metric(study_runs, row, by.time_to))
     return found
 
 
-def _to_threshold(steps: Mapping[int, float], step_s: float, n: int, nodes: int, kind: str) -> Row:
-    count = steps.get(n)
-    if count is None and kind == "strong" and steps:  # the same global batches, so the same losses
-        count = float(np.median(list(steps.values())))
-    if count is None:
-        return {}
-    hours = count * step_s / HOUR_S
-    return {
-        "threshold_steps": count,
-        "to_threshold_s": count * step_s,
-        "to_threshold_rank_hours": n * hours,
-        "to_threshold_node_hours": nodes * hours,
-    }
+def _once(reached: Reached) -> Reached:
+    known: dict[str, tuple[float, float]] = {}
+
+    def of_run(row: Row) -> tuple[float, float]:
+        if row["run"] not in known:
+            known[row["run"]] = reached(row)
+        return known[row["run"]]
+
+    return of_run
+
+
+def _steps_to_loss(study_runs: StudyRuns, row: Row, threshold: float) -> tuple[float, float]:
+    curve, window = whole_curve(study_runs, row["run"]), study_runs.study.rules.loss_window
+    there = np.flatnonzero(np.convolve(curve.loss, np.ones(window) / window, "valid") <= threshold)
+    if not len(there):
+        return nan, nan
+    last = int(there[0]) + window - 1
+    return last + 1.0, float(curve.t_s[last])
+
+
+def _steps_to_metric(study_runs: StudyRuns, row: Row, metric: float) -> tuple[float, float]:
+    if not study_runs.store.file(row["run"], "evaluations").is_file():
+        return nan, nan
+    curve, higher = study_runs.evaluations(row["run"]), higher_is_better(row)
+    there = curve[curve["metric"] >= metric if higher else curve["metric"] <= metric]
+    return (float(there["step"].iloc[0]), float(there["t_s"].iloc[0])) if len(there) else (nan, nan)
+
+
+def _ways(line: Line, reached: Reached) -> dict[int, Distance]:
+    """Return by world size how far it was to a goal, with the learning rate that is there in the fewest steps."""
+    found = {}
+    for n, rows in line.measured.items():
+        by_rate: dict[float, list[tuple[float, float]]] = {}
+        for row in rows:
+            by_rate.setdefault(row["learning_rate"], []).append(reached(row))
+        ways = [
+            Distance(float(np.median(steps)), seconds)
+            for steps, seconds in (zip(*one, strict=True) for one in by_rate.values())
+        ]
+        if there := [way for way in ways if not any(map(isnan, way.seconds))]:
+            found[n] = min(there, key=lambda way: way.steps)
+    return found
+
+
+def _way(ways: Mapping[int, Distance], line: Line, n: int) -> Distance | str:
+    if n in ways:
+        return ways[n]
+    if n in line.measured:
+        return NEVER_THERE
+    if line.kind == "strong" and ways:  # the same global batches, so the same losses
+        return Distance(float(np.median([way.steps for way in ways.values()])))
+    return OTHER_BATCH if ways else NEVER_THERE
+
+
+def _mark_front(rows: Sequence[Row], axes: Sequence[str]) -> None:
+    """Mark in each row whether nothing else that does the same is both sooner there and cheaper."""
+    alike: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        if row.get("time_s", nan) > 0:
+            alike.setdefault((*key_of(row, axes), row["goal"], row["work"]), []).append(row)
+    for some in alike.values():
+        by, last = paid(pd.DataFrame(some)), (0.0, np.inf)
+        for row in sorted(some, key=lambda row: (row["time_s"], row[by])):
+            here = (row["time_s"], row[by])
+            row["on_front"] = (here[1] < last[1] or here == last) if len(some) > 1 else None
+            last = here if here[1] < last[1] else last
 
 
 def _rates(samples: Array, step_s: Array) -> Array:
@@ -163,17 +249,18 @@ def worthwhile(line: Line, least: float) -> Row:
     drawn = _rates(samples, np.array([one.replicates.step_s for one in found]).T)
     gains = [np.diff(rates, axis=-1) / np.diff(sizes) / rates[..., :1] for rates in (middle[None], drawn)]
     last, lasts = (_last_worth(np.array(sizes), gain >= least) for gain in gains)
-    low, high = np.quantile(lasts, [0.025, 0.975], method="nearest")
-    words = f"{last[0]:g} rank{'s' if last[0] > 1 else ''}"
-    whole = f"one more rank adds at least {least:g} of the rate of the first"
     if last[0] == sizes[-1]:
-        return {"worth_it": f"up to {sizes[-1]} ranks, as far as can be predicted, {whole}"}
-    between = f" ({low:g} to {high:g})" if low < high else ""
+        all_pay = f"it adds at least {least:g} of the rate of the first"
+        return {"worth_it": f"up to {sizes[-1]} ranks, as far as can be predicted, one more pays: {all_pay}"}
+    low, high = np.quantile(lasts, [0.025, 0.975], method="nearest")
+    words = f"{last[0]:g} rank{'s' if last[0] > 1 else ''}{f' (95 %: {low:g} to {high:g})' if low < high else ''}"
+    at = sizes.index(last[0])
+    adds = f"from {last[0]:g} to {sizes[at + 1]} one more adds {gains[0][0][at]:.2g} of the rate of the first"
     return {
         "worthwhile_world_size": last[0],
         "worthwhile_low": low,
         "worthwhile_high": high,
-        "worth_it": f"up to {words}{between} {whole}; beyond, less",
+        "worth_it": f"{words} is where one more stops paying: {adds}, less than {least:g}",
     }
 
 

@@ -15,6 +15,7 @@ and the reason given. Every axis of the study but the seed keeps its rows.
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -118,7 +119,7 @@ def _rows(study_runs: StudyRuns, runs: pd.DataFrame, kind: Kind, axes: list[str]
     for key, repeats in split(runs, axes):
         rows = rows_of(repeats)
         point = with_spec(rows[0])
-        nearest_last = sorted(baselines.get(kind.key(rows[0]), []), key=lambda base, point=point: likeness(point, base))
+        nearest_last = sorted(baselines.get(kind.key(rows[0]), []), key=partial(likeness, point))
         points.append((key, rows, {base["seed"]: base for _, base in nearest_last}))
     cells: dict[tuple[Any, ...], list[float]] = {}
     for row, base in (pair for _, rows, by_seed in points for pair in _pairs(rows, by_seed)):

@@ -19,9 +19,7 @@ from ddp_hpc.analysis.tables._frame import columns, known, median, type_of
 from ddp_hpc.analysis.tables._groups import Row, kind_of
 from ddp_hpc.analysis.tables._steps import whole_curve
 from ddp_hpc.analysis.tables._winner_selection import (
-    NEVER,
     Score,
-    least_mean,
     numbers,
     pick_winners,
     ranked_points,
@@ -29,6 +27,7 @@ from ddp_hpc.analysis.tables._winner_selection import (
 )
 from ddp_hpc.config.study import Study
 from ddp_hpc.runs import records
+from ddp_hpc.runs.eligibility import NEVER, least_mean
 from ddp_hpc.runs.study_runs import StudyRuns
 from ddp_hpc.system.terminal import counted
 
