@@ -1,9 +1,10 @@
 """What the workflow has to know: which runs are missing, and what every table, figure and page is made from.
 
 A run that is finished takes no part in the workflow, so nothing that Snakemake remembers can make it run again. A
-table, figure or page has a stamp, an empty file whose name holds the hash of what it was made from: the planned runs
-and which of them exist, the study's rules, the code. When any of these changes, no stamp of that name exists, and
-`publish` makes it anew. Snakemake sees one job for all of a study that is out of date, and no date of a file.
+table, figure or page has a stamp, a file whose name holds the hash of what it was made from: the planned runs and which
+of them exist, the study's rules, the code; it names the files that were made. When any of these changes, no stamp of
+that name exists, and `publish` makes it anew. Snakemake sees one job for all of a study that is out of date, and no
+date of a file.
 """
 
 import hashlib
@@ -94,13 +95,16 @@ class StudyTargets:
         return f"{self.folder}/{_FILES[kind].format(name)}"
 
     def out_of_date(self, kind: str) -> list[str]:
-        """Return the names of a kind whose file is not there, or was not made from what there is now."""
-        there = self.project.root.joinpath
-        return [
-            name
-            for name in self.names[kind]
-            if not (there(self.stamp(kind, name)).exists() and there(self.file(kind, name)).exists())
-        ]
+        """Return the names of a kind of which a file is not there, or was not made from what there is now."""
+        return [name for name in self.names[kind] if not self._is_there(kind, name)]
+
+    def _is_there(self, kind: str, name: str) -> bool:
+        stamp, file = (self.project.root / one for one in (self.stamp(kind, name), self.file(kind, name)))
+        try:
+            beside = stamp.read_text(encoding="utf-8").splitlines()
+        except FileNotFoundError:
+            return False
+        return file.exists() and all((file.parent / one).exists() for one in beside)
 
     @property
     def making(self) -> list[str]:
