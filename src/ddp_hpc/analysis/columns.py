@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Collection, Iterable, Mapping
+from math import isfinite
 from typing import Any
 
 import pandas as pd
@@ -121,6 +122,15 @@ def standing(runs: pd.DataFrame) -> "pd.Series[str]":
     """
     misplaced = ~runs["placement_verified"].astype("boolean").fillna(True)
     return runs["status"].mask((runs["status"] == "ok") & misplaced, MISPLACED)
+
+
+NO_NUMBER = "test metric not finite"
+
+
+def without_number(row: Mapping[str, Any]) -> bool:
+    """Return whether the evaluation of a run that ended well gave no number: no record says that it diverged."""
+    evaluated = row["status"] == "ok" and pd.notna(row.get("test_metric_name"))
+    return bool(evaluated and not (pd.notna(row.get("test_metric")) and isfinite(row["test_metric"])))
 
 
 CROWDED = 0.05  # from this `core_wait_share` and `others_core_share` on, others are taken to have slowed the steps

@@ -120,6 +120,18 @@ def test_a_loss_that_is_worse_with_every_seed_is_seen(sets):
     assert [one.verdict for one in losses] == [WORSE] * 3
 
 
+def test_an_evaluation_that_gives_no_number_any_more_is_worse(tmp_path):
+    study = STUDY | {"repeats": 1}
+    for name, metric in (("a", 0.9), ("b", np.nan)):
+        made_up(tmp_path / name, trained(test_metric_name="accuracy", test_metric=metric), **study)
+    a, b = read(str(tmp_path / "a")), read(str(tmp_path / "b"))
+
+    told = {(one.metric, one.reason) for one in judge(a, b).those(WORSE)}
+
+    assert told == {("status", "1 of 1 runs of B test metric not finite")}
+    assert judge(b, b).those(WORSE) == []
+
+
 @pytest.mark.parametrize(("name", "verdict"), [("accuracy", WORSE), ("error", BETTER)])
 def test_whether_less_is_better_is_a_matter_of_the_metric(sets, name, verdict):
     def train(spec):

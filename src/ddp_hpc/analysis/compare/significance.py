@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ddp_hpc.analysis.columns import CROWDED, key_of, rows_of, show, varying
+from ddp_hpc.analysis.columns import CROWDED, NO_NUMBER, key_of, rows_of, show, varying, without_number
 from ddp_hpc.analysis.compare.result_sets import ResultSet
 from ddp_hpc.analysis.intervals import Arm, Contrast, contrast, of_median, of_ratio
 from ddp_hpc.analysis.variance_model import ALPHA, Prior, holm, prior, repeats_needed
@@ -225,7 +225,9 @@ def _broken(point: str, spec: Mapping[str, Any], rows_a: list[Row], rows_b: list
     """Return that runs end badly on one side more than on the other; runs that are missing are not counted."""
     shares, words = [], []
     for side, rows in (("A", rows_a), ("B", rows_b)):
-        ended = [row["status"] for row in rows if row["status"] in ("ok", *BROKEN)]
+        ended = [
+            NO_NUMBER if without_number(row) else row["status"] for row in rows if row["status"] in ("ok", *BROKEN)
+        ]
         bad = [status for status in ended if status != "ok"]
         if not ended:
             return None

@@ -11,6 +11,7 @@ import pandas as pd
 
 from ddp_hpc.analysis.columns import (
     ERRORS,
+    NO_NUMBER,
     decisive,
     group_columns,
     label,
@@ -21,6 +22,7 @@ from ddp_hpc.analysis.columns import (
     split,
     standing,
     varying,
+    without_number,
 )
 from ddp_hpc.analysis.intervals import ENOUGH, Arm, Array, Noise, contrast, counted_freedom, least_apart
 from ddp_hpc.analysis.tables._frame import FLOAT, INT, columns, known, median, type_of, typed
@@ -188,9 +190,9 @@ def least_mean(loss: Array, window: int) -> float:
 def exclusions(runs: pd.DataFrame, loss_threshold: float | None, by: str = AREA) -> "pd.Series[str]":
     """Return for each run the first reason why it may not win, an empty text if it may.
 
-    A run competes if it ended well, saw all samples it was asked for, has what decides (the column `by`), reached the
-    threshold (inclusive; None: any does), and had a core for every thread. By area alone a short run wins, however
-    poor its final loss.
+    A run competes if it ended well, saw all samples it was asked for, has what decides (the column `by`), a test metric
+    that is a number if it was evaluated, reached the threshold (inclusive; None: any does), and had a core for every
+    thread. By area alone a short run wins, however poor its final loss.
 
     Source: Biswas, SHM-Learn-Dist (2017), section 5.
     """
@@ -204,6 +206,8 @@ def _exclusion(row: Mapping[str, Any], loss_threshold: float | None, by: str) ->
         return "incomplete"
     if not -float("inf") < row[by] < float("inf") or (by == AREA and row[by] <= 0):
         return LACKING[by]
+    if without_number(row):
+        return NO_NUMBER
     if loss_threshold is not None and pd.isna(row["min_loss"]):
         return "shorter than the loss window"
     if loss_threshold is not None and row["min_loss"] > loss_threshold:

@@ -40,7 +40,9 @@ def build(study_runs: StudyRuns) -> pd.DataFrame:
     runs = with_standing(study_runs.runs)
     search = search_columns(study_runs.study)
     ended = [str(run) for run in runs[runs["status"] == "ok"]["run"]]
-    curves = {run: study_runs.evaluations(run) for run in ended if study_runs.store.file(run, "evaluations").is_file()}
+    read = {run: study_runs.evaluations(run) for run in ended if study_runs.store.file(run, "evaluations").is_file()}
+    curves = {run: curve[curve["metric"].notna()] for run, curve in read.items()}
+    curves = {run: curve for run, curve in curves.items() if len(curve)}
     sign = 1.0 if all(HIGHER_IS_BETTER[name] for name in runs["test_metric_name"].dropna()) else -1.0
     common: dict[str, float] = {}  # by run
     for _, alike in split(runs, search):
@@ -50,7 +52,8 @@ def build(study_runs: StudyRuns) -> pd.DataFrame:
     def measured(group: Group) -> Row:
         evaluated = [row for row in group.ended if row["run"] in curves]
         if not evaluated:
-            return {"runs": 0, "oversubscribed": None, "reason": "never evaluated"}
+            never = "never evaluated" if group.run not in read else "no evaluation gave a number"
+            return {"runs": 0, "oversubscribed": None, "reason": never}
         found = [_of(row, curves[row["run"]], sign, common[row["run"]]) for row in evaluated]
         over = {name: over_runs([one[name] for one in found]) for name in found[0]}
         return {name: interval.middle for name, interval in over.items()} | {
