@@ -6,8 +6,11 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 from typing import Any, NoReturn
+
+from ddp_hpc.system.terminal import prepare_streams
 
 Argument = tuple[str, dict[str, Any]]  # what `add_argument` takes
 Call = Callable[[argparse.Namespace], int]
@@ -15,6 +18,7 @@ Call = Callable[[argparse.Namespace], int]
 # messages of the test of github.com/baidu-research/baidu-allreduce, in float32; it begins with an empty one
 BAIDU_FLOATS = (32, 256, 1024, 4096, 16_384, 65_536, 262_144, 1_048_576, 8_388_608, 67_108_864, 536_870_912)
 
+DEFAULT = "profiles/default"
 
 VERBS: dict[str, "Verb"] = {}
 
@@ -50,6 +54,7 @@ def takes(name: str, text: str, **settings: Any) -> Argument:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one verb and exit with its code: 0 done, 1 a run has failed or is missing, 2 a wrong study or call."""
+    prepare_streams()
     given = sys.argv[1:] if arguments is None else list(arguments)
     options = _options(given)
     try:
@@ -161,6 +166,20 @@ def _percent(text: str) -> float:
     return value
 
 
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0 < value < inf:  # nor nan, which is neither less nor more than anything
+        raise argparse.ArgumentTypeError(f"given {text}, expected: a number above 0")
+    return value
+
+
+def _not_negative(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < inf:
+        raise argparse.ArgumentTypeError(f"given {text}, expected: a number from 0")
+    return value
+
+
 JSON = takes("--json", "write JSON, for programs", action="store_true")
 STUDY = takes("study", "name of the study, config/studies/NAME.yaml")
 NAMES = takes(
@@ -236,6 +255,8 @@ def _plan(options: argparse.Namespace) -> int:
     machine = project.machine_of(options.profile) if options.profile else None
     asked = resource_requests.requests([study_runs], machine) if machine else {}
     items = plan.plan(study_runs)
+    if (project.root / (options.profile or DEFAULT)).is_dir():
+        study_runs = plan.with_time_limit(study_runs, items, project.profile(options.profile or DEFAULT).config)
     seconds = {item.planned.run: item.estimate.middle_s for item in items if item.estimate}
     found = packing.packings(study_runs.study.name, asked, seconds, machine) if machine else []
     if options.write:
@@ -265,7 +286,7 @@ def _try(options: argparse.Namespace) -> int:
 @Verb(
     "train the missing runs of a study, then make its tables, figures and report",
     STUDY,
-    takes("--profile", "the workflow profile", default="profiles/default"),
+    takes("--profile", "the workflow profile", default=DEFAULT),
     takes(
         "--launcher",
         "command that starts the ranks, instead of the profile's, e.g. 'mpiexec', "
@@ -285,8 +306,10 @@ def _run(options: argparse.Namespace) -> int:
     STUDY,
     takes("--world-size", "world sizes, e.g. 8,16,40 (default: 2, 4 and 8 times the largest)", type=_counts),
     takes("--profile", "take links, nodes and the price of a node-hour from this profile's machine"),
-    takes("--latency", "latency of the link, instead of the fitted one; with --bandwidth", type=float, metavar="S"),
-    takes("--bandwidth", "bandwidth of the link, per direction; with --latency", type=float, metavar="GB/S"),
+    takes(
+        "--latency", "latency of the link, instead of the fitted one; with --bandwidth", type=_not_negative, metavar="S"
+    ),
+    takes("--bandwidth", "bandwidth of the link, per direction; with --latency", type=_positive, metavar="GB/S"),
     takes("--ranks-per-node", "ranks of a node; then the link is the one between nodes", type=int, metavar="N"),
     JSON,
 )
@@ -321,7 +344,7 @@ def _status(options: argparse.Namespace) -> int:
 
 @Verb(
     "list the runs that no study plans, the oldest first, and what they take on the disk; with --delete free that",
-    takes("--older-than", "only those of which no file is younger", type=float, default=0.0, metavar="DAYS"),
+    takes("--older-than", "only those of which no file is younger", type=_not_negative, default=0.0, metavar="DAYS"),
     takes("--delete", "delete them, with their records: they are lost", action="store_true"),
     JSON,
 )
@@ -373,11 +396,11 @@ def _data(options: argparse.Namespace) -> int:
         metavar="FOLDER",
         default="",
     ),
-    takes("--time-limit-min", "end the run as `timeout` after this many minutes", type=float),
+    takes("--time-limit-min", "end the run as `timeout` after this many minutes", type=_positive),
     takes(
         "--checkpoint-every-s",
         "seconds between checkpoints; 0: only when the run is asked to end, by SIGUSR1, SIGTERM or its time limit",
-        type=float,
+        type=_not_negative,
         default=600,
     ),
 )
@@ -577,7 +600,7 @@ MPIEXEC = takes("--launcher", "command that starts the ranks, without -n", defau
             "--device", "device; on a CPU all is small, and no speed is judged", choices=("cpu", "cuda"), default="cuda"
         ),
         takes("--only", "these parts only (default: all)", nargs="+", metavar="PART"),
-        takes("--seconds", "time for all parts", type=float, default=530.0),
+        takes("--seconds", "time for all parts", type=_positive, default=530.0),
         MPIEXEC,
         takes("--out", "folder of the results", type=Path, default=Path("results/bench/gpu")),
     ),

@@ -1,9 +1,29 @@
 """Text for the terminal: aligned columns for people, JSON for programs, counts and durations in words."""
 
 import json
+import os
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 from typing import Any
+
+
+def prepare_streams() -> None:
+    """Let nothing that is printed fail, or get into a file.
+
+    Where stdin, stdout or stderr is closed, the next file to be opened would be it. A letter that the terminal cannot
+    show is escaped.
+    """
+    for descriptor, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the least number that is free
+            os.set_inheritable(descriptor, True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(descriptor, mode, encoding="utf-8", closefd=False))
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def write_rows(rows: Sequence[dict[str, Any]], as_json: bool) -> None:
