@@ -20,6 +20,7 @@ from ddp_hpc.publication import pack as names
 from ddp_hpc.publication.pack import Pack, PackError, digest, sums, write_zip
 from ddp_hpc.publication.private import Private
 from ddp_hpc.publication.publish import PackOptions, _check_place, _put, publish
+from ddp_hpc.publication.rerun import NOT_TOLD, _judged
 from ddp_hpc.publication.verify import CHECKS, Inspection, NotToldError, verify
 from ddp_hpc.runs import records
 from ddp_hpc.runs.project import Project
@@ -309,6 +310,17 @@ def test_a_folder_that_is_no_pack_is_neither_replaced_nor_read(project, tmp_path
     assert "cannot be read checksums: SHA256SUMS" in capsys.readouterr().out
     with pytest.raises(PackError, match="cannot be read as a zip file"):
         verify(tmp_path / "mine.txt")
+
+
+def test_records_that_a_pack_was_made_from_are_not_told_as_trained_again(project, published):
+    pack = Pack(published)
+    runs = [one for one in pack.study_runs.planned if project.store.finished(one.run)]
+
+    found = _judged(pack, project.store, [(one, one) for one in runs])
+
+    assert found.word == NOT_TOLD
+    assert found.untrained == len(runs) > 0
+    assert all("not trained again" in line for line in found.lines)
 
 
 @pytest.mark.parametrize("name", ["thesis.zip", "thesis.ZIP", "notes", "photos.zip/one"])

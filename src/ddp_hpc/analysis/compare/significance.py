@@ -73,7 +73,8 @@ class Question:
         """The means of A and B: geometric of times and rates."""
         a, b = (np.array([float(row[self.metric]) for row in rows]) for rows in (self.rows_a, self.rows_b))
         if self.metric in TIMES:
-            return exp(float(np.log(a).mean())), exp(float(np.log(b).mean()))
+            with np.errstate(divide="ignore"):  # the exchange of one rank takes 0
+                return exp(float(np.log(a).mean())), exp(float(np.log(b).mean()))
         return float(a.mean()), float(b.mean())
 
     @property
