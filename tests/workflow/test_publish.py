@@ -97,21 +97,23 @@ def test_a_name_that_is_none_is_told_of_before_anything_is_made(project):
 
 
 def test_figures_follow_their_tables_in_every_size_and_of_old_tables_they_stay_out_of_date(project, tmp_path, capsys):
+    drawn_of = {"grid": GRID, "tables": ["runs"], "figures": ["loss_areas"]}
+    made_up(tmp_path, **drawn_of)
     for kind, size in (("table", None), ("figure", None), ("figure", "column")):
         assert publish(project, "made_up", kind, size=size) == 0
     drawn = project.study_folder("made_up") / "figures"
     before = {file: file.read_bytes() for file in drawn.glob("*.svg")}
-    made_up(tmp_path, slower, grid=GRID, tables=["runs", "winners", "scaling"], figures=["speedup"])
+    made_up(tmp_path, slower, **drawn_of)
     capsys.readouterr()
 
     publish(project, "made_up", "figure")
 
-    assert "out of date (scaling): speedup; `ddp-hpc table made_up`" in capsys.readouterr().err
-    assert out_of_date(project) == ["runs", "winners", "scaling", "speedup", "report"]
+    assert "out of date (areas, winners): loss_areas; `ddp-hpc table made_up`" in capsys.readouterr().err
+    assert out_of_date(project) == ["runs", "areas", "winners", "loss_areas", "report"]
     publish(project, "made_up", "table")
     publish(project, "made_up", "figure")
     assert out_of_date(project) == ["report"]
-    assert sorted(file.name for file in before) == ["speedup-column.svg", "speedup.svg"]
+    assert sorted(file.name for file in before) == ["loss_areas-column.svg", "loss_areas.svg"]
     assert all(file.read_bytes() != old for file, old in before.items())
 
 
@@ -128,7 +130,7 @@ def test_a_page_of_old_tables_says_so_and_is_made_again(project, tmp_path, capsy
     assert "report" in out_of_date(project)
 
 
-@pytest.mark.parametrize("lost", ["tables/scaling.csv", "tables/runs.parquet", "figures/speedup.pdf"])
+@pytest.mark.parametrize("lost", ["tables/scaling.csv", "figures/speedup.pdf"])
 def test_what_lacks_one_of_its_files_is_made_anew(project, lost):
     for kind in ("table", "figure"):
         publish(project, "made_up", kind)
