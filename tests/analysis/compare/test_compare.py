@@ -61,6 +61,14 @@ def test_the_same_code_twice_is_no_regression(sets, capsys):
     assert "worse" not in out
 
 
+def test_runs_that_are_compared_with_themselves_are_told(sets, capsys):
+    a, b = sets()
+
+    assert "compared with themselves" not in compared(capsys, a, b)[1]
+    assert "12 of 12 runs of B are runs of A, too: compared with themselves" in compared(capsys, a, a)[1]
+    assert json.loads(compared(capsys, a, a, "--json")[1])["runs_in_both"] == 12
+
+
 def test_a_slower_point_is_a_regression_and_is_named(sets, capsys):
     code, out, _ = compared(capsys, *sets(slow={2: 1.2}))
 
