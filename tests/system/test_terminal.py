@@ -1,16 +1,17 @@
 """What the terminal, or its absence, does to a program."""
 
 import io
+import json
 import subprocess
 import sys
 
 import pytest
 
-from ddp_hpc.system.terminal import prepare_streams
+from ddp_hpc.system.terminal import in_json, prepare_streams
 
 PROGRAM = """
 import os, sys
-from ddp_hpc.system.terminal import prepare_streams
+from ddp_hpc.system.terminal import in_json, prepare_streams
 
 prepare_streams()
 with open(sys.argv[1], "w") as file:
@@ -41,3 +42,12 @@ def test_a_letter_that_the_terminal_cannot_show_is_escaped(monkeypatch):
     print("é ≤", flush=True)
 
     assert shown.getvalue() == b"\xe9 \\u2264\n"
+
+
+def test_json_has_no_numbers_that_it_does_not_know():
+    def refuse(name):
+        raise AssertionError(name)
+
+    values = {"a": [float("nan"), (1.5, float("inf"))], "b": {"c": -float("inf")}}
+
+    assert json.loads(in_json(values), parse_constant=refuse) == {"a": [None, [1.5, "inf"]], "b": {"c": "-inf"}}

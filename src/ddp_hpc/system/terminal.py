@@ -3,8 +3,9 @@
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from io import TextIOWrapper
+from math import isfinite, isnan
 from typing import Any
 
 
@@ -32,13 +33,27 @@ def write_rows(rows: Sequence[dict[str, Any]], as_json: bool) -> None:
 
 
 def in_json(value: Any) -> str:
-    """Return a value as JSON to print: letters as they are, escaped where the terminal cannot show them all."""
+    """Return a value as JSON to print: letters as they are, escaped where the terminal cannot show them all.
+
+    JSON has no numbers that are not finite: nan becomes null, infinity the text `inf`.
+    """
+    value = _finite(value)
     text = json.dumps(value, indent=1, ensure_ascii=False)
     try:
         text.encode(sys.stdout.encoding or "ascii")
     except UnicodeEncodeError:
         return json.dumps(value, indent=1)
     return text
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    if isinstance(value, float) and not isfinite(value):
+        return None if isnan(value) else str(value)
+    return value
 
 
 def table_lines(rows: Sequence[dict[str, Any]]) -> list[str]:
