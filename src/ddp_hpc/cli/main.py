@@ -173,6 +173,12 @@ def _positive(text: str) -> float:
     return value
 
 
+def _count(text: str) -> int:
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError(f"given {text}, expected: an integer from 1")
+    return int(text)
+
+
 def _not_negative(text: str) -> float:
     value = float(text)
     if not 0 <= value < inf:
@@ -563,8 +569,8 @@ MPIEXEC = takes("--launcher", "command that starts the ranks, without -n", defau
     "time planning, the workflow, exchanges, meters, folded biases or GPUs on this machine: some minutes",
     planning=Verb(
         "planning, and what the workflow adds to each run (the default)",
-        takes("--points", "sizes of the studies (default: 100 1000 5000)", type=int, nargs="+"),
-        takes("--runs", "number of runs that the workflow is timed on (default: 200)", type=int),
+        takes("--points", "sizes of the studies (default: 100 1000 5000)", type=_count, nargs="+"),
+        takes("--runs", "number of runs that the workflow is timed on (default: 200)", type=_count),
     ),
     exchange=Verb(
         "every exchange at message sizes from 4 bytes to 256 MB",
@@ -589,10 +595,10 @@ MPIEXEC = takes("--launcher", "command that starts the ranks, without -n", defau
     ),
     meters=Verb(
         "the overhead of clocks and meters, on CPU ranks",
-        takes("--ranks", "number of ranks, on this node", type=int, default=2),
-        takes("--rounds", "number of rounds of four blocks", type=int, default=20),
+        takes("--ranks", "number of ranks, on this node", type=_count, default=2),
+        takes("--rounds", "number of rounds of four blocks", type=_count, default=20),
         MPIEXEC,
-        takes("--steps", "steps of a block", type=int, default=100),
+        takes("--steps", "steps of a block", type=_count, default=100),
     ),
     gpu=Verb(
         "whether all is right and fast on the GPUs of this machine, in under nine minutes, with a summary",
@@ -614,7 +620,7 @@ MPIEXEC = takes("--launcher", "command that starts the ranks, without -n", defau
         ),
         takes("--device", "device", choices=("cpu", "cuda"), default="cpu"),
         takes("--dtype", "type", choices=("float32", "float64", "float16"), default="float32"),
-        takes("--rounds", "measurements of each variant", type=int, default=9),
+        takes("--rounds", "measurements of each variant", type=_count, default=9),
         takes("--out", "folder of the results", type=Path, default=Path("results/bench/realign")),
     ),
 )
