@@ -356,14 +356,13 @@ def test_what_is_made_of_a_study_lies_in_its_folder_however_it_is_named(project,
         ["bench", "planning", "--points"],
     ],
 )
-@pytest.mark.parametrize("number", ["nan", "inf", "-1"])
+@pytest.mark.parametrize("number", ["nan", "inf", "-1", "x"])
 def test_a_number_that_would_be_ignored_is_refused(words, number, capsys):
     with pytest.raises(SystemExit) as ended:
         main.main([*words, number])
 
     assert ended.value.code == 2
-    told = capsys.readouterr().err
-    assert f"argument {words[-1]}: given {number}, expected: " in told or f"{words[-1]}: invalid" in told
+    assert f"argument {words[-1]}: given {number}, expected: a" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -159,31 +159,22 @@ def _counts(text: str) -> list[int]:
     return sorted(set(map(int, words)))
 
 
-def _percent(text: str) -> float:
-    value = float(text)
-    if not 0 < value <= 100:
-        raise argparse.ArgumentTypeError(f"given {text}, expected: a number above 0 up to 100")
-    return value
+def _number(kind: type[float], fits: Callable[[float], bool], words: str) -> Callable[[str], float]:
+    """Return what reads a number that fits; nan, which is neither less nor more than anything, fits nowhere."""
+
+    def read(text: str) -> float:
+        with suppress(ValueError):
+            if fits(value := kind(text)):
+                return value
+        raise argparse.ArgumentTypeError(f"given {text}, expected: {words}")
+
+    return read
 
 
-def _positive(text: str) -> float:
-    value = float(text)
-    if not 0 < value < inf:  # nor nan, which is neither less nor more than anything
-        raise argparse.ArgumentTypeError(f"given {text}, expected: a number above 0")
-    return value
-
-
-def _count(text: str) -> int:
-    if int(text) < 1:
-        raise argparse.ArgumentTypeError(f"given {text}, expected: an integer from 1")
-    return int(text)
-
-
-def _not_negative(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < inf:
-        raise argparse.ArgumentTypeError(f"given {text}, expected: a number from 0")
-    return value
+PERCENT = _number(float, lambda value: 0 < value <= 100, "a number above 0 up to 100")
+POSITIVE = _number(float, lambda value: 0 < value < inf, "a number above 0")
+NOT_NEGATIVE = _number(float, lambda value: 0 <= value < inf, "a number from 0")
+COUNT = _number(int, lambda value: value > 0, "an integer from 1")
 
 
 JSON = takes("--json", "write JSON, for programs", action="store_true")
@@ -313,9 +304,9 @@ def _run(options: argparse.Namespace) -> int:
     takes("--world-size", "world sizes, e.g. 8,16,40 (default: 2, 4 and 8 times the largest)", type=_counts),
     takes("--profile", "take links, nodes and the price of a node-hour from this profile's machine"),
     takes(
-        "--latency", "latency of the link, instead of the fitted one; with --bandwidth", type=_not_negative, metavar="S"
+        "--latency", "latency of the link, instead of the fitted one; with --bandwidth", type=NOT_NEGATIVE, metavar="S"
     ),
-    takes("--bandwidth", "bandwidth of the link, per direction; with --latency", type=_positive, metavar="GB/S"),
+    takes("--bandwidth", "bandwidth of the link, per direction; with --latency", type=POSITIVE, metavar="GB/S"),
     takes("--ranks-per-node", "ranks of a node; then the link is the one between nodes", type=int, metavar="N"),
     JSON,
 )
@@ -350,7 +341,7 @@ def _status(options: argparse.Namespace) -> int:
 
 @Verb(
     "list the runs that no study plans, the oldest first, and what they take on the disk; with --delete free that",
-    takes("--older-than", "only those of which no file is younger", type=_not_negative, default=0.0, metavar="DAYS"),
+    takes("--older-than", "only those of which no file is younger", type=NOT_NEGATIVE, default=0.0, metavar="DAYS"),
     takes("--delete", "delete them, with their records: they are lost", action="store_true"),
     JSON,
 )
@@ -402,11 +393,11 @@ def _data(options: argparse.Namespace) -> int:
         metavar="FOLDER",
         default="",
     ),
-    takes("--time-limit-min", "end the run as `timeout` after this many minutes", type=_positive),
+    takes("--time-limit-min", "end the run as `timeout` after this many minutes", type=POSITIVE),
     takes(
         "--checkpoint-every-s",
         "seconds between checkpoints; 0: only when the run is asked to end, by SIGUSR1, SIGTERM or its time limit",
-        type=_not_negative,
+        type=NOT_NEGATIVE,
         default=600,
     ),
 )
@@ -519,14 +510,14 @@ def _rerun(options: argparse.Namespace) -> int:
     takes(
         "--tolerance",
         "ignore differences smaller than this, even significant ones",
-        type=_percent,
+        type=PERCENT,
         default=1.0,
         metavar="PERCENT",
     ),
     takes(
         "--change",
         "say how many repeats would detect a change of this size",
-        type=_percent,
+        type=PERCENT,
         default=5.0,
         metavar="PERCENT",
     ),
@@ -569,8 +560,8 @@ MPIEXEC = takes("--launcher", "command that starts the ranks, without -n", defau
     "time planning, the workflow, exchanges, meters, folded biases or GPUs on this machine: some minutes",
     planning=Verb(
         "planning, and what the workflow adds to each run (the default)",
-        takes("--points", "sizes of the studies (default: 100 1000 5000)", type=_count, nargs="+"),
-        takes("--runs", "number of runs that the workflow is timed on (default: 200)", type=_count),
+        takes("--points", "sizes of the studies (default: 100 1000 5000)", type=COUNT, nargs="+"),
+        takes("--runs", "number of runs that the workflow is timed on (default: 200)", type=COUNT),
     ),
     exchange=Verb(
         "every exchange at message sizes from 4 bytes to 256 MB",
@@ -595,10 +586,10 @@ MPIEXEC = takes("--launcher", "command that starts the ranks, without -n", defau
     ),
     meters=Verb(
         "the overhead of clocks and meters, on CPU ranks",
-        takes("--ranks", "number of ranks, on this node", type=_count, default=2),
-        takes("--rounds", "number of rounds of four blocks", type=_count, default=20),
+        takes("--ranks", "number of ranks, on this node", type=COUNT, default=2),
+        takes("--rounds", "number of rounds of four blocks", type=COUNT, default=20),
         MPIEXEC,
-        takes("--steps", "steps of a block", type=_count, default=100),
+        takes("--steps", "steps of a block", type=COUNT, default=100),
     ),
     gpu=Verb(
         "whether all is right and fast on the GPUs of this machine, in under nine minutes, with a summary",
@@ -606,7 +597,7 @@ MPIEXEC = takes("--launcher", "command that starts the ranks, without -n", defau
             "--device", "device; on a CPU all is small, and no speed is judged", choices=("cpu", "cuda"), default="cuda"
         ),
         takes("--only", "these parts only (default: all)", nargs="+", metavar="PART"),
-        takes("--seconds", "time for all parts", type=_positive, default=530.0),
+        takes("--seconds", "time for all parts", type=POSITIVE, default=530.0),
         MPIEXEC,
         takes("--out", "folder of the results", type=Path, default=Path("results/bench/gpu")),
     ),
@@ -620,7 +611,7 @@ MPIEXEC = takes("--launcher", "command that starts the ranks, without -n", defau
         ),
         takes("--device", "device", choices=("cpu", "cuda"), default="cpu"),
         takes("--dtype", "type", choices=("float32", "float64", "float16"), default="float32"),
-        takes("--rounds", "measurements of each variant", type=_count, default=9),
+        takes("--rounds", "measurements of each variant", type=COUNT, default=9),
         takes("--out", "folder of the results", type=Path, default=Path("results/bench/realign")),
     ),
 )
