@@ -8,7 +8,9 @@ from drawn import draw, words
 from factory import Result, made_up
 
 from ddp_hpc.analysis.figures._marks import OVERSUBSCRIBED
+from ddp_hpc.analysis.intervals import over_runs
 from ddp_hpc.analysis.tables import server_times, time_to_metric
+from ddp_hpc.analysis.tables._winner_selection import as_metric
 from ddp_hpc.runs import records
 
 STEPS = 60
@@ -175,3 +177,11 @@ def test_evaluations_that_are_no_numbers_are_left_out_and_told(tmp_path):
     assert table["best_metric"].dropna().to_dict() == {1: 0.9, 4: 0.7}
     assert table["common_t_s"].dropna().to_dict() == {1: 30.0, 4: 8.0}
     assert table["reason"][2] == "no evaluation gave a number"
+
+
+def test_no_accuracy_is_above_1_at_the_end_of_its_interval():
+    wide = over_runs([0.9, 0.99])
+
+    assert wide.high > 1
+    assert as_metric(wide, higher_is_better=True).high == 1
+    assert as_metric(wide, higher_is_better=False) == wide

@@ -24,7 +24,7 @@ from ddp_hpc.analysis.columns import (
     varying,
     without_number,
 )
-from ddp_hpc.analysis.intervals import ENOUGH, Arm, Array, Noise, contrast, counted_freedom, least_apart
+from ddp_hpc.analysis.intervals import ENOUGH, Arm, Array, Interval, Noise, contrast, counted_freedom, least_apart
 from ddp_hpc.analysis.tables._frame import FLOAT, INT, columns, known, median, type_of, typed
 from ddp_hpc.analysis.tables._groups import kind_of, noise_of_time
 from ddp_hpc.analysis.tables._steps import whole_curve
@@ -44,6 +44,11 @@ HIGHER_IS_BETTER = {"accuracy": True, "error": False}
 LEAST = np.finfo(np.float64).tiny  # has a logarithm
 ROUNDING = 1e-12  # of a mean cost: a standard error below it is none
 ErrorOf = Callable[[str], float | None]
+
+
+def as_metric(interval: Interval, *, higher_is_better: bool) -> Interval:
+    """Return the interval of a test metric: no accuracy is above 1."""
+    return interval.each(lambda value: min(value, 1.0)) if higher_is_better else interval
 
 
 @dataclass(frozen=True)

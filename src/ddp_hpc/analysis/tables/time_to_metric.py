@@ -15,7 +15,7 @@ from ddp_hpc.analysis.columns import group_columns, search_columns, split, with_
 from ddp_hpc.analysis.intervals import over_runs
 from ddp_hpc.analysis.tables._frame import columns
 from ddp_hpc.analysis.tables._groups import Group, Row, by_group, spread
-from ddp_hpc.analysis.tables._winner_selection import HIGHER_IS_BETTER
+from ddp_hpc.analysis.tables._winner_selection import HIGHER_IS_BETTER, as_metric
 from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Test metric over time: at the end, at its best, and how long it took to what all points came to."
@@ -57,7 +57,7 @@ def build(study_runs: StudyRuns) -> pd.DataFrame:
         found = [_of(row, curves[row["run"]], sign, common[row["run"]]) for row in evaluated]
         over = {name: over_runs([one[name] for one in found]) for name in found[0]}
         return {name: interval.middle for name, interval in over.items()} | {
-            **spread("test_metric", "", over["test_metric"]),
+            **spread("test_metric", "", as_metric(over["test_metric"], higher_is_better=sign > 0)),
             **spread("metric_per_s", "", over["metric_per_s"]),
             **spread("common_t", "_s", over["common_t_s"]),
             "interval_from": over["test_metric"].basis,

@@ -21,6 +21,7 @@ from ddp_hpc.analysis.tables._winner_selection import (
     HIGHER_IS_BETTER,
     NEVER,
     Score,
+    as_metric,
     least_mean,
     numbers,
     pick_winners,
@@ -72,6 +73,8 @@ def _intervals(
         score = scores.get(str(row["winner_runs"]))
         noise = time.at(kind_of(row)) if score and len(score.values) == 1 else None
         interval = over_runs(score.values, noise=noise) if score else None
+        if score and interval:
+            interval = as_metric(interval, higher_is_better=score.higher_is_better)
         ends[f"{by}_low"].append(interval.low if interval else None)
         ends[f"{by}_high"].append(interval.high if interval else None)
     return ends
