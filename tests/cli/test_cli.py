@@ -382,3 +382,16 @@ def test_a_plan_tells_of_runs_that_will_take_longer_than_they_may(tmp_path, keys
     notes = plan.with_time_limit(study_runs, items, ProfileConfig(**config)).notes
 
     assert ["60 min" in note and note.partition("limit of ")[2].partition(":")[0] for note in notes] == told
+
+
+def test_hidden_files_are_no_studies_and_what_is_no_file_is_told(tmp_path):
+    folder = factory.study_file(tmp_path).parent
+    (folder / "._made_up.yaml").write_text("left by macOS")
+    (folder / "link.yaml").symlink_to("nowhere")
+    project = Project(tmp_path)
+
+    assert project.studies == ["link", "made_up"]
+    with pytest.raises(StudyError, match="link that leads nowhere"):
+        project.study_file("link")
+    with pytest.raises(StudyError, match=r"expected: link, made_up$"):
+        project.study_file("other")
