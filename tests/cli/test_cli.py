@@ -395,3 +395,13 @@ def test_hidden_files_are_no_studies_and_what_is_no_file_is_told(tmp_path):
         project.study_file("link")
     with pytest.raises(StudyError, match=r"expected: link, made_up$"):
         project.study_file("other")
+
+
+def test_a_project_is_made_in_no_folder_that_was_not_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(SystemExit) as ended:
+        main.main(["init", ""])
+
+    assert (ended.value.code, list(tmp_path.iterdir())) == (2, [])
+    assert "given no folder" in capsys.readouterr().err

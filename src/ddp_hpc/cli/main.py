@@ -203,6 +203,8 @@ NAMES = takes(
 def _init(options: argparse.Namespace) -> int:
     from ddp_hpc.workflow import new_project
 
+    if not options.folder:  # of a variable that is not set
+        raise ValueError("given no folder, expected: one, e.g. `scaling` or `.`")
     root = Path(options.folder)
     if options.upgrade:
         return _say("\n".join(new_project.upgrade(root) or ["nothing to do: all files are of this version"]))
