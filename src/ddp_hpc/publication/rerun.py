@@ -125,7 +125,7 @@ def _same(column: str, store: Store, old: Planned, other: Store, new: Planned) -
         frame = records.read("steps", place.file(planned.run, "steps"), ["step", "rank", column, "warm_up"]).to_pandas()
         mine = frame[(frame["rank"] == 0) & ~frame["warm_up"].astype(bool)].sort_values("step")
         found.append(mine[column].to_numpy(np.float64))
-    return np.array_equal(*found, equal_nan=column == "loss") and len(found[0]) > 0
+    return np.array_equal(found[0], found[1], equal_nan=column == "loss") and len(found[0]) > 0
 
 
 def _promised(pack: Pack, store: Store, old: Planned, new: Planned) -> str:
