@@ -334,7 +334,7 @@ def test_what_is_made_of_a_study_lies_in_its_folder_however_it_is_named(project,
     monkeypatch.chdir(project.root)
     asked = []
     for module in ("ddp_hpc.analysis.tables", "ddp_hpc.analysis.figures", "ddp_hpc.analysis.report.page"):
-        monkeypatch.setattr(f"{module}.make", lambda *given: asked.append(given) or project.root)
+        monkeypatch.setattr(f"{module}.make", lambda *given, **_: asked.append(given) or project.root)
     monkeypatch.setattr("ddp_hpc.analysis.tables.lines", lambda *given: [])
 
     said_by(capsys, verb, "config/studies/named.yaml", *names)

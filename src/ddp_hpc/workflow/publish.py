@@ -57,7 +57,7 @@ def publish_page(project: Project, study: str) -> Path:
     outdated = [f"{kind} {name}" for kind in ("table", "figure") for name in targets.out_of_date(kind)]
     there = [one for one in outdated if (project.root / targets.file(*one.split())).exists()]
     if there:
-        print(f"ddp-hpc: warning: {page.old(there, study)}", file=sys.stderr)
+        print(f"ddp-hpc: warning: {page.old(there, targets.study_runs.study.name)}", file=sys.stderr)
     file = page.make(targets.study_runs, project.root / targets.folder, outdated=there)
     if not outdated:
         _put(project.root / stamp, file)
