@@ -10,6 +10,7 @@ import pytest
 from sandbox import Sandbox
 
 from ddp_hpc.cli import listing, main
+from ddp_hpc.config.settings import ProfileConfig
 from ddp_hpc.config.study import StudyError
 from ddp_hpc.runs.project import Project
 from ddp_hpc.system.process import process_created
@@ -333,10 +334,74 @@ def test_what_is_made_of_a_study_lies_in_its_folder_however_it_is_named(project,
     monkeypatch.chdir(project.root)
     asked = []
     for module in ("ddp_hpc.analysis.tables", "ddp_hpc.analysis.figures", "ddp_hpc.analysis.report.page"):
-        monkeypatch.setattr(f"{module}.make", lambda *given: asked.append(given) or project.root)
+        monkeypatch.setattr(f"{module}.make", lambda *given, **_: asked.append(given) or project.root)
     monkeypatch.setattr("ddp_hpc.analysis.tables.lines", lambda *given: [])
 
     said_by(capsys, verb, "config/studies/named.yaml", *names)
 
     folder = project.root / "results" / "studies" / "named"
     assert folder in asked[0] or folder / f"{verb}s" in asked[0]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", "run", "--time-limit-min"],
+        ["train", "run", "--checkpoint-every-s"],
+        ["predict", "study", "--bandwidth", "1", "--latency"],
+        ["predict", "study", "--latency", "0", "--bandwidth"],
+        ["prune", "--older-than"],
+        ["bench", "gpu", "--seconds"],
+        ["bench", "meters", "--steps"],
+        ["bench", "planning", "--points"],
+    ],
+)
+@pytest.mark.parametrize("number", ["nan", "inf", "-1", "x"])
+def test_a_number_that_would_be_ignored_is_refused(words, number, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main.main([*words, number])
+
+    assert ended.value.code == 2
+    assert f"argument {words[-1]}: given {number}, expected: a" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("keys", "config", "told"),
+    [
+        ({}, {}, ["60 min, up to 5 h 0 min"]),
+        ({"runtime_min": 301}, {}, []),
+        ({}, {"runtime_min": 301}, []),
+        ({}, {"machine": "cluster"}, []),  # which asks for time by what was measured
+    ],
+)
+def test_a_plan_tells_of_runs_that_will_take_longer_than_they_may(tmp_path, keys, config, told):
+    study_runs = factory.planned(tmp_path, **keys)
+    estimate = plan.Estimate(low_s=10.0, middle_s=18_000.0, high_s=1e6, of=1)
+    items = [plan.Item(one, "new", "", estimate) for one in study_runs.planned]
+
+    notes = plan.with_time_limit(study_runs, items, ProfileConfig(**config)).notes
+
+    assert ["60 min" in note and note.partition("limit of ")[2].partition(":")[0] for note in notes] == told
+
+
+def test_hidden_files_are_no_studies_and_what_is_no_file_is_told(tmp_path):
+    folder = factory.study_file(tmp_path).parent
+    (folder / "._made_up.yaml").write_text("left by macOS")
+    (folder / "link.yaml").symlink_to("nowhere")
+    project = Project(tmp_path)
+
+    assert project.studies == ["link", "made_up"]
+    with pytest.raises(StudyError, match="link that leads nowhere"):
+        project.study_file("link")
+    with pytest.raises(StudyError, match=r"expected: link, made_up$"):
+        project.study_file("other")
+
+
+def test_a_project_is_made_in_no_folder_that_was_not_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(SystemExit) as ended:
+        main.main(["init", ""])
+
+    assert (ended.value.code, list(tmp_path.iterdir())) == (2, [])
+    assert "given no folder" in capsys.readouterr().err

@@ -300,6 +300,18 @@ def test_a_file_that_is_no_mapping_is_named(tmp_path, content, told):
     assert told in text
 
 
+@pytest.mark.parametrize("stem", ["my-study", "bäse", "a" * 65])
+@pytest.mark.parametrize("name", ["as the file", "try"])
+def test_a_file_whose_name_no_study_can_have_is_named(tmp_path, stem, name):
+    file = tmp_path / f"{stem}.yaml"
+    file.write_text(GOOD.replace("name: try", f"name: {stem if name == 'as the file' else name}"), encoding="utf-8")
+
+    with pytest.raises(StudyError, match="lower-case letters, digits and _") as told:
+        grid.expand(file)
+
+    assert str(told.value).startswith(f"{file}:1: name: given ")
+
+
 def test_a_missing_file_and_a_folder_are_named(tmp_path):
     with pytest.raises(StudyError, match=r"gone\.yaml: no such file"):
         grid.expand(tmp_path / "gone.yaml")

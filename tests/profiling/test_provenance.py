@@ -109,6 +109,9 @@ def test_a_file_of_a_run_that_git_does_not_have_makes_the_code_dirty(tmp_path, m
     assert provenance.source()["dirty"] is False
     told = provenance.source(["perfmodel.py", "data/é.csv", "models/mine.py"])
     assert (told["dirty"], told["untracked"]) == (True, ["models/mine.py"])
+    for name in ("GIT_DIR", "GIT_INDEX_FILE", "GIT_WORK_TREE"):  # as within a hook of another repository
+        monkeypatch.setenv(name, str(tmp_path / "another"))
+    assert provenance.source(["perfmodel.py", "data/é.csv", "models/mine.py"]) == told
 
 
 def test_a_git_that_distrusts_the_owner_of_the_folder_is_told(tmp_path, monkeypatch):

@@ -22,7 +22,8 @@ from ddp_hpc.publication import citation
 from ddp_hpc.publication import pack as names
 from ddp_hpc.publication.pack import Pack, PackError, digest, sums, write_zip
 from ddp_hpc.publication.private import Private
-from ddp_hpc.publication.publish import PackOptions, publish, publish_anew
+from ddp_hpc.publication.publish import PackOptions, _check_place, _put, publish, publish_anew
+from ddp_hpc.publication.rerun import NOT_TOLD, _judged
 from ddp_hpc.publication.verify import CHECKS, Inspection, NotToldError, verify
 from ddp_hpc.runs import records
 from ddp_hpc.runs.project import Project
@@ -395,6 +396,44 @@ def test_a_folder_that_is_no_pack_is_neither_replaced_nor_read(project, tmp_path
         verify(tmp_path)
     with pytest.raises(PackError, match="cannot be read as a zip file"):
         verify(tmp_path / "mine.txt")
+
+
+def test_records_that_a_pack_was_made_from_are_not_told_as_trained_again(project, published):
+    pack = Pack(published)
+    runs = [one for one in pack.study_runs.planned if project.store.finished(one.run)]
+
+    found = _judged(pack, project.store, [(one, one) for one in runs])
+
+    assert found.word == NOT_TOLD
+    assert found.untrained == len(runs) > 0
+    assert all("not trained again" in line for line in found.lines)
+
+
+@pytest.mark.parametrize("name", ["thesis.zip", "thesis.ZIP", "notes", "photos.zip/one"])
+def test_a_file_that_is_no_pack_is_not_replaced(project, tmp_path, name):
+    file = tmp_path / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("kept")
+    place = file.parent if file.name == "one" else file
+
+    with pytest.raises(PackError, match="is there and is no pack"):
+        publish(project, "made_up", PackOptions(to=place, redact=True))
+
+    assert file.read_text() == "kept"
+
+
+def test_a_pack_takes_the_place_of_an_earlier_one(published, tmp_path):
+    zipped, link = tmp_path / "pack.ZIP", tmp_path / "link"
+    link.symlink_to(tmp_path / "pack")
+    for _ in range(2):
+        shutil.copytree(published, tmp_path / "made")
+        _put(Pack(tmp_path / "made"), zipped)
+        _check_place(zipped)
+        _put(Pack(tmp_path / "made"), link)
+        _check_place(link)
+
+    assert zipfile.is_zipfile(zipped)
+    assert (tmp_path / "pack" / names.SUMS).is_file()
 
 
 def test_the_data_package_names_units_and_meanings_and_the_right_digests(published):

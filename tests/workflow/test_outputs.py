@@ -3,7 +3,7 @@
 from collections import Counter
 
 import pytest
-from factory import made_up
+from factory import constant, made_up
 
 from ddp_hpc.analysis.tables import runs, scaling
 from ddp_hpc.runs import records
@@ -131,3 +131,57 @@ def test_a_stamp_of_an_earlier_version_is_trusted_and_one_that_is_cut_is_not(pro
     cut.write_text('{"winners.')
 
     assert out_of_date(project) == ["winners", "speedup", "report"]
+
+
+def test_figures_follow_their_tables_in_every_size_and_of_old_tables_they_stay_out_of_date(project, tmp_path, capsys):
+    drawn_of = {"grid": GRID, "tables": ["runs"], "figures": ["loss_areas"]}
+    made_up(tmp_path, **drawn_of)
+    for kind, size in (("table", None), ("figure", None), ("figure", "column")):
+        assert make_outputs(project, "made_up", kind, size=size) == 0
+    drawn = project.study_folder("made_up") / "figures"
+    before = {file: file.read_bytes() for file in drawn.glob("*.svg")}
+    made_up(tmp_path, slower, **drawn_of)
+    capsys.readouterr()
+
+    make_outputs(project, "made_up", "figure")
+
+    assert "out of date (areas, winners): loss_areas; `ddp-hpc table made_up`" in capsys.readouterr().err
+    assert out_of_date(project) == ["runs", "areas", "winners", "loss_areas", "report"]
+    make_outputs(project, "made_up", "table")
+    make_outputs(project, "made_up", "figure")
+    assert out_of_date(project) == ["report"]
+    assert sorted(file.name for file in before) == ["loss_areas-column.svg", "loss_areas.svg"]
+    assert all(file.read_bytes() != old for file, old in before.items())
+
+
+def test_a_page_of_old_tables_says_so_and_is_made_again(project, tmp_path, capsys):
+    make_outputs(project, "made_up", "table")
+    make_outputs(project, "made_up", "figure")
+    made_up(tmp_path, slower, grid=GRID, tables=["runs", "winners", "scaling"], figures=["speedup"])
+
+    page = make_page(project, "made_up").read_text()
+
+    told = "made before the records, the rules or the code were changed: table runs, table winners, table scaling, "
+    assert told in page
+    assert told in capsys.readouterr().err
+    assert "report" in out_of_date(project)
+
+
+@pytest.mark.parametrize("lost", ["tables/scaling.csv", "figures/speedup.pdf"])
+def test_what_lacks_one_of_its_files_is_made_anew(project, lost):
+    for kind in ("table", "figure"):
+        make_outputs(project, "made_up", kind)
+    make_page(project, "made_up")
+    file = project.study_folder("made_up") / lost
+    file.unlink()
+
+    assert out_of_date(project) == [file.stem]
+    make_outputs(project, "made_up", "table")
+    make_outputs(project, "made_up", "figure")
+    assert file.exists()
+    assert out_of_date(project) == []
+
+
+def slower(spec):
+    """Take longer on two ranks than by default."""
+    return constant(4.0 * spec.world_size, steps=spec.steps_asked)

@@ -63,6 +63,13 @@ def test_what_no_study_plans_is_listed_by_age_with_its_size_and_stays(project, m
     assert rows(project, older_than_days=5) == [("b", "in no study", 9)]
 
 
+def test_a_run_of_a_host_whose_clock_is_ahead_is_listed(project):
+    for file in project.store.run("b-1111111111-0000000000").path.iterdir():
+        os.utime(file, (time.time() + 86400,) * 2)
+
+    assert rows(project)[-1] == ("b", "in no study", 0)
+
+
 def test_what_is_deleted_is_what_was_listed(project):
     notes = project.store.run("notes")  # of a person
     notes.path.mkdir()

@@ -72,8 +72,6 @@ def elsewhere(machine: Machine | None, by_hand: WhatIf) -> Elsewhere:
     latency_s, gb_per_s, ranks_per_node = by_hand.latency_s, by_hand.gb_per_s, by_hand.ranks_per_node
     if (latency_s is None) != (gb_per_s is None):
         raise ValueError("given one of --latency and --bandwidth, expected: both, e.g. --latency 2e-6 --bandwidth 12.5")
-    if latency_s is not None and gb_per_s is not None and (latency_s < 0 or gb_per_s <= 0):
-        raise ValueError(f"given --latency {latency_s:g} --bandwidth {gb_per_s:g}, expected: from 0 s, above 0 GB/s")
     if ranks_per_node is not None and ranks_per_node < 1:
         raise ValueError(f"given --ranks-per-node {ranks_per_node}, expected: 1 or more")
     given = None

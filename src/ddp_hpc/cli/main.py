@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ddp_hpc.cli.options import command, counts, number, percent, steps, whole
+from ddp_hpc.system.terminal import prepare_streams
 
 Argument = tuple[str, dict[str, Any]]  # what `add_argument` takes
 Call = Callable[[argparse.Namespace], int]
@@ -17,6 +18,7 @@ Call = Callable[[argparse.Namespace], int]
 # messages of the test of github.com/baidu-research/baidu-allreduce, in float32; it begins with an empty one
 BAIDU_FLOATS = (32, 256, 1024, 4096, 16_384, 65_536, 262_144, 1_048_576, 8_388_608, 67_108_864, 536_870_912)
 
+DEFAULT = "profiles/default"
 
 VERBS: dict[str, "Verb"] = {}
 
@@ -52,6 +54,7 @@ def takes(name: str, text: str, **settings: Any) -> Argument:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one verb and exit with its code: 0 done, 1 a run has failed or is missing, 2 a wrong study or call."""
+    prepare_streams()
     given = sys.argv[1:] if arguments is None else list(arguments)
     options = _options(given)
     try:
@@ -173,6 +176,8 @@ NAMES = takes(
 def _init(options: argparse.Namespace) -> int:
     from ddp_hpc.workflow import new_project
 
+    if not options.folder:  # of a variable that is not set
+        raise ValueError("given no folder, expected: one, e.g. `scaling` or `.`")
     root = Path(options.folder)
     if options.upgrade:
         return _say("\n".join(new_project.upgrade(root) or ["nothing to do: all files are of this version"]))
@@ -230,6 +235,8 @@ def _plan(options: argparse.Namespace) -> int:
     machine = project.machine_of(options.profile) if options.profile is not None else None
     asked = resource_requests.requests([study_runs], machine) if machine else {}
     items = predicted_times.with_predictions(study_runs, plan.plan(study_runs))
+    if (project.root / (options.profile or DEFAULT)).is_dir():
+        study_runs = plan.with_time_limit(study_runs, items, project.profile(options.profile or DEFAULT).config)
     seconds = {item.planned.run: item.estimate.middle_s for item in items if item.estimate}
     found = packing.packings(study_runs.study.name, asked, seconds, machine) if machine else []
     if options.write:
@@ -259,7 +266,7 @@ def _try(options: argparse.Namespace) -> int:
 @Verb(
     "train the missing runs of a study, then make its tables, figures and report",
     STUDY,
-    takes("--profile", "the workflow profile", default="profiles/default"),
+    takes("--profile", "the workflow profile", default=DEFAULT),
     takes(
         "--launcher",
         "command that starts the ranks, instead of the profile's, e.g. 'mpiexec', "
@@ -570,7 +577,7 @@ MPIEXEC = takes("--launcher", "command that starts the ranks, without -n", type=
     ),
     publishing=Verb(
         "tables, figures and page of many finished runs, made up: CPU time and memory",
-        takes("--runs", "numbers of runs, about (default: 1000 10000)", type=int, nargs="+"),
+        takes("--runs", "numbers of runs, about (default: 1000 10000)", type=whole(), nargs="+"),
     ),
     exchange=Verb(
         "every exchange at message sizes from 4 bytes to 256 MB",

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -318,8 +319,10 @@ HOMES = {
 def read(file: Path) -> tuple[Study, Document, list[str]]:
     """Return the study in `file` without what is wrong, the document that knows its lines, and what is wrong."""
     document = read_mapping(file, StudyError)
-    study, problems = partly(Study, document, HOMES, name=file.stem)
-    if study.name != file.stem:
+    stands_in = file.stem if re.fullmatch(NAME.pattern, file.stem) else "unnamed"
+    study, problems = partly(Study, document, HOMES, name=stands_in)
+    if study.name not in (file.stem, stands_in):
         why = f"given {study.name!r}, expected: the name of the file, {file.stem!r}"
+        why += "" if stands_in == file.stem else f", which takes {NAME.words}"
         problems.append(f"{document.where(('name',))}: name: {why}")
     return study, document, problems

@@ -25,6 +25,10 @@ _PREFIXES = (
     *("OMP_", "MKL_", "OMPI_MCA_", "PRTE_MCA_", "PMIX_MCA_", "MPICH_", "FI_", "UCX_", "SLURM_"),
     *("NCCL_", "CUDA_", "NVIDIA_", "CUBLAS", "CUDNN_", "PYTORCH_", "TORCH", "TRITON_"),
 )
+# with one of these, as a hook of git has them, git looks elsewhere than in the folder that it is told
+_OTHER_PLACE = frozenset(
+    ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX")
+)
 _SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|JWT|PRIVATE|KEY", re.IGNORECASE)
 
 
@@ -129,7 +133,8 @@ def source(files: Collection[str] = (), folder: Path | None = None, surely: str 
     """
 
     def git(*words: str) -> Said:
-        return run(["git", "-C", str(folder or Path(__file__).parents[1]), *words], timeout_s=20)
+        command = ["git", "-C", str(folder or Path(__file__).parents[1]), *words]
+        return run(command, timeout_s=20, environment={k: v for k, v in os.environ.items() if k not in _OTHER_PLACE})
 
     asked = git("ls-files", "--error-unmatch", surely)
     if asked.code != 0:  # e.g. installed below somebody's repository

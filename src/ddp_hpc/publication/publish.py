@@ -3,6 +3,7 @@
 import shutil
 import sys
 import tempfile
+import zipfile
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -165,17 +166,29 @@ def _kept(pack: Pack, runs: str) -> set[str]:
 
 def _check_place(to: Path) -> None:
     """Raise a PackError if something stands in the place of a pack that is none."""
-    if to.suffix != ".zip" and to.exists() and not (to / names.SUMS).is_file() and (to.is_file() or any(to.iterdir())):
-        raise PackError(f"{to} is there and is no pack; expected: a new folder, an earlier pack, or a file .zip")
+    if not to.exists() or (to.is_dir() and not _zipped(to) and not any(to.iterdir())):
+        return
+    try:
+        with zipfile.ZipFile(to) as archive:
+            inside = [Path(name).name for name in archive.namelist()]
+    except (OSError, zipfile.BadZipFile):
+        inside = [] if _zipped(to) or not to.is_dir() else [file.name for file in to.iterdir()]
+    if names.SUMS not in inside or to.is_file() != _zipped(to):
+        raise PackError(f"{to} is there and is no pack; expected: a new folder or file .zip, or an earlier pack")
+
+
+def _zipped(to: Path) -> bool:
+    return to.suffix.lower() == ".zip"
 
 
 def _put(pack: Pack, to: Path) -> Path:
     """Put a pack in its place, of an earlier one too."""
     to.parent.mkdir(parents=True, exist_ok=True)
-    if to.suffix == ".zip":
+    if _zipped(to):
         write_zip(pack, pack.root.parent / "pack.zip")
         shutil.move(pack.root.parent / "pack.zip", to)
         return to
-    shutil.rmtree(to, ignore_errors=True)
-    shutil.move(pack.root, to)
+    place = to.resolve()  # of a link what it leads to
+    shutil.rmtree(place, ignore_errors=True)
+    shutil.move(pack.root, place)
     return to

@@ -40,6 +40,7 @@ class Verdict:
 
     word: str = REPRODUCED
     lines: list[str] = field(default_factory=list)
+    untrained: int = 0
 
     def note(self, word: str, line: str) -> None:
         """Note what came out for a run: what differs outweighs what cannot be told."""
@@ -67,7 +68,7 @@ def rerun(given: Path, to: Path, points: str, launcher: str) -> int:
         found = _judged(pack, study_runs.store, pairs)
         times = list(_times(pack, study_runs.store, pairs))
     print(*found.lines, *times, sep="\n")
-    print(f"{counted(len(pairs), 'run')} trained again: results {found.word}")
+    print(f"{counted(len(pairs) - found.untrained, 'run')} trained again: results {found.word}")
     return CODES[found.word]
 
 
@@ -93,7 +94,11 @@ def _judged(pack: Pack, store: Store, pairs: Sequence[tuple[Planned, Planned]]) 
             found.note(NOT_TOLD, f"{old.run}: it was {row['status']}, now it has no result")
             continue
         status = records.read_run(store.file(new.run), ["status"]).to_pylist()[0]["status"]
-        if status != row["status"]:
+        if _is_itself(pack.study_runs.store, old, store, new):
+            what = "its record is that of the pack, times too; expected: `--to` a folder without it"
+            found.note(NOT_TOLD, f"{old.run}: not trained again: {what}")
+            found.untrained += 1
+        elif status != row["status"]:
             found.note(DIFFERS, f"{old.run}: it was {row['status']}, now it is {status}")
         elif _same_losses(pack.study_runs.store, old, store, new):
             found.note(REPRODUCED, f"{old.run}: {status}, each loss the same bit for bit")
@@ -108,12 +113,22 @@ def _judged(pack: Pack, store: Store, pairs: Sequence[tuple[Planned, Planned]]) 
 
 def _same_losses(store: Store, old: Planned, other: Store, new: Planned) -> bool:
     """Return whether two runs have the same losses, to the bit."""
-    losses = []
+    return _same("loss", store, old, other, new)
+
+
+def _is_itself(store: Store, old: Planned, other: Store, new: Planned) -> bool:
+    """Return whether two records are of one training: no other takes the same time for each step, to the bit."""
+    return _same("t_s", store, old, other, new)
+
+
+def _same(column: str, store: Store, old: Planned, other: Store, new: Planned) -> bool:
+    """Return whether two runs have the same in a column of their steps, to the bit, and any step at all."""
+    found = []
     for place, planned in ((store, old), (other, new)):
-        frame = records.read("steps", place.file(planned.run, "steps"), ["step", "rank", "loss", "warm_up"]).to_pandas()
+        frame = records.read("steps", place.file(planned.run, "steps"), ["step", "rank", column, "warm_up"]).to_pandas()
         mine = frame[(frame["rank"] == 0) & ~frame["warm_up"].astype(bool)].sort_values("step")
-        losses.append(mine["loss"].to_numpy(np.float64))
-    return np.array_equal(losses[0], losses[1], equal_nan=True) and len(losses[0]) > 0
+        found.append(mine[column].to_numpy(np.float64))
+    return np.array_equal(found[0], found[1], equal_nan=column == "loss") and len(found[0]) > 0
 
 
 def _promised(pack: Pack, store: Store, old: Planned, new: Planned) -> str:

@@ -14,7 +14,10 @@ from ddp_hpc.runs.attempt import Store
 if TYPE_CHECKING:
     from ddp_hpc.runs.study_runs import StudyRuns
 
-_COLUMNS = ("status", "samples_asked", "samples_seen", "loss_area_loss_s", "min_loss", "oversubscribed")
+_COLUMNS = (
+    *("status", "samples_asked", "samples_seen", "loss_area_loss_s", "min_loss", "oversubscribed"),
+    *("test_metric", "test_metric_name"),
+)
 _PLACE = ("placement_verified", "device_used")
 
 

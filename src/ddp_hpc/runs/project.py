@@ -1,5 +1,6 @@
 """Where things lie: the folder that holds config/, workflow/ and results/."""
 
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -52,8 +53,8 @@ class Project:
 
     @property
     def studies(self) -> list[str]:
-        """The names of all studies, sorted."""
-        return sorted(file.stem for file in (self.root / "config" / "studies").glob("*.yaml"))
+        """The names of all studies, sorted; hidden files, as editors and macOS leave, are none."""
+        return _names(self.root / "config" / "studies")
 
     def profile(self, profile: str) -> settings.Profile:
         """Return a workflow profile, a folder relative to the project or an absolute one; raise a StudyError."""
@@ -129,10 +130,16 @@ class Project:
         return settings.read_config(self.root / "config" / "config.yaml")
 
 
+def _names(folder: Path) -> list[str]:
+    return sorted(file.stem for file in folder.glob("[!.]*.yaml"))
+
+
 def _existing(file: Path, what: str, error: type[StudyError], hint: str = "") -> Path:
     """Return the file of a study or a machine, if there is one of this name."""
     if not file.is_file():
-        known = sorted(other.stem for other in file.parent.glob("*.yaml"))
+        if os.path.lexists(file):
+            raise error(f"{file} is a folder, a link that leads nowhere or the like; expected: a file")
+        known = _names(file.parent)
         expected = f"{did_you_mean(file.stem, known)}; expected: {', '.join(known) or 'none'}"
         raise error(f"no {what} {file.stem!r} in {file.parent}{expected}{hint}")
     return file

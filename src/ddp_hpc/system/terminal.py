@@ -1,9 +1,30 @@
 """Text for the terminal: aligned columns for people, JSON for programs, counts and durations in words."""
 
 import json
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from io import TextIOWrapper
+from math import isfinite, isnan
 from typing import Any
+
+
+def prepare_streams() -> None:
+    """Let nothing that is printed fail, or get into a file.
+
+    Where stdin, stdout or stderr is closed, the next file to be opened would be it. A letter that the terminal cannot
+    show is escaped.
+    """
+    for descriptor, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the least number that is free
+            os.set_inheritable(descriptor, True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(descriptor, mode, encoding="utf-8", closefd=False))
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def write_rows(rows: Sequence[dict[str, Any]], as_json: bool) -> None:
@@ -12,13 +33,27 @@ def write_rows(rows: Sequence[dict[str, Any]], as_json: bool) -> None:
 
 
 def in_json(value: Any) -> str:
-    """Return a value as JSON to print: letters as they are, escaped where the terminal cannot show them all."""
+    """Return a value as JSON to print: letters as they are, escaped where the terminal cannot show them all.
+
+    JSON has no numbers that are not finite: nan becomes null, infinity the text `inf`.
+    """
+    value = _finite(value)
     text = json.dumps(value, indent=1, ensure_ascii=False)
     try:
         text.encode(sys.stdout.encoding or "ascii")
     except UnicodeEncodeError:
         return json.dumps(value, indent=1)
     return text
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    if isinstance(value, float) and not isfinite(value):
+        return None if isnan(value) else str(value)
+    return value
 
 
 def table_lines(rows: Sequence[dict[str, Any]]) -> list[str]:

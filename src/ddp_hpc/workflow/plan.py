@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ddp_hpc.config import catalog
+from ddp_hpc.config.settings import ProfileConfig
 from ddp_hpc.config.spec import SPEC_FIELDS, RunSpec, shown
 from ddp_hpc.config.types import canonical_json
 from ddp_hpc.runs import beaten, identity
@@ -17,6 +18,7 @@ from ddp_hpc.runs.state import State, state_of
 from ddp_hpc.runs.statuses import FAILED
 from ddp_hpc.runs.study_runs import Planned, StudyRuns
 from ddp_hpc.system.files import leave_out
+from ddp_hpc.system.terminal import duration
 
 MOST_NEIGHBOURS = 20
 
@@ -94,6 +96,21 @@ def with_next_round(study_runs: StudyRuns) -> StudyRuns:
             first = min((specs[run] for run in runs), key=lambda spec: spec.seed)
             more += [first.repeat(number) for number in range(len(runs), size)]
     return replace(study_runs, planned=(*study_runs.planned, *(Planned(identity.run_id(spec), spec) for spec in more)))
+
+
+def with_time_limit(study_runs: StudyRuns, items: Sequence[Item], settings: ProfileConfig) -> StudyRuns:
+    """Return the planned runs with a note of those that will take longer than they may here, without a machine."""
+    limit_min = study_runs.study.runtime_min or settings.runtime_min
+    waiting = [item for item in items if item.will_run]
+    long = [one.estimate.middle_s for one in waiting if one.estimate and one.estimate.middle_s > 60 * limit_min]
+    if settings.machine or not long:
+        return study_runs
+    note = (
+        f"{len(long)} of {len(waiting)} runs to train will probably take longer than their time limit of {limit_min} "
+        f"min, up to {duration(max(long))}: they end as timeout, and the next `ddp-hpc run` goes on; set `runtime_min` "
+        "in the study"
+    )
+    return replace(study_runs, notes=(*study_runs.notes, note))
 
 
 def prepare(study_runs: StudyRuns) -> None:

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from ddp_hpc.runs.attempt import RunFolder
 from ddp_hpc.runs.project import Project
 from ddp_hpc.runs.state import state_of, uses_slurm
 from ddp_hpc.slurm import client
+from ddp_hpc.system.files import clock_of
 from ddp_hpc.system.terminal import counted
 from ddp_hpc.workflow.driver_lock import DriverLock
 
@@ -104,5 +104,5 @@ def _age_and_size(place: Path) -> tuple[float, float]:
     """Return the days since a file, or one of a folder, was last written, and its megabytes."""
     found = [os.lstat(os.path.join(path, name)) for path, _, names in os.walk(place) for name in names]
     found += [] if place.is_dir() else [os.lstat(place)]
-    days = (time.time() - max((file.st_mtime for file in found), default=0.0)) / 86400
-    return round(days, 2), round(sum(file.st_size for file in found) / 1e6, 3)
+    days = (clock_of(place.parent) - max((file.st_mtime for file in found), default=0.0)) / 86400
+    return round(max(0.0, days), 2), round(sum(file.st_size for file in found) / 1e6, 3)

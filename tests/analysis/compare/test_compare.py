@@ -61,6 +61,14 @@ def test_the_same_code_twice_is_no_regression(sets, capsys):
     assert "worse" not in out
 
 
+def test_runs_that_are_compared_with_themselves_are_told(sets, capsys):
+    a, b = sets()
+
+    assert "compared with themselves" not in compared(capsys, a, b)[1]
+    assert "12 of 12 runs of B are runs of A, too: compared with themselves" in compared(capsys, a, a)[1]
+    assert json.loads(compared(capsys, a, a, "--json")[1])["runs_in_both"] == 12
+
+
 def test_a_slower_point_is_a_regression_and_is_named(sets, capsys):
     code, out, _ = compared(capsys, *sets(slow={2: 1.2}))
 
@@ -118,6 +126,18 @@ def test_a_loss_that_is_worse_with_every_seed_is_seen(sets):
     losses = [one for one in judge(a, b).findings if one.metric == "final_loss"]
 
     assert [one.verdict for one in losses] == [WORSE] * 3
+
+
+def test_an_evaluation_that_gives_no_number_any_more_is_worse(tmp_path):
+    study = STUDY | {"repeats": 1}
+    for name, metric in (("a", 0.9), ("b", np.nan)):
+        made_up(tmp_path / name, trained(test_metric_name="accuracy", test_metric=metric), **study)
+    a, b = read(str(tmp_path / "a")), read(str(tmp_path / "b"))
+
+    told = {(one.metric, one.reason) for one in judge(a, b).those(WORSE)}
+
+    assert told == {("status", "1 of 1 runs of B test metric not finite")}
+    assert judge(b, b).those(WORSE) == []
 
 
 @pytest.mark.parametrize(("name", "verdict"), [("accuracy", WORSE), ("error", BETTER)])

@@ -80,6 +80,22 @@ def test_it_says_how_winners_were_judged_and_what_was_left_out(repeated):
     assert "ran once" not in said
 
 
+def test_a_winner_without_a_rival_that_may_win_is_told_apart_from_nobody(tmp_path):
+    def lonely(spec):
+        """Only rate 0.5 comes down to the threshold."""
+        result = train(spec)
+        return replace(result, columns=dict(result.columns) | {"min_loss": 0.1 if spec.learning_rate == 0.5 else 3.0})
+
+    study_runs = made_up(tmp_path, lonely, grid=GRID[0], repeats=3)
+    made = read(tmp_path, study_runs)
+
+    (sentence,) = [finding.text for finding in found(study_runs, made) if finding.section == "winners"]
+    assert sentence.endswith("; no other point may win.")
+    assert how_sure(study_runs, made)[0].startswith("In 1 of 1 groups no other point may win: ")
+    assert not any("told apart" in said for said in [sentence, *how_sure(study_runs, made)])
+    assert dict(publishable(study_runs.study, made, study_runs.runs).others)["the winner has no rival"] == 1
+
+
 def test_numbers_of_repeats_may_be_published_those_of_crowded_runs_not(repeated):
     study_runs, made = repeated
     judged = publishable(study_runs.study, made, study_runs.runs)

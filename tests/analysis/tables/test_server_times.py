@@ -8,7 +8,9 @@ from drawn import draw, words
 from factory import Result, made_up
 
 from ddp_hpc.analysis.figures._marks import OVERSUBSCRIBED
+from ddp_hpc.analysis.intervals import over_runs
 from ddp_hpc.analysis.tables import server_times, time_to_metric
+from ddp_hpc.analysis.tables._winner_selection import as_metric
 from ddp_hpc.runs import records
 
 STEPS = 60
@@ -166,3 +168,20 @@ def test_of_an_error_the_lowest_is_the_best_and_a_rate_means_nothing(tmp_path):
     assert table["best_t_s"].dropna().to_dict() == {1: 30.0, 2: 15.0, 4: 6.0}
     assert table["common_metric"].dropna().to_dict() == {1: 0.3, 2: 0.3, 4: 0.3}
     assert table["common_t_s"].dropna().to_dict() == {1: 20.0, 2: 10.0, 4: 6.0}
+
+
+def test_evaluations_that_are_no_numbers_are_left_out_and_told(tmp_path):
+    nan = float("nan")
+    table = evaluated(tmp_path, accuracy={1: [0.5, nan, 0.9, 0.8], 2: [nan] * 4, 4: [0.3, 0.5, 0.6, 0.7], 8: []})
+
+    assert table["best_metric"].dropna().to_dict() == {1: 0.9, 4: 0.7}
+    assert table["common_t_s"].dropna().to_dict() == {1: 30.0, 4: 8.0}
+    assert table["reason"][2] == "no evaluation gave a number"
+
+
+def test_no_accuracy_is_above_1_at_the_end_of_its_interval():
+    wide = over_runs([0.9, 0.99])
+
+    assert wide.high > 1
+    assert as_metric(wide, higher_is_better=True).high == 1
+    assert as_metric(wide, higher_is_better=False) == wide

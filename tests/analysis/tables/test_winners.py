@@ -56,6 +56,7 @@ def test_the_least_area_wins(tmp_path):
         (constant(0.1, min_loss=0.500001), "1 above threshold"),
         (constant(0.1, min_loss=None), "1 shorter than the loss window"),
         (constant(0.1, oversubscribed=True), "1 oversubscribed"),
+        (constant(0.1, test_metric_name="error", test_metric=np.nan), "1 test metric not finite"),
     ],
 )
 def test_a_spoiled_run_never_wins_however_small_its_area(tmp_path, spoiled, because):

@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from typing import Any
 
-from ddp_hpc.analysis.compare.result_sets import ResultSet, read
+from ddp_hpc.analysis.compare.result_sets import ResultSet, in_both, read
 from ddp_hpc.analysis.compare.significance import ALIKE, BETTER, OPEN, SMALL, WORSE, Finding, Judgement, judge
 from ddp_hpc.analysis.variance_model import ALPHA, MOST_REPEATS
 from ddp_hpc.system.terminal import counted, in_json, table_lines
@@ -47,6 +47,7 @@ def values(a: ResultSet, b: ResultSet, found: Judgement, tolerance: float, chang
     return {
         "a": {"name": a.name, "runs": len(a.runs), "notes": a.notes},
         "b": {"name": b.name, "runs": len(b.runs), "notes": b.notes},
+        "runs_in_both": in_both(a, b),
         "points": found.points,
         "only_a": found.only_a,
         "only_b": found.only_b,
@@ -65,6 +66,8 @@ def lines(a: ResultSet, b: ResultSet, found: Judgement, change: float, everythin
     """Return what came out, for reading."""
     text = [f"{side}: {one.name}, {counted(len(one.runs), 'run')}" for side, one in (("A", a), ("B", b))]
     text += [f"{one.name}: {note}" for one in (a, b) for note in one.notes]
+    if same := in_both(a, b):
+        text.append(f"{same} of {counted(len(b.runs), 'run')} of B are runs of A, too: compared with themselves")
     text += [f"{counted(found.points, 'point')} in both{_only('A', found.only_a)}{_only('B', found.only_b)}"]
     tests = sum(finding.p is not None for finding in found.findings)
     counts = ", ".join(f"{len(those)} {verdict}" for verdict in VERDICTS if (those := found.those(verdict)))

@@ -37,6 +37,12 @@ class ResultSet:
         return np.asarray(np.diff(mine["t_s"].to_numpy(np.float64), prepend=0.0))
 
 
+def in_both(a: ResultSet, b: ResultSet) -> int:
+    """Return how many trainings are in both sets: of one name, and equal in time to the last bit."""
+    times = [["run", "step_s"], *([["run", "train_s"]] if "train_s" in a.runs and "train_s" in b.runs else [])]
+    return min(len(a.runs[names].dropna().merge(b.runs[names].dropna(), on=names)) for names in times)
+
+
 def read(given: str) -> ResultSet:
     """Return a result set by its name or path.
 

@@ -11,12 +11,20 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ddp_hpc.analysis.columns import CROWDED, higher_is_better, key_of, rows_of, show, varying
+from ddp_hpc.analysis.columns import (
+    CROWDED,
+    higher_is_better,
+    key_of,
+    rows_of,
+    show,
+    varying,
+)
 from ddp_hpc.analysis.compare.result_sets import ResultSet
 from ddp_hpc.analysis.intervals import Arm, Contrast, contrast, of_median, of_ratio
 from ddp_hpc.analysis.variance_model import ALPHA, Prior, holm, prior, repeats_needed
 from ddp_hpc.config.comparability import agreeing
 from ddp_hpc.config.spec import SPEC_COLUMNS
+from ddp_hpc.runs.eligibility import NO_NUMBER, without_number
 from ddp_hpc.runs.statuses import FAILED
 
 Row = dict[str, Any]
@@ -73,7 +81,8 @@ class Question:
         """The means of A and B: geometric of times and rates."""
         a, b = (np.array([float(row[self.metric]) for row in rows]) for rows in (self.rows_a, self.rows_b))
         if self.metric in TIMES:
-            return exp(float(np.log(a).mean())), exp(float(np.log(b).mean()))
+            with np.errstate(divide="ignore"):  # the exchange of one rank takes 0
+                return exp(float(np.log(a).mean())), exp(float(np.log(b).mean()))
         return float(a.mean()), float(b.mean())
 
     @property
@@ -225,7 +234,9 @@ def _broken(point: str, spec: Mapping[str, Any], rows_a: list[Row], rows_b: list
     """Return that runs end badly on one side more than on the other; runs that are missing are not counted."""
     shares, words = [], []
     for side, rows in (("A", rows_a), ("B", rows_b)):
-        ended = [row["status"] for row in rows if row["status"] in ("ok", *BROKEN)]
+        ended = [
+            NO_NUMBER if without_number(row) else row["status"] for row in rows if row["status"] in ("ok", *BROKEN)
+        ]
         bad = [status for status in ended if status != "ok"]
         if not ended:
             return None

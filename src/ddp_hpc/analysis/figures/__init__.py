@@ -5,6 +5,6 @@ last line of its small print. What figures share: `_panels` and `_curves` make p
 `_marks` marks points that are not to be trusted, `_layout` holds what is around the panels, `_style` how it all looks.
 """
 
-from ddp_hpc.analysis.figures._save import make, picture
+from ddp_hpc.analysis.figures._save import SIZES, make, picture
 
-__all__ = ["make", "picture"]
+__all__ = ["SIZES", "make", "picture"]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from ddp_hpc.analysis.figures._style import SIZES as SIZES
 from ddp_hpc.analysis.figures._style import style
 from ddp_hpc.analysis.latex import escape
 from ddp_hpc.config import catalog

@@ -226,8 +226,10 @@ def _winner(study: Study, row: Row, group: str, metric: str) -> str:
     if pd.notna(row["margin_percent"]):
         parts.append(f"{row['margin_percent']:.2g} % ahead of {row['second']}")
     alike = row["cannot_be_told_from_count"]
-    if row["points"] > 1:
+    if row["eligible_points"] > 1:
         parts.append(f"not told apart from {counted(alike, 'other')}" if alike else "told apart from all others")
+    elif row["points"] > 1:
+        parts.append("no other point may win")
     return f"{group}: {point(study, row)} wins: {'; '.join(parts)}."
 
 
@@ -249,12 +251,19 @@ def _judged(tables: Mapping[str, pd.DataFrame]) -> Iterator[str]:
     won = won[won["winner_runs"].notna()]
     if not len(won):
         return
-    by = Counter(", ".join(part for part in text.split(", ") if "of freedom" not in part) for text in won["judged_by"])
-    yield f"Winners are judged by {'; '.join(f'{text} ({n} of {len(won)} groups)' for text, n in by.most_common(2))}."
-    apart = int((won["cannot_be_told_from_count"] == 0).sum())
-    doubts = int(won["doubt"].notna().sum()) if "doubt" in won else 0
+    found, alone = won[won["eligible_points"] > 1], int((won["eligible_points"] <= 1).sum())
+    if alone:
+        yield f"In {alone} of {len(won)} groups no other point may win: nothing tells how good the winner is."
+    if not len(found):
+        return
+    by = Counter(
+        ", ".join(part for part in text.split(", ") if "of freedom" not in part) for text in found["judged_by"]
+    )
+    yield f"Winners are judged by {'; '.join(f'{text} ({n} of {len(found)} groups)' for text, n in by.most_common(2))}."
+    apart = int((found["cannot_be_told_from_count"] == 0).sum())
+    doubts = int(found["doubt"].notna().sum()) if "doubt" in found else 0
     luck = f"; in {doubts} luck, lack of budget or other processors may have decided" if doubts else ""
-    yield f"In {apart} of {len(won)} groups the winner is told apart from all others{luck}."
+    yield f"In {apart} of {len(found)} groups the winner is told apart from all others{luck}."
 
 
 def _intervals(tables: Mapping[str, pd.DataFrame]) -> Iterator[str]:

@@ -4,6 +4,7 @@ import base64
 import gzip
 import json
 import re
+from collections.abc import Sequence
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -34,14 +35,25 @@ from ddp_hpc.system.files import replaced
 PACKED_FROM = 200_000  # bytes: what is larger lies in the page compressed, and a script unpacks it
 MOST_ROWS = 2_000  # of a table on the page
 POINTS_PER_REM = 7.0  # letters of 7 points in a figure are then about as large as the text
+NAMED = 4  # of what is out of date
 SHOWN = ("winners", "scaling", "exchanges", "pairs", "phases")  # tables that any study may have on its page
 
 
-def make(study_runs: StudyRuns, study_folder: Path, place: Path | None = None) -> Path:
+def old(outdated: Sequence[str], study: str) -> str:
+    """Return that the page shows what was made before records, rules or code were changed, and what to do."""
+    more = f" and {len(outdated) - NAMED} more" if len(outdated) > NAMED else ""
+    return (
+        f"made before the records, the rules or the code were changed: {', '.join(outdated[:NAMED])}{more}; "
+        f"`ddp-hpc run {study}` makes them and the page anew"
+    )
+
+
+def make(study_runs: StudyRuns, study_folder: Path, place: Path | None = None, *, outdated: Sequence[str] = ()) -> Path:
     """Write `report/index.html` from the tables and figures in `study_folder`, and from the runs' provenance.
 
     Tables and figures that are not there are left out; the page says so. Its links lead to runs from where it lies, or
-    will lie: `place`. A record that cannot be read is named by a RecordError.
+    will lie: `place`. Of tables and figures that are `outdated` it warns. A record that cannot be read is named by a
+    RecordError.
     """
     study = study_runs.study
     files = {name: study_folder / "tables" / f"{name}.parquet" for name in catalog.names("table")}
@@ -61,7 +73,7 @@ def make(study_runs: StudyRuns, study_folder: Path, place: Path | None = None) -
         coverage=study_runs.coverage(),
         statuses=study_runs.runs["status"].value_counts().to_dict(),
         lacking=lacking(study_runs.runs),
-        flags=flags(study_runs, tables, provenance),
+        flags=[*([f"{old(outdated, study.name)}."] if outdated else []), *flags(study_runs, tables, provenance)],
         found=answer.found(study_runs, tables),
         sure=answer.how_sure(study_runs, tables),
         publishable=publishable(study, tables, study_runs.runs),

@@ -118,7 +118,7 @@ def _of_winners(study: Study, tables: Mapping[str, pd.DataFrame], runs: pd.DataF
         elif pd.notna(row.get("doubt")):
             yield "the winner may have won by luck, for lack of budget or on other processors"
         elif " repeats" not in row["judged_by"]:
-            yield "the winner is judged by one run each" if row["points"] > 1 else "the winner has no rival"
+            yield "the winner is judged by one run each" if row["eligible_points"] > 1 else "the winner has no rival"
         elif row["cannot_be_told_from_count"]:
             yield "the winner cannot be told apart from other points"
         else:

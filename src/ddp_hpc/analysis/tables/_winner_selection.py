@@ -23,7 +23,7 @@ from ddp_hpc.analysis.columns import (
     standing,
     varying,
 )
-from ddp_hpc.analysis.intervals import ENOUGH, Arm, Array, Noise, contrast, counted_freedom, least_apart
+from ddp_hpc.analysis.intervals import ENOUGH, Arm, Array, Interval, Noise, contrast, counted_freedom, least_apart
 from ddp_hpc.analysis.tables._frame import FLOAT, INT, columns, known, median, type_of, typed
 from ddp_hpc.analysis.tables._groups import kind_of, noise_of_time
 from ddp_hpc.analysis.tables._steps import whole_curve
@@ -41,6 +41,12 @@ NOT_TOLD = "not told apart: one run each"
 LEAST = np.finfo(np.float64).tiny  # has a logarithm
 ROUNDING = 1e-12  # of a mean cost: a standard error below it is none
 ErrorOf = Callable[[str], float | None]
+
+
+def as_metric(interval: Interval, runs: pd.DataFrame) -> Interval:
+    """Return the interval of the test metric of these runs: no accuracy is above 1."""
+    accuracy = set(runs["test_metric_name"].dropna()) == {"accuracy"}
+    return interval.each(lambda value: min(value, 1.0)) if accuracy else interval
 
 
 @dataclass(frozen=True)

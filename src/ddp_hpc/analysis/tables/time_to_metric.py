@@ -15,6 +15,7 @@ from ddp_hpc.analysis.columns import group_columns, higher_is_better, rows_of, s
 from ddp_hpc.analysis.intervals import over_runs
 from ddp_hpc.analysis.tables._frame import columns
 from ddp_hpc.analysis.tables._groups import Group, Row, by_group, spread
+from ddp_hpc.analysis.tables._winner_selection import as_metric
 from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Test metric over time: at the end, at its best, and how long it took to what all points came to."
@@ -39,7 +40,9 @@ def build(study_runs: StudyRuns) -> pd.DataFrame:
     runs = with_standing(study_runs.runs)
     search = search_columns(study_runs.study)
     ended = [str(run) for run in runs[runs["status"] == "ok"]["run"]]
-    curves = {run: study_runs.evaluations(run) for run in ended if study_runs.store.file(run, "evaluations").is_file()}
+    read = {run: study_runs.evaluations(run) for run in ended if study_runs.store.file(run, "evaluations").is_file()}
+    curves = {run: curve[curve["metric"].notna()] for run, curve in read.items()}
+    curves = {run: curve for run, curve in curves.items() if len(curve)}
     judged = rows_of(runs[runs["test_metric_name"].notna()])
     sign = 1.0 if all(map(higher_is_better, judged)) else -1.0
     common: dict[str, float] = {}  # by run
@@ -50,11 +53,12 @@ def build(study_runs: StudyRuns) -> pd.DataFrame:
     def measured(group: Group) -> Row:
         evaluated = [row for row in group.ended if row["run"] in curves]
         if not evaluated:
-            return {"runs": 0, "oversubscribed": None, "reason": "never evaluated"}
+            never = "never evaluated" if group.run not in read else "no evaluation gave a number"
+            return {"runs": 0, "oversubscribed": None, "reason": never}
         found = [_of(row, curves[row["run"]], sign, common[row["run"]]) for row in evaluated]
         over = {name: over_runs([one[name] for one in found]) for name in found[0]}
         return {name: interval.middle for name, interval in over.items()} | {
-            **spread("test_metric", "", over["test_metric"]),
+            **spread("test_metric", "", as_metric(over["test_metric"], runs)),
             **spread("metric_per_s", "", over["metric_per_s"]),
             **spread("common_t", "_s", over["common_t_s"]),
             "interval_from": over["test_metric"].basis,

@@ -20,6 +20,7 @@ from ddp_hpc.analysis.tables._groups import Row, kind_of
 from ddp_hpc.analysis.tables._steps import whole_curve
 from ddp_hpc.analysis.tables._winner_selection import (
     Score,
+    as_metric,
     numbers,
     pick_winners,
     ranked_points,
@@ -61,7 +62,7 @@ def build(study_runs: StudyRuns) -> pd.DataFrame:
     elsewhere = (_elsewhere(study_runs, part, winner) for part, winner in zip(parts, won, strict=True))
     added["doubt"] = ["; ".join(chain(*why)) or None for why in zip(doubts, cut_off, elsewhere, strict=True)]
     scores = {" ".join(row["runs"]): row["score"] for row in rows_of(candidates)}
-    for name, values in _intervals(found, scores, time, decisive(rules)).items():
+    for name, values in _intervals(study_runs, found, scores, time).items():
         added[name] = values
     place = list(found).index("min_loss") + 1
     for name in reversed([name for name in added if name not in found]):
@@ -70,14 +71,17 @@ def build(study_runs: StudyRuns) -> pd.DataFrame:
 
 
 def _intervals(
-    found: pd.DataFrame, scores: Mapping[str, Score | None], time: Noise, by: str
+    study_runs: StudyRuns, found: pd.DataFrame, scores: Mapping[str, Score | None], time: Noise
 ) -> dict[str, list[float | None]]:
     """Return the ends of the intervals of what decides: over the repeats of a winner, else from the noise of time."""
+    by = decisive(study_runs.study.rules)
     ends: dict[str, list[float | None]] = {f"{by}_low": [], f"{by}_high": []}
     for row in rows_of(found):
         score = scores.get(str(row["winner_runs"]))
         noise = time.at(kind_of(row)) if score and len(score.values) == 1 else None
         interval = over_runs(score.values, noise=noise) if score else None
+        if interval and by == "test_metric":
+            interval = as_metric(interval, study_runs.runs)
         ends[f"{by}_low"].append(interval.low if interval else None)
         ends[f"{by}_high"].append(interval.high if interval else None)
     return ends
