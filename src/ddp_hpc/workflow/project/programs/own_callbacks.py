@@ -6,7 +6,7 @@ import random
 import ddp_hpc
 
 
-class Recording:
+class RecordingCallback:
     """Records the steps of a trainer.
 
     For Hugging Face derive it from transformers.TrainerCallback, whose calls have these names, and take the loss from
@@ -28,10 +28,10 @@ class Recording:
         self.record.__exit__(None, None, None)
 
 
-class Trainer:
+class LibraryTrainer:
     """Fits y = 3x by stochastic gradient descent: in place of a trainer of a library."""
 
-    def __init__(self, callback: Recording, rate: float, batch: int, steps: int) -> None:
+    def __init__(self, callback: RecordingCallback, rate: float, batch: int, steps: int) -> None:
         self.callback, self.rate, self.batch, self.steps = callback, rate, batch, steps
 
     def train(self) -> None:
@@ -52,4 +52,4 @@ parser.add_argument("--lr", type=float, default=0.1)
 parser.add_argument("--batch", type=int, default=32)
 parser.add_argument("--steps", type=int, default=200)
 asked = parser.parse_args()
-Trainer(Recording(), asked.lr, asked.batch, asked.steps).train()
+LibraryTrainer(RecordingCallback(), asked.lr, asked.batch, asked.steps).train()
