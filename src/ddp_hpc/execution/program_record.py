@@ -63,7 +63,7 @@ def write(
     curve = _curves(ranks, recordings, steps)
     result = _result(first_launch, spec, parts[0], steps)
     row = run_columns(launch, spec, result, ranks, curve) | _columns(spec, result, parts, curve)
-    found = run_record.RecordParts(curve, row, lambda: _pieces(curve, recordings), lambda: _reasons(row, recordings))
+    found = run_record.TrainingFound(curve, row, lambda: _pieces(curve, recordings), lambda: _reasons(row, recordings))
     asked = spec.steps_asked
     if asked is not None and steps != asked and not result.diverged:
         text = f"the program recorded {steps} steps, its budget asks for {asked}"

@@ -116,12 +116,12 @@ def write(
     flags = catalog.constants("exchange", spec.exchange.name)
     curve = curves(parts, flags["SYNCHRONOUS"], flags["OVERLAPS"])
     run = run_columns(launch, spec, result, parts, curve)
-    found = RecordParts(curve, run, lambda: step_pieces(curve), lambda: null_reasons(parts, run))
+    found = TrainingFound(curve, run, lambda: step_pieces(curve), lambda: null_reasons(parts, run))
     return put(attempt, launch, spec, result, parts, found=found, mpi_library=mpi_library)
 
 
 @dataclass(frozen=True)
-class RecordParts:
+class TrainingFound:
     """What a training was found to have done."""
 
     curve: RankCurves
@@ -137,7 +137,7 @@ def put(
     result: TrainResult,
     parts: Sequence[RankPart],
     *,
-    found: RecordParts,
+    found: TrainingFound,
     mpi_library: str,
 ) -> dict[str, str]:
     """Write the records of what was found, and last the summary; return why columns that meters fill are null."""

@@ -28,7 +28,7 @@ class RecordingCallback:
         self.record.__exit__(None, None, None)
 
 
-class SlopeTrainer:
+class LibraryTrainer:
     """Fits y = 3x by stochastic gradient descent: in place of a trainer of a library."""
 
     def __init__(self, callback: RecordingCallback, rate: float, batch: int, steps: int) -> None:
@@ -52,4 +52,4 @@ parser.add_argument("--lr", type=float, default=0.1)
 parser.add_argument("--batch", type=int, default=32)
 parser.add_argument("--steps", type=int, default=200)
 asked = parser.parse_args()
-SlopeTrainer(RecordingCallback(), asked.lr, asked.batch, asked.steps).train()
+LibraryTrainer(RecordingCallback(), asked.lr, asked.batch, asked.steps).train()
