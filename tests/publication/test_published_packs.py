@@ -68,7 +68,7 @@ def trained(spec):
         "command": "mpiexec /home/jo/bin/python",
         "environment": {"SLURM_JOB_ACCOUNT": "p1234", "SLURM_JOB_UID": "1017", "OMP_NUM_THREADS": "1"},
     }
-    ended = {"ended_at": f"2026-11-28T12:00:0{spec.world_size}+00:00", "wall_s": 3.0, "hosts": 1}
+    ended = {"ended_at": f"2026-11-28T12:00:0{spec.world_size}+00:00", "wall_s": 3.25, "hosts": 1}
     return replace(factory.realistic(spec), columns=ended, provenance=about)
 
 

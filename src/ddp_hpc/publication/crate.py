@@ -240,7 +240,7 @@ def _actions(pack: Pack) -> Iterator[Entity]:
         "result": _all(map(_to, results)),
         "actionStatus": OK,
         **({"startTime": min(started)} if started else {}),
-        "endTime": pack.newest.isoformat(),
+        "endTime": pack.newest.isoformat(timespec="seconds"),
     }
     there = set(pack.runs)
     for row in runs:
@@ -275,5 +275,7 @@ def _times(row: Mapping[str, Any]) -> dict[str, str]:
     if not (ended := _text(row["ended_at"])):
         return {}
     end = datetime.fromisoformat(ended)
-    began = {} if pd.isna(row["wall_s"]) else {"startTime": (end - timedelta(seconds=float(row["wall_s"]))).isoformat()}
-    return began | {"endTime": end.isoformat()}
+    times = {"endTime": end}
+    if not pd.isna(row["wall_s"]):
+        times = {"startTime": end - timedelta(seconds=float(row["wall_s"]))} | times
+    return {name: time.isoformat(timespec="seconds") for name, time in times.items()}  # validators take whole seconds
