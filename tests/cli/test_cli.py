@@ -405,3 +405,11 @@ def test_a_project_is_made_in_no_folder_that_was_not_named(tmp_path, monkeypatch
 
     assert (ended.value.code, list(tmp_path.iterdir())) == (2, [])
     assert "given no folder" in capsys.readouterr().err
+
+
+def test_a_run_may_be_named_by_its_folder_as_a_shell_completes_it(tmp_path, monkeypatch, capsys):
+    run, *_ = factory.made_up(tmp_path).planned
+    monkeypatch.chdir(tmp_path)
+    for named in (run.run, f"results/runs/{run.run}/", str(tmp_path / "results" / "runs" / run.run)):
+        said = said_by(capsys, "train", named)
+        assert f"nothing to do: {run.run} has a finished record" in said

@@ -22,6 +22,8 @@ CRASHED = Ending("crashed", "rank 1: ValueError")
 KILLED = "slurmstepd: error: Detected 1 oom_kill event in StepId=17.0"
 LOST_NODE = "srun: error: Node failure on node2"
 
+HELP = [f"You may ask for more of them in way {number}, which is explained elsewhere." for number in range(20)]
+
 TABLE = [  # what is known, status, words of the reason
     # one kind of evidence alone
     ({}, None, ""),
@@ -40,6 +42,12 @@ TABLE = [  # what is known, status, words of the reason
     ({"exit_code": 137, "last_seen_step": 10}, "crashed", "exit code 137, its ranks last seen at step 10, and no rank"),
     ({"exit_code": -9, "oom_kills": 1}, "oom_host", "killed by SIGKILL; the kernel killed a process for memory"),
     ({"exit_code": 1, "last_words": ["srun: error: n1: task 0: Killed"]}, "launch_failed", "task 0: Killed"),
+    (
+        {"exit_code": 1, "last_words": ["-----", "not enough slots", *HELP, "-----"]},
+        "launch_failed",
+        "not enough slots; ",
+    ),
+    ({"exit_code": 1, "last_words": ["not enough slots", *HELP, "PRTE has lost"]}, "launch_failed", "; PRTE has lost"),
     ({"exit_code": 1, "last_words": [LOST_NODE]}, "node_fail", "a node does not answer: .*Node failure on node2"),
     ({"exit_code": 1, "last_words": [KILLED]}, "oom_host", "Detected 1 oom_kill event"),
     # reports of ranks

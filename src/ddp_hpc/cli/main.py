@@ -412,9 +412,12 @@ def _train(options: argparse.Namespace) -> int:
 
     here = Path.cwd()  # not `_project`, which imports what reads studies: a training starts quickly
     root = next((folder for folder in (here, *here.parents) if (folder / "workflow" / "Snakefile").is_file()), here)
-    folder, data = root / "results" / "runs" / options.run, root / "results" / "data"
+    runs, data = root / "results" / "runs", root / "results" / "data"
+    given = Path(options.run)  # a name, or the folder, as a shell completes it
+    run = given.name if given.parent.resolve() == runs.resolve() else options.run
+    folder = runs / run
     if RunFolder(folder).finished and not options.again:
-        said = f"{options.run} has a finished record; `--again` trains it again, and the new record takes its place"
+        said = f"{run} has a finished record; `--again` trains it again, and the new record takes its place"
         if options.trace:
             raise ValueError(f"nothing was traced: {said}")
         return _say(f"nothing to do: {said}")
@@ -423,7 +426,7 @@ def _train(options: argparse.Namespace) -> int:
     faults = Faults(root / options.faults) if options.faults else None
     every_s, keep = options.checkpoint_every_s, options.keep
     outcome = supervise(folder, launcher, data, limit, options.trace, every_s, faults=faults, keep=keep)
-    line = f"{options.run}: {outcome.status}{f': {outcome.reason}' if outcome.reason else ''}\n"
+    line = f"{run}: {outcome.status}{f': {outcome.reason}' if outcome.reason else ''}\n"
     with suppress(OSError):  # a full disk must not make a failure of a result
         os.write(1, line.encode())
     return outcome.exit_code

@@ -147,10 +147,21 @@ def _asked_to_end(e: Evidence) -> Ending | None:
     return Ending("preempted", f"SIGUSR1: asked to make room; {rest}", numbers)
 
 
+def _shortened(lines: Sequence[str], length: int = 600) -> str:
+    """Return lines as one, without those in the middle if it is long: what is wrong stands first, or last."""
+    kept = list(lines)
+    while len(kept) > 2 and len("; ".join(kept)) > length:
+        del kept[len(kept) // 2]
+    if len(kept) < len(lines):
+        kept.insert(len(kept) // 2, "...")
+    text = "; ".join(kept)
+    return text if len(text) <= length else f"{text[: length // 2]} ... {text[-length // 2 :]}"
+
+
 def _failed_launcher(e: Evidence) -> Ending | None:
     if e.exit_code is None:
         return None
-    said = "; ".join(line.strip(" -*|") for line in e.last_words if line.strip(" -*|"))[-600:] or "it said nothing"
+    said = _shortened([line.strip(" -*|") for line in e.last_words if line.strip(" -*|")]) or "it said nothing"
     code = e.exit_code
     killed = code < 0 and -code not in CRASHES  # no launcher fails so: somebody, or something, did that
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"

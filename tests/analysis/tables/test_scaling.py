@@ -81,6 +81,7 @@ def test_weak_scaling_is_a_ratio_of_rates(tmp_path):
     frame = table(tmp_path, timed(seconds), budget={"steps": 100})
 
     assert one(frame, "weak", 4, 16)["speedup"] == pytest.approx(4)
+    assert np.isnan(one(frame, "weak", 4, 16)["karp_flatt"])  # it is of the same work
     assert "fixed samples" not in set(frame["kind"])  # no run of one rank sees as many
 
 

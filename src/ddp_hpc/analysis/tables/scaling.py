@@ -161,7 +161,7 @@ def _compared(study_runs: StudyRuns, rows: list[Row], baselines: Mapping[int, Ro
         **spread("speedup", "", speedup, ratios),
         "interval_from": speedup.basis,
         **spread("efficiency", "", speedup.each(lambda value: value / world_size)),
-        "karp_flatt": karp_flatt(speedup.middle, world_size),
+        "karp_flatt": karp_flatt(speedup.middle, world_size) if kind.name != "weak" else None,
         **doubt(run for pair in pairs for run in pair),
         "reason": f"only {len(pairs)} of {len(rows)} repeats" if len(pairs) < len(rows) else None,
     }
@@ -174,7 +174,7 @@ def _complete(row: Mapping[str, Any]) -> bool:
 
 
 def karp_flatt(speedup: float, world_size: int) -> float | None:
-    """Return the serial fraction that a speedup would come from; None for one rank, where there is none.
+    """Return the serial fraction that a speedup at the same work would come from; None for one rank: there is none.
 
     Karp and Flatt, Communications of the ACM 33(5), 1990.
     """
