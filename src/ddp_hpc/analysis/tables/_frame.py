@@ -69,7 +69,7 @@ def of_runs(runs: pd.DataFrame, series: Sequence[Mapping[str, Any]], names: Iter
     """
     counts = [len(next(iter(one.values()))) for one in series]
     places = np.repeat(np.arange(len(runs)), counts)
-    found = {name: runs[name].astype(type_of(str(name))).take(places).reset_index(drop=True) for name in runs}
+    found = {str(name): pd.Series(runs[name].take(places).array, dtype=type_of(str(name))) for name in runs}
     for name in names:
         parts = [one.get(name, np.full(count, np.nan)) for one, count in zip(series, counts, strict=True)]
         found[name] = pd.Series(np.concatenate(parts) if parts else [], dtype=type_of(name))
