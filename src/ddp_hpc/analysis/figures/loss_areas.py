@@ -55,10 +55,10 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
     if areas.empty:
         return nothing(coverage, "none is planned")
     areas = areas.assign(decisive=areas[by], error=areas[ERRORS[by]])
-    every = panels(areas, group_columns(areas, study))
-    empty = [panel for panel in every if not _has_bar(panel.rows).any()]
-    full = [panel for panel in every if _has_bar(panel.rows).any()]
-    shown, notes = few(full or every, room_for(1.9, 2))
+    groups = panels(areas, group_columns(areas, study))
+    empty = [panel for panel in groups if not _has_bar(panel.rows).any()]
+    full = [panel for panel in groups if _has_bar(panel.rows).any()]
+    shown, notes = few(full or groups, room_for(1.9, 2))
     if full and empty:
         notes.append(f"No point may win, so that there is no panel: {'; '.join(panel.title for panel in empty)}.")
     figure, axes = grid(len(shown), 1.9, most_columns=2)
