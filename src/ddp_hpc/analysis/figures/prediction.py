@@ -91,8 +91,8 @@ def _steps(axes: Axes, rows: pd.DataFrame, other: pd.DataFrame) -> None:
     """Draw the model with its band, what was measured, hollow what was not, and over it what if."""
     what_if = MS * other["step_s"].to_numpy(float)
     axes.plot(other["world_size"].to_numpy(float), what_if, **WHAT_IF)
-    ends = (MS * other[f"step_{end}_s"].to_numpy(float) for end in ("low", "high"))
-    axes.fill_between(other["world_size"].to_numpy(float), *ends, **{**BAND, "color": WHAT_IF["color"]})
+    ends = [MS * other[f"step_{end}_s"].to_numpy(float) for end in ("low", "high")]
+    axes.fill_between(other["world_size"].to_numpy(float), ends[0], ends[1], **{**BAND, "color": WHAT_IF["color"]})
     x = rows["world_size"].to_numpy(float)
     middle, low, high = (MS * rows[f"step{end}_s"].to_numpy(float) for end in ("", "_low", "_high"))
     world_size_axis(axes, sorted({*rows["world_size"], *other["world_size"]}))
