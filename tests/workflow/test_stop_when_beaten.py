@@ -18,12 +18,14 @@ from ddp_hpc.execution.rivals import Rivals
 from ddp_hpc.runs import records
 from ddp_hpc.runs.attempt import Store
 from ddp_hpc.runs.project import Project
+from ddp_hpc.runs.state import state_of
 from ddp_hpc.workflow import driver, plan
 from ddp_hpc.workflow.targets import StudyTargets
 
 SEARCH = {"batch_size": [16, 32, 64], "learning_rate": [0.1, 0.5, 2.0]}
 GRID = [{"exchange": "ring", "world_size": [1, 2], **SEARCH}]
 RULES = {"loss_threshold": 0.5}
+BUDGET = {"samples_seen": 6400}
 STOP = RULES | {"stop_when_beaten": True}
 DIGITS = """
 base: {dataset: digits, model: {name: mlp, widths: [16]}, batch_size: 16, exchange: none, world_size: 1}
@@ -77,7 +79,7 @@ def stopped(result, limit):
 
 def made(folder, train, rules=STOP, **keys):
     """Return a study that was run to its end, and what was trained for it, in this order."""
-    study_file(folder, **({"grid": GRID, "rules": rules, "budget": {"samples_seen": 6400}} | keys))
+    study_file(folder, **({"grid": GRID, "rules": rules, "budget": BUDGET} | keys))
     trained = []
     rounds = lambda study_runs: Rounds(study_runs, train, trained)
     study_runs, code = driver._train(plan.with_next_round(Project(folder).study_runs("made_up")), rounds, shared=False)
@@ -165,11 +167,11 @@ def test_asked_for_whole_they_are_trained_to_their_end_and_stay_so(tmp_path):
 def test_a_study_without_the_rule_wants_them_whole(tmp_path):
     study_runs, _ = made(tmp_path, whole(1))
     stopped_runs = set(study_runs.runs["run"][study_runs.runs["status"] == "beaten"])
-    study_file(tmp_path, grid=GRID, rules=RULES)
+    study_file(tmp_path, grid=GRID, rules=RULES, budget=BUDGET)
 
     assert {run.run for run in Project(tmp_path).study_runs("made_up").lacking} == stopped_runs
     made(tmp_path, whole(1), RULES)
-    study_file(tmp_path, grid=GRID, rules=STOP)
+    study_file(tmp_path, grid=GRID, rules=STOP, budget=BUDGET)
     assert Project(tmp_path).study_runs("made_up").lacking == []  # what is whole is right for both
 
 
@@ -226,15 +228,14 @@ def test_a_real_run_stops_with_the_losses_of_a_whole_one(tmp_path):
     said = [project.call("ddp-hpc", "train", run).stdout for run in (good, idle)]
 
     assert "beaten: its loss area is" in said[1], said
-    states = project.status("digits")
-    assert (states[good]["status"], states[idle]["status"]) == ("ok", "beaten")
     store = Store(project.root / "results")
+    assert [state_of(store, run).status for run in (good, idle)] == ["ok", "beaten"]
     kept = records.read("steps", store.file(idle, "steps")).to_pylist()
-    assert project.call("ddp-hpc", "plan", "digits", "--whole").returncode == 0
-    assert project.to_train("digits") == {idle}
-    assert project.call("ddp-hpc", "plan", "digits", "--write").returncode == 0
+    planned_again = project.call("ddp-hpc", "plan", "digits", "--whole", "--write").stdout
+    assert "1 not yet run" in planned_again
+    assert "to be trained to its end" in planned_again
     project.call("ddp-hpc", "train", idle)
     every = records.read("steps", store.file(idle, "steps")).to_pylist()
     assert len(every) == 3 + 1200 > len(kept)
     assert [row["loss"] for row in kept] == [row["loss"] for row in every[: len(kept)]]  # bit for bit
-    assert project.status("digits")[idle]["status"] == "ok"
+    assert state_of(store, idle).status == "ok"
