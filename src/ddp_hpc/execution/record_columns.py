@@ -133,7 +133,7 @@ def _trained(spec: RunSpec, result: TrainResult, parts: Sequence[RankPart], curv
         "test_metric": None if result.diverged or result.beaten else result.evaluations[-1][1],
         "test_metric_name": result.metric_name,
         "chance_metric": result.chance_metric,
-        "own_metrics": None if result.diverged else _ending_metrics(spec, result),
+        "own_metrics": None if result.diverged or result.beaten else _ending_metrics(spec, result),
     }
 
 
