@@ -36,12 +36,12 @@ _TYPES: dict[str, str] = (
             "id statement source unit expected verdict interval_from reference first second ratios kind from_exchange",
             "bar sentence host gpu core_set slow_phase slow_ranks point excluded winner cannot_be_told_from judged_by",
             "times_as_fast_from weak_efficiency_from over_none_from",
-            "from to_run worth_it winner_over_samples only_by_luck",
+            "from to_run worth_it goal currency winner_over_samples only_by_luck",
             "excluded_because winner_runs doubt scheme computes moves_gradients moves_model gpu_data_path bandwidth_of",
         ),
         TEXT,
     )
-    | dict.fromkeys(columns("told_apart same_hosts straggler drifting last winner_changes"), FLAG)
+    | dict.fromkeys(columns("on_front told_apart same_hosts straggler drifting last winner_changes"), FLAG)
     | {field.name: _PANDAS[field.type] for field in RUN}
 )
 
