@@ -125,7 +125,7 @@ def _finish(copy: Project) -> None:
             run.record(kind).touch()
         run.sealed = run.entries()
     targets = StudyTargets(copy, study_runs, settled=False)
-    for name in [*targets.stamps, *targets.outputs]:
+    for name in [*targets.stamps, *targets.outputs, *targets.shown]:
         file = copy.root / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.touch()

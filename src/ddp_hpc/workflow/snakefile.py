@@ -18,6 +18,7 @@ from ddp_hpc.runs.project import Project
 from ddp_hpc.runs.state import mark_slurm, state_of, uses_slurm
 from ddp_hpc.slurm.job_environment import without_shapes
 from ddp_hpc.slurm.sbatch import SBATCH, sbatch, step_line
+from ddp_hpc.system.files import text_of
 from ddp_hpc.workflow import plan, resource_requests
 from ddp_hpc.workflow.driver_lock import DriverLock
 from ddp_hpc.workflow.targets import StudyTargets, Targets
@@ -157,7 +158,8 @@ def caption(kind: str, study: str, name: str) -> str:
     if kind == "report":
         return "What was found, how sure that is, and what may be published; each number leads to its runs."
     told = Project.here().study_folder(study) / "figures" / f"{name}.txt"
-    text = told.read_text() if kind == "figure" else str(catalog.constants(kind, name).get("CAPTION", name))
+    own = text_of(told) if kind == "figure" else ""
+    text = own or str(catalog.constants(kind, name).get("CAPTION", name))
     return re.sub(r"([\\*`|_])", r"\\\1", text)
 
 
