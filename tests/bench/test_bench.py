@@ -16,7 +16,8 @@ def test_the_idle_rank_is_called_as_the_rank_is():
 
 
 def test_made_up_runs_are_finished_and_what_is_made_of_them_is_measured(monkeypatch):
-    point = "name: bench\nbase: {{dataset: digits, model: mlp, exchange: none, world_size: 1, batch_size: 16}}\n"
+    point = "name: bench\nbase: {{dataset: digits, model: mlp, exchange: none, world_size: 1}}\n"
+    point += "grid: {{batch_size: 16, learning_rate: 0.1}}\n"
     monkeypatch.setattr(publishing, "_STUDY", point + "repeats: {repeats}\nbudget: {{steps: {steps}}}\n")
     monkeypatch.setattr(publishing, "VERBS", ("status", "table"))
     status, table = publishing.publishing(Project(PROJECT), [1])

@@ -362,7 +362,7 @@ def test_a_number_that_would_be_ignored_is_refused(words, number, capsys):
         main.main([*words, number])
 
     assert ended.value.code == 2
-    assert f"argument {words[-1]}: given {number}, expected: a" in capsys.readouterr().err
+    assert f"argument {words[-1]}: given {number!r}, expected: a" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

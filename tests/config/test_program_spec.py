@@ -112,3 +112,17 @@ def test_what_varies_without_being_told_is_noted(project):
         "batch_size has 2 values",
         "seed has 2 values",
     ]
+
+
+@pytest.mark.parametrize(
+    ("rules", "words"),
+    [
+        ({"metric": "top5"}, "metric: given 'top5', expected: none, as a program's test metric is what it records"),
+        ({"stop_when_beaten": True}, "stop_when_beaten: given true, but a program takes its steps itself"),
+    ],
+)
+def test_rules_that_need_a_model_of_ours_are_refused(project, rules, words):
+    file = study_file(project, base={"program": PROGRAM}, grid=without_budget(), budget=POINT["budget"], rules=rules)
+    with pytest.raises(StudyError) as told:
+        expand(file)
+    assert words in str(told.value)

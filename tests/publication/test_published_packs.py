@@ -269,7 +269,7 @@ def test_the_appendix_tells_machine_software_cost_and_commands_and_is_latex(publ
 
 
 def test_licences_are_there_in_full(published):
-    texts = {file.stem: file.read_text() for file in (published / names.LICENSES).iterdir()}
+    texts = {file.stem: file.read_text() for file in (published / "LICENSES").iterdir()}
     assert texts.keys() == {"CC-BY-4.0", "Apache-2.0"}
     assert "Section 8" in texts["CC-BY-4.0"]
     assert "END OF TERMS AND CONDITIONS" in texts["Apache-2.0"]

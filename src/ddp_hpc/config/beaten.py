@@ -30,7 +30,9 @@ def problems(study: Study, specs: Sequence[RunSpec]) -> Iterator[str]:
         yield f"{given}points have repeats: {why}{told}one run of each point"
     if study.pairs:
         yield f"{given}the study has pairs, both of which have to end{told}no pairs"
-    for name in sorted({spec.model.name for spec in specs}):
+    if any(spec.program for spec in specs):
+        yield f"{given}a program takes its steps itself{told}a model and a dataset of ddp-hpc"
+    for name in sorted({spec.model.name for spec in specs if not spec.program}):
         if catalog.defines("model", name, "loss"):
             why = "which may be negative: its area may shrink"
             yield f"{given}model {name} has a loss of its own, {why}{told}a model that takes that of the dataset"

@@ -211,7 +211,12 @@ def _not_traced(study: Study, specs: tuple[RunSpec, ...], document: Document) ->
 def _check_metric(study: Study, specs: tuple[RunSpec, ...], document: Document) -> None:
     """Raise a StudyError if some run has not the metric that is to decide, or two that have the same name."""
     where, metric = document.where(("rules", "metric"), ("rules",), ("base",)), study.rules.metric
-    for model, dataset in dict.fromkeys((spec.model.name, spec.dataset.name) for spec in specs):
+    if metric is not None and any(spec.program for spec in specs):
+        raise StudyError(
+            f"{where}: metric: given {metric!r}, expected: none, as a program's test metric is what it records"
+        )
+    own = [spec for spec in specs if not spec.program]
+    for model, dataset in dict.fromkeys((spec.model.name, spec.dataset.name) for spec in own):
         try:
             there = catalog.metrics_of(model, dataset)
         except catalog.CatalogError as error:

@@ -144,12 +144,12 @@ def _result(first_launch: Mapping[str, Any], spec: RunSpec, first: ProgramPart, 
     """Return rank 0's result, as a training of ours has it."""
     one, began_s = first.recording, _begin_s(first)
     metrics = [(at, values) for at, values in one.metrics if 0 < at <= steps]
+    evaluations = [
+        (at, values.get("accuracy", values.get("error", np.nan)), values.get("loss", np.nan)) for at, values in metrics
+    ] or [(steps, np.nan, np.nan)]
     result = TrainResult(
-        evaluations=[
-            (at, values.get("accuracy", values.get("error", np.nan)), values.get("loss", np.nan))
-            for at, values in metrics
-        ]
-        or [(steps, np.nan, np.nan)],
+        evaluations=evaluations,
+        own_metrics=[{} for _ in evaluations],
         metric_name="error" if metrics and "error" in metrics[-1][1] else "accuracy" if metrics else "",
         diverged=one.diverged,
         train_samples=spec.epoch_samples or 0,
@@ -214,6 +214,7 @@ def _reasons(row: Mapping[str, Any], recordings: Sequence[Recording]) -> dict[st
     reasons = dict.fromkeys((*of_program, "compile_s"), "only the program knows")
     reasons |= {name: NOT_RECORDED for name in (*PHASES, "forward_backward_s", "test_metric") if row[name] is None}
     reasons |= dict.fromkeys(("h2d_s", "forward_s", "backward_s"), "a program records compute as a whole")
+    reasons["own_metrics"] = "what a program records is its test metric"
     reasons |= dict.fromkeys(("wait_s", "move_s"), "not all ranks of one host recorded their exchange")
     reasons |= dict.fromkeys(("exchange_busy_s", "model", "dataset"), "only the program knows")
     if row["device_used"] == "cuda":

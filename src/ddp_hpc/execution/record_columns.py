@@ -138,7 +138,12 @@ def _trained(spec: RunSpec, result: TrainResult, parts: Sequence[RankPart], curv
 
 
 def _ending_metrics(spec: RunSpec, result: TrainResult) -> str | None:
-    """Return the metrics of one's own at the end, each with which is better, as the text of a column."""
+    """Return the metrics of one's own at the end, each with which is better, as the text of a column.
+
+    A program has none: what it records is its test metric.
+    """
+    if spec.program:
+        return None
     better = catalog.metrics_of(spec.model.name, spec.dataset.name)
     values = _finite(result.own_metrics[-1])
     return _json({name: {"value": values[name], "better": better[name]} for name in values})

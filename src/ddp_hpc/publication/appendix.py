@@ -100,7 +100,9 @@ def _told(known: Mapping[str, Any], called: Mapping[str, str]) -> Iterator[str]:
 
 def _data(pack: Pack) -> Iterator[str]:
     """Yield from where each data set is."""
-    for name in sorted({spec.dataset.name for spec in pack.expansion.specs}):
+    if any(spec.program for spec in pack.expansion.specs):
+        yield "the programs of the study say themselves from where their data is"
+    for name in sorted({spec.dataset.name for spec in pack.expansion.specs if not spec.program}):
         about = catalog.constants("dataset", name)
         if "URL" in about:
             digests = f", SHA-256 {about['SHA256']}" if "SHA256" in about else ""

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 from drawn import draw, words
 from factory import Result, made_up
@@ -183,5 +184,6 @@ def test_no_accuracy_is_above_1_at_the_end_of_its_interval():
     wide = over_runs([0.9, 0.99])
 
     assert wide.high > 1
-    assert as_metric(wide, higher_is_better=True).high == 1
-    assert as_metric(wide, higher_is_better=False) == wide
+    accuracy, own = (pd.DataFrame({"test_metric_name": [name]}) for name in ("accuracy", "perplexity"))
+    assert as_metric(wide, accuracy).high == 1
+    assert as_metric(wide, own) == wide
