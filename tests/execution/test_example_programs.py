@@ -12,13 +12,14 @@ from ddp_hpc.execution.supervisor import supervise
 from ddp_hpc.runs import identity, records
 from ddp_hpc.runs.project import Project
 from ddp_hpc.runs.study_runs import StudyRuns
+from ddp_hpc.system.process import path_with_own_scripts
 from ddp_hpc.workflow import new_project, plan
 
 
 @pytest.fixture
 def launches(monkeypatch):
     before = catalog.project()
-    for name, value in MPI_ENVIRONMENT.items():
+    for name, value in (MPI_ENVIRONMENT | {"PATH": path_with_own_scripts()}).items():
         monkeypatch.setenv(name, value)
     yield
     catalog.use_project(before)

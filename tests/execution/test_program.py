@@ -10,6 +10,7 @@ from ddp_hpc.config import catalog
 from ddp_hpc.execution.supervisor import supervise
 from ddp_hpc.runs import identity, records
 from ddp_hpc.runs.study_runs import StudyRuns
+from ddp_hpc.system.process import path_with_own_scripts
 from ddp_hpc.workflow import plan
 
 STEP = """
@@ -47,9 +48,10 @@ with ddp_hpc.recorder() as record:
 
 
 @pytest.fixture
-def project(tmp_path):
+def project(tmp_path, monkeypatch):
     """A project around a study, with our environment's Python; the package's choices alone afterwards."""
     before = catalog.project()
+    monkeypatch.setenv("PATH", path_with_own_scripts())
     catalog.use_project(tmp_path)
     yield tmp_path
     catalog.use_project(before)
