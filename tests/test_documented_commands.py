@@ -62,7 +62,7 @@ HERE = [
     "ddp-hpc rerun results/packs/mine.zip --to again",
     "ddp-hpc doctor",
     "snakemake",
-    "ddp-hpc bench planning --points 2 --runs 2",
+    "ddp-hpc bench planning --points 2 --runs 2 --rounds 1",
     "ddp-hpc bench meters --ranks 2 --rounds 1 --steps 5",
     "ddp-hpc bench exchange --ranks 2 --exchanges ring --sizes 64 256 --rounds 2",
     "ddp-hpc bench realign --shapes 4x3x2 --rounds 2",

@@ -64,6 +64,7 @@ def _planning(options: Namespace) -> None:
     from ddp_hpc.bench import planning
     from ddp_hpc.runs.project import Project
 
-    project = Project.here()
-    write_rows(planning.planning(project, getattr(options, "points", None) or planning.POINTS), False)
-    write_rows(planning.running(project, getattr(options, "runs", None) or planning.RUNS), False)
+    project, asked = Project.here(), vars(options)  # without a part none of them is there
+    rounds = asked.get("rounds") or planning.ROUNDS
+    write_rows(planning.planning(project, asked.get("points") or planning.POINTS, rounds), False)
+    write_rows(planning.running(project, asked.get("runs") or planning.RUNS, rounds), False)

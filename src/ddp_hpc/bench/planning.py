@@ -23,7 +23,7 @@ from ddp_hpc.system.process import path_with_own_scripts
 from ddp_hpc.workflow import plan
 from ddp_hpc.workflow.targets import StudyTargets
 
-REPEATS = 3
+ROUNDS = 3
 RUNS = 200
 POINTS = (100, 1000, 5000)  # of the studies that planning is timed on
 
@@ -44,7 +44,7 @@ rule one:
 """
 
 
-def planning(project: Project, points: Sequence[int]) -> list[Row]:
+def planning(project: Project, points: Sequence[int], rounds: int = ROUNDS) -> list[Row]:
     """Time `ddp-hpc list`, `ddp-hpc plan` and `snakemake -n` on finished studies of so many points, in turns; seconds.
 
     `snakemake -n` of an empty Snakefile is the yardstick of `times_empty`, the median ratio within a turn.
@@ -63,7 +63,7 @@ def planning(project: Project, points: Sequence[int]) -> list[Row]:
                 "snakemake -n": (["snakemake", "-n", "--config", "studies=[bench]"], copy.root),
             }
             say(f"list, plan and snakemake -n, {number} points")
-            turns = [{name: _seconds(*call) for name, call in calls.items()} for _ in range(REPEATS)]
+            turns = [{name: _seconds(*call) for name, call in calls.items()} for _ in range(rounds)]
         for name in calls:
             times = [turn[name] for turn in turns]
             seconds = {"median_s": median(times), "least_s": min(times), "most_s": max(times)}
@@ -72,7 +72,7 @@ def planning(project: Project, points: Sequence[int]) -> list[Row]:
     return rows
 
 
-def running(project: Project, runs: int) -> list[Row]:
+def running(project: Project, runs: int, rounds: int = ROUNDS) -> list[Row]:
     """Time what the workflow adds to each run beyond the trainer's own process; milliseconds."""
     with tempfile.TemporaryDirectory(prefix="ddp-hpc-bench-") as folder:
         root, source = copy_of(project, Path(folder), _study_of(runs)).root, Path(folder, "src")
@@ -89,8 +89,8 @@ def running(project: Project, runs: int) -> list[Row]:
         say("that trainer alone")
         (root / "attempt").mkdir()
         watchdog = [sys.executable, "-m", "ddp_hpc.execution.rank_watchdog", str(root / "attempt")]
-        alone = median(_seconds(watchdog, root, **idle) for _ in range(min(runs, 10 * REPEATS)))
-        start = median(_seconds(["snakemake", "-n", "trained"], root, **idle) for _ in range(REPEATS))
+        alone = median(_seconds(watchdog, root, **idle) for _ in range(min(runs, 10 * rounds)))
+        start = median(_seconds(["snakemake", "-n", "trained"], root, **idle) for _ in range(rounds))
     milliseconds = {
         "bare snakemake, a job that does nothing": bare,
         "the workflow, a run of a trainer that does nothing": whole,

@@ -577,6 +577,7 @@ MPIEXEC = takes("--launcher", "command that starts the ranks, without -n", type=
         "planning, and what the workflow adds to each run (the default)",
         takes("--points", "sizes of the studies (default: 100 1000 5000)", type=whole(), nargs="+"),
         takes("--runs", "number of runs that the workflow is timed on (default: 200)", type=whole()),
+        takes("--rounds", "measurements of each command (default: 3)", type=whole()),
     ),
     publishing=Verb(
         "tables, figures and page of many finished runs, made up: CPU time and memory",
