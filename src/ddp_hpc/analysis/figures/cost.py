@@ -56,7 +56,9 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
     currency = next(iter(known["currency"].dropna()), by)
     label_outer(axes, f"training time ({unit})", f"cost ({currency if by == 'money' else OF_RANKS[of_cost]})")
     notes = [f"{counted(left_out, 'line')} of the table left out: most of what they have is on those shown."]
-    return finished(figure, coverage, _notes(lined, by) + notes[: bool(left_out)] + _unsaid(table), _legend(lined, looks))
+    return finished(
+        figure, coverage, _notes(lined, by) + notes[: bool(left_out)] + _unsaid(table), _legend(lined, looks)
+    )
 
 
 def _legend(lined: pd.DataFrame, looks: list[Look]) -> list[Line2D]:
@@ -64,7 +66,11 @@ def _legend(lined: pd.DataFrame, looks: list[Look]) -> list[Line2D]:
     some = {"color": GREY, "linestyle": "none", "marker": "o"}
     return [
         *handles(looks),
-        *([Line2D([], [], label="predicted", **some | {"markerfacecolor": "#ffffff"})] if _predicted(lined).any() else []),
+        *(
+            [Line2D([], [], label="predicted", **some | {"markerfacecolor": "#ffffff"})]
+            if _predicted(lined).any()
+            else []
+        ),
         Line2D([], [], label="Pareto front", **{name: FRONT[name] for name in ("color", "linewidth", "alpha")}),
     ]
 
@@ -157,7 +163,11 @@ def _guides(axes: Axes, rows: pd.DataFrame, along: str) -> None:
         axes.plot([left, right], [slope * left, slope * right], **GUIDE)
         word = (counted(int(n), "node" if along == "nodes" else "rank")) if number == 0 else f"{n:.0f}"
         over = slope * right > top
-        place, shift, look = ((top / slope, top), (0, 1), {"ha": "center"}) if over else ((right, slope * right), (2, 0), {"va": "center"})
+        place, shift, look = (
+            ((top / slope, top), (0, 1), {"ha": "center"})
+            if over
+            else ((right, slope * right), (2, 0), {"va": "center"})
+        )
         axes.annotate(word, place, shift, textcoords="offset points", color=INK, annotation_clip=False, **look)
 
 

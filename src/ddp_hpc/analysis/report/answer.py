@@ -253,7 +253,8 @@ def _judged(tables: Mapping[str, pd.DataFrame]) -> Iterator[str]:
         return
     found, alone = won[won["eligible_points"] > 1], int((won["eligible_points"] <= 1).sum())
     if alone:
-        yield f"In {alone} of {counted(len(won), 'group')} no other point may win: nothing tells how good the winner is."
+        groups = counted(len(won), "group")
+        yield f"In {alone} of {groups} no other point may win: nothing tells how good the winner is."
     if not len(found):
         return
     groups = counted(len(found), "group")
@@ -299,4 +300,5 @@ def _left_out(runs: pd.DataFrame) -> Iterator[str]:
         yield f"{many} of {counted(len(runs), 'run')} had more threads than cores: no sentence here is from such runs."
     with_cores = runs[~runs["oversubscribed"].fillna(False).astype(bool)]
     if disturbed := int(((slow_steps_share(with_cores) > DISTURBED) | crowded(with_cores)).sum()):
-        yield f"Something else used the cores in {disturbed} of {counted(len(runs), 'run')}: times of such runs are not reliable."
+        of_all = f"{disturbed} of {counted(len(runs), 'run')}"
+        yield f"Something else used the cores in {of_all}: times of such runs are not reliable."

@@ -87,18 +87,19 @@ def _bad_times(runs: pd.DataFrame) -> Iterator[str]:
 
 
 def _unsteady(runs: pd.DataFrame) -> Iterator[str]:
+    all_runs = counted(len(runs), "run")
     drifting = runs[runs["drifting"].astype("boolean").fillna(False).astype(bool)]
     if len(drifting):
         largest = float(drifting["drift_percent"].abs().max())
         yield (
-            f"In {len(drifting)} of {counted(len(runs), 'run')} the steps drift, by up to {largest:.0f} % from first to last "
+            f"In {len(drifting)} of {all_runs} the steps drift, by up to {largest:.0f} % from first to last "
             "(drifting in the table of runs): the machine or its clocks changed during the run. Medians of such a "
             "run mix different states."
         )
     slow = runs["slow_ranks"].dropna()
     if len(slow):
         yield (
-            f"In {len(slow)} of {counted(len(runs), 'run')} some ranks work slower than the others by 10 % or more, e.g. "
+            f"In {len(slow)} of {all_runs} some ranks work slower than the others by 10 % or more, e.g. "
             f"{slow.iloc[0]} (slow_ranks in the table of runs): all others wait for them."
         )
 
@@ -133,24 +134,25 @@ def _mixed(provenance: Provenance) -> Iterator[str]:
 def _of_winners(study_runs: StudyRuns, winners: pd.DataFrame) -> Iterator[str]:
     """Say where none may win, and where another may be as good, or a better one lie beyond what was tried."""
     won = winners[winners["winner_runs"].notna()]
+    groups, groups_won = counted(len(winners), "group"), counted(len(won), "group")
     if doubtful := int((won["cannot_be_told_from_count"] > 0).sum()):
         yield (
-            f"In {doubtful} of {counted(len(won), 'group')} the winner cannot be distinguished from other points; "
+            f"In {doubtful} of {groups_won} the winner cannot be distinguished from other points; "
             "the table of winners lists them."
         )
     if "doubt" in won and (lucky := won["doubt"].dropna().tolist()):
         yield (
-            f"In {len(lucky)} of {counted(len(won), 'group')} the winner may have won by luck, for lack of budget or on other "
+            f"In {len(lucky)} of {groups_won} the winner may have won by luck, for lack of budget or on other "
             f"processors (doubt in the table of winners), e.g. {lucky[0]}."
         )
     if none := len(winners) - len(won):
-        yield f"In {none} of {counted(len(winners), 'group')} no run may win; the table of winners says why."
+        yield f"In {none} of {groups} no run may win; the table of winners says why."
     for name in (name for name in search_columns(study_runs.study) if name in ("batch_size", "learning_rate")):
         tried = sorted(study_runs.runs[name].dropna().unique())
         for value, words in ((tried[0], "least"), (tried[-1], "largest")) if len(tried) > 2 else ():
             if count := int((winners[name] == value).sum()):
                 yield (
-                    f"In {count} of {counted(len(winners), 'group')} the winner has the {words} {name} tried, {show(value)}: "
+                    f"In {count} of {groups} the winner has the {words} {name} tried, {show(value)}: "
                     "a better one may lie beyond."
                 )
 
