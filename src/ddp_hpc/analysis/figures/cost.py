@@ -134,7 +134,10 @@ def _panel(axes: Axes, rows: pd.DataFrame, looks: list[Look], along: str) -> Non
         ends = [[ratio * new[name].to_numpy(float) for ratio in ratios] for name in ("x", "y")]
         axes.plot(*ends, color=colour, linewidth=3.0, alpha=0.3, solid_capstyle="butt", zorder=1.5)
         for some, inside in ((~_predicted(new), colour), (_predicted(new), "#ffffff")):
-            axes.plot(new["x"][some], new["y"][some], **looks[number] | {"linestyle": "", "markerfacecolor": inside})
+            if some.any():
+                axes.plot(
+                    new["x"][some], new["y"][some], **looks[number] | {"linestyle": "", "markerfacecolor": inside}
+                )
     front = rows[rows["on_front"].fillna(False).astype(bool)].sort_values("x").drop_duplicates(["x", "y"])
     axes.plot(front["x"].to_numpy(float), front["y"].to_numpy(float), **FRONT)
     for name, axis in (("x", axes.xaxis), ("y", axes.yaxis)):
