@@ -62,7 +62,7 @@ class _Source:
     def trainings(self) -> Iterator[Training]:
         """Yield what tells the finished runs that the study asks for apart."""
         finished = {run.path.name: run for run in self.store.finished_runs()}
-        asked = {one.spec.hash for name in finished for one in planned(self.expansion, [name])}
+        asked = {one.spec.hash for one in planned(self.expansion, list(finished))}
         for run in finished.values():
             row = records.read_run(run.record(), ["run", "spec_hash", "ended_at", "train_s"]).to_pylist()[0]
             if row["spec_hash"] in asked:
