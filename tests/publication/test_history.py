@@ -51,7 +51,7 @@ def train(study_runs, version, code, only=lambda spec: True, **how):
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
-    """A project whose study three commits have trained: two ranks are slower since the second, the third has no others."""
+    """A project whose study three commits have trained: two ranks are slower since the second, and all of the third."""
     study_runs = planned(tmp_path, **STUDY)
     (tmp_path / "workflow").mkdir()
     (tmp_path / "workflow" / "Snakefile").touch()

@@ -40,8 +40,10 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
         return nothing(coverage, "none has several ranks", table)
     of_a_line = ["exchange", "exchange_options", "kind", "batch"]
     apart = columns_but(known, "world_size", "batch_size", *of_a_line[:2])
-    lined, looks = numbered(known.assign(batch=known["batch"].astype(str)), [*of_a_line, *apart], study, "exchange")
-    lined, looks, left_out = _few(lined, looks)
+    every = known.assign(batch=known["batch"].astype(str))
+    kept, left_out = _few(numbered(every, [*of_a_line, *apart], study)[0])
+    lined, looks = numbered(kept, [*of_a_line, *apart], study, "exchange")
+    looks = _named(lined, looks)
     by = paid(known)
     unit, of_cost = _unit(lined["time_s"]), _unit(lined["rank_hours"] * UNITS["h"])
     lined = lined.assign(x=lined["time_s"] / UNITS[unit], y=lined["money"])
@@ -52,10 +54,10 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
     for one, (key, rows) in zip(axes, shown, strict=True):
         _panel(one, rows, looks, "nodes" if by == "money" else "world_size")
         words = title({name: key[name] for name in apart}, set(apart))
-        head(one, f"to the end of the {key['goal']}" if key["goal"] == "budget" else f"to {key['goal']}", words)
+        head(one, f"to the end of the {key['goal']}" if key["goal"] == "budget" else f"to {key['goal']}", words, [""])
     currency = next(iter(known["currency"].dropna()), by)
     label_outer(axes, f"training time ({unit})", f"cost ({currency if by == 'money' else OF_RANKS[of_cost]})")
-    notes = [f"{counted(left_out, 'line')} of the table left out: most of what they have is on those shown."]
+    notes = [f"{counted(left_out, 'line')} of the table left out: what was measured on them is on those shown."]
     return finished(
         figure, coverage, _notes(lined, by) + notes[: bool(left_out)] + _unsaid(table), _legend(lined, looks)
     )
@@ -94,29 +96,30 @@ def _unit(seconds: "pd.Series[float]") -> str:
     return next((unit for unit in reversed(UNITS) if middle >= ENOUGH * UNITS[unit]), "ms")
 
 
-def _few(lined: pd.DataFrame, looks: list[Look]) -> tuple[pd.DataFrame, list[Look], int]:
-    """Return the lines with the most runs, with their looks, and how many are left out.
+def _few(lined: pd.DataFrame) -> tuple[pd.DataFrame, int]:
+    """Return the rows of the lines with the most points that were measured or are on the front, and how many are not here.
 
-    A point can be on a line of equal batches per rank and on one of equal global batches. Lines that add no measured
-    point are left out, and a point of several lines is shown on the first one of them.
+    A point can be on a line of equal batches per rank and on one of equal global batches. Lines that add no such point
+    are left out, and a point of several lines is drawn with the first one of them: elsewhere it is `again` there.
     """
     place = [name for name in lined if name in SPEC_COLUMNS]
-    measured = lined[~_predicted(lined)].groupby("line")
-    points = {line: {key_of(row, place) for row in rows_of(rows)} for line, rows in measured}
+    counting = lined[~_predicted(lined) | lined["on_front"].fillna(False).astype(bool)].groupby("line")
+    points = {line: {key_of(row, place) for row in rows_of(rows)} for line, rows in counting}
     kept: list[Any] = []
     for line in sorted(points, key=lambda line: (-len(points[line]), line)):
         if not points[line] <= set().union(*(points[other] for other in kept)) and len(kept) < MOST_LINES:
             kept.append(line)
-    rows = lined[lined["line"].isin(kept)]
-    kinds, order = rows.drop_duplicates("line").set_index("line"), {line: number for number, line in enumerate(kept)}
-    named = [
-        looks[line]
-        | {"label": f"{looks[line]['label']}, {_BATCH[str(kinds['kind'][line])].format(kinds['batch'][line])}"}
-        for line in kept
+    rows = lined[lined["line"].isin(kept)].sort_values("line", kind="stable")
+    return rows.assign(again=rows.duplicated([*place, "goal"])).sort_index(), lined["line"].nunique() - len(kept)
+
+
+def _named(lined: pd.DataFrame, looks: list[Look]) -> list[Look]:
+    """Return the looks of the lines with what they keep in their names."""
+    kinds = lined.drop_duplicates("line").set_index("line")
+    return [
+        one | {"label": f"{one['label']}, {_BATCH[str(kinds['kind'][line])].format(kinds['batch'][line])}"}
+        for line, one in enumerate(looks)
     ]
-    rows = rows.assign(line=rows["line"].map(order)).sort_values("line", kind="stable")
-    twice = rows.duplicated([*place, "goal"])
-    return rows.assign(again=twice).sort_index(), named, len(looks) - len(kept)
 
 
 _BATCH = {"strong": "global batch {}", "weak": "batch {} per rank"}
