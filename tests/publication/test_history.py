@@ -84,7 +84,7 @@ def test_a_change_beyond_the_noise_is_told_where_it_came_and_nowhere_else(projec
     assert told[1][0].startswith("step time: 2 points no difference seen, 2 points worse; most: exchange ring")
     assert told[1][-1] == "beside the code: software.torch: 2.13.0, now 2.14.0"
     assert not [line for line in told[2] if "worse" in line or "beside" in line]
-    (line,) = (line for line in developed.lines["efficiency"] if line.name.startswith("fixed") and "0.1" in line.name)
+    line = next(line for line in developed.lines["efficiency"] if line.name.endswith("learning rate 0.1"))
     assert line.values[0].value / line.values[1].value == pytest.approx(1.2, rel=0.02)
     assert line.values[2] is None  # its baseline was not trained again
 

@@ -11,7 +11,7 @@ from ddp_hpc.analysis.columns import key_of, paid, rows_of, split
 from ddp_hpc.analysis.figures._curves import Look, by_line, handles, numbered
 from ddp_hpc.analysis.figures._layout import finished, grid, head, label_outer, nothing
 from ddp_hpc.analysis.figures._panels import columns_but, title
-from ddp_hpc.analysis.figures._style import GREY, INK, plain_numbers
+from ddp_hpc.analysis.figures._style import GREY, INK, UNITS, plain_numbers, time_unit
 from ddp_hpc.config.spec import SPEC_COLUMNS
 from ddp_hpc.config.study import Study
 from ddp_hpc.system.terminal import counted
@@ -27,9 +27,13 @@ ROOM = 1.25  # times: from what is drawn to the ends of an axis
 MOST_BEYOND = 2.5  # times: so far beyond the points an axis makes room for intervals
 FRONT: dict[str, Any] = {"color": GREY, "linewidth": 3.2, "alpha": 0.4, "zorder": 0.5, "drawstyle": "steps-post"}
 GUIDE: dict[str, Any] = {"color": "#d8d8d8", "linewidth": 0.5, "zorder": 0.2}
-UNITS = {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
-OF_RANKS = {"ms": "rank-milliseconds", "s": "rank-seconds", "min": "rank-minutes", "h": "rank-hours"}
-ENOUGH = 2.0  # of a unit have most values
+OF_RANKS = {
+    "us": "rank-microseconds",
+    "ms": "rank-milliseconds",
+    "s": "rank-seconds",
+    "min": "rank-minutes",
+    "h": "rank-hours",
+}
 
 
 def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure:
@@ -45,10 +49,9 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
     lined, looks = numbered(kept, [*of_a_line, *apart], study, "exchange")
     looks = _named(lined, looks)
     by = paid(known)
-    unit, of_cost = _unit(lined["time_s"]), _unit(lined["rank_hours"] * UNITS["h"])
-    lined = lined.assign(x=lined["time_s"] / UNITS[unit], y=lined["money"])
-    if by != "money":
-        lined["y"] = lined["rank_hours"] * UNITS["h"] / UNITS[of_cost]
+    rank_s = UNITS["h"] * lined["rank_hours"]
+    (unit, size), (of_cost, of_one) = time_unit(lined["time_s"]), time_unit(rank_s)
+    lined = lined.assign(x=lined["time_s"] / size, y=lined["money"] if by == "money" else rank_s / of_one)
     shown = list(split(lined, [*apart, "goal"]))
     figure, axes = grid(len(shown), 2.1, most_columns=2)
     for one, (key, rows) in zip(axes, shown, strict=True):
@@ -90,14 +93,8 @@ def _predicted(rows: pd.DataFrame) -> "pd.Series[bool]":
     return rows["from"] == "predicted"
 
 
-def _unit(seconds: "pd.Series[float]") -> str:
-    """Return the largest unit of which the middle one of these times has enough."""
-    middle = float(seconds.median())
-    return next((unit for unit in reversed(UNITS) if middle >= ENOUGH * UNITS[unit]), "ms")
-
-
 def _few(lined: pd.DataFrame) -> tuple[pd.DataFrame, int]:
-    """Return the rows of the lines with the most points that were measured or are on the front, and how many are not here.
+    """Return the rows of the lines with the most points that were measured or are on the front, and how many others.
 
     A point can be on a line of equal batches per rank and on one of equal global batches. Lines that add no such point
     are left out, and a point of several lines is drawn with the first one of them: elsewhere it is `again` there.

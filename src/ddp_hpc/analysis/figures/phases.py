@@ -89,7 +89,7 @@ def _explained(known: pd.DataFrame) -> tuple[list[str], list[Artist]]:
             "Bars are medians. A mean step above its bar: time lost in slow steps; beyond the axis it is a number."
         )
     if known["step_low_s"].notna().any():
-        legend.append(Line2D([], [], marker="|", label="median step: 95 % interval", **INTERVAL))
+        legend.append(Line2D([], [], marker="|", label="95 % interval", **INTERVAL))
         notes.append(interval_note(known, "Intervals of the median step, cut at the axes (none of cut bars)"))
     return notes, legend
 
