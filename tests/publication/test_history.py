@@ -148,7 +148,7 @@ def test_another_winner_is_told_only_if_it_is_told_apart_from_the_one_before(pro
 
     values = won["no exchange, 1 rank"]
     assert [value.verdict if value else None for value in values] == ["", "", None, OTHER_WINNER, MAYBE_SAME]
-    assert values[3].text == "learning rate 0.1"
+    assert values[3].text == "batch size 16, learning rate 0.1"
 
 
 def test_single_runs_are_shown_and_not_judged(tmp_path):
@@ -205,4 +205,6 @@ def test_the_figure_names_what_changed_and_leaves_the_rest_grey():
 
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["median of all points", "a point", "p2", "slower"]
-    assert max(figure.axes[0].lines[-1].get_ydata()) == 2.0
+    marks = {line.get_marker(): list(line.get_ydata()) for line in figure.axes[0].lines}
+    assert marks["^"] == [2.0]
+    assert marks["v"] == []

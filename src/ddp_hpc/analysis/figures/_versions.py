@@ -14,7 +14,7 @@ from ddp_hpc.analysis.figures._style import EXCHANGES, GREY, HEADROOM, INK, PAGE
 
 CAPTION = "Step time of each point over the versions, against the first version in which it was trained."
 MOST_NAMED = 5
-EACH: dict[str, Any] = {"color": GREY, "linewidth": 0.6, "alpha": 0.5, "zorder": 1}
+EACH: dict[str, Any] = {"color": GREY, "linewidth": 0.7, "alpha": 0.8, "zorder": 1}
 MIDDLE: dict[str, Any] = {"color": INK, "linewidth": 1.8, "zorder": 2}
 SLOWER, FASTER = "^", "v"
 BESIDE_IN = 0.7
@@ -54,7 +54,9 @@ def draw(points: pd.DataFrame, versions: Sequence[str]) -> Figure:
         ),
     ]
     notes = ["Triangles: another step time than in the version before by more than the noise."] if changed else []
-    notes += ["Bars: 95 % intervals."] if most else []
+    notes += ["Bars: 95 % intervals, cut at the axes."] if most else []
+    not_judged = int((points["verdict"] == "not judged").sum())
+    notes += [f"Not judged: {not_judged} of the values; the page says why."] if not_judged else []
     rest = len(changed) - len(most)
     notes += [f"{rest} more that changed {'is' if rest == 1 else 'are'} not named."] if rest else []
     return finished(figure, "", notes, legend)
@@ -79,8 +81,8 @@ def _around(axes: Axes, versions: Sequence[str], lines: Mapping[str, pd.DataFram
     """Name the axes: each version where there is room, step times in percent."""
     axes.axhline(1, color=GREY, linewidth=0.6, zorder=0)
     values = pd.concat(lines.values())["value"]
-    room = HEADROOM * max(LEAST_SHOWN, float((values - 1).abs().max()))
-    axes.set_ylim(max(0.0, 1 - room, HEADROOM * (float(values.min()) - 1) + 1 - LEAST_SHOWN), 1 + room)
+    least, most = min(float(values.min()), 1 - LEAST_SHOWN), max(float(values.max()), 1 + LEAST_SHOWN)
+    axes.set_ylim(1 - HEADROOM * (1 - least), 1 + HEADROOM * (most - 1))
     axes.yaxis.set_major_formatter(lambda value, _: f"{100 * (value - 1):+.0f} %" if abs(value - 1) > 1e-9 else "0")
     axes.set_ylabel("step time against the first version")
     letters = max(map(len, versions)) + 2

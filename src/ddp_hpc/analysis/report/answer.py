@@ -224,7 +224,8 @@ def _winner(study: Study, row: Row, group: str, metric: str) -> str:
     if by != "test_metric" and pd.notna(row.get("test_metric")):
         parts.append(f"{metric} {row['test_metric']:.3g}")
     if pd.notna(row["margin_percent"]):
-        parts.append(f"{row['margin_percent']:.2g} % ahead of {row['second']}")
+        margin = row["margin_percent"]
+        parts.append(f"{f'{margin:.0f}' if margin >= 10 else f'{margin:.2g}'} % ahead of {row['second']}")
     alike = row["cannot_be_told_from_count"]
     if row["eligible_points"] > 1:
         parts.append(f"not told apart from {counted(alike, 'other')}" if alike else "told apart from all others")

@@ -8,6 +8,7 @@ from markupsafe import Markup
 
 from ddp_hpc.analysis.columns import varying
 from ddp_hpc.analysis.definitions import about
+from ddp_hpc.analysis.formatting import options
 from ddp_hpc.analysis.report.units import in_units, unit_names
 
 NUMBER = "no."
@@ -45,6 +46,8 @@ def interactive(runs: pd.DataFrame, number: Mapping[str, int]) -> Markup:
         shown[name] = [float(f"{value:.{SIGNIFICANT_DIGITS}g}") for value in shown[name]]
     for name in shown.select_dtypes("string"):
         shown[name] = shown[name].fillna("")
+    for name in (name for name in shown if str(name).endswith("_options")):
+        shown[name] = shown[name].map(options)
     large = [1 + place for place, name in enumerate(shown) if pd.api.types.is_float_dtype(shown[name])]
     shown.insert(0, NUMBER, [number.get(run, 0) for run in runs["run"]])
     table = to_html_datatable(

@@ -14,9 +14,11 @@ from ddp_hpc.analysis.columns import (
     show,
     slow_steps_share,
     standing,
-    varying,
+    told,
+    told_apart_by,
 )
 from ddp_hpc.analysis.report.provenance import Provenance
+from ddp_hpc.config.spec import SPEC_COLUMNS
 from ddp_hpc.runs.statuses import FINISHED
 from ddp_hpc.runs.study_runs import StudyRuns
 from ddp_hpc.system.terminal import counted
@@ -65,8 +67,8 @@ def _bad_times(runs: pd.DataFrame) -> Iterator[str]:
     slowed = with_cores[crowded(with_cores)]
     if len(slowed):
         yield (
-            f"In {len(slowed)} of {all_runs} threads were ready and had no core in over {CROWDED:.0%} of the "
-            f"time, and others used up to {slowed['others_core_share'].max():.0%} of their cores (core_wait_share and "
+            f"In {len(slowed)} of {all_runs} threads were ready and had no core in over {100 * CROWDED:.0f} % of "
+            f"the time, and others used up to {100 * slowed['others_core_share'].max():.0f} % of their cores (core_wait_share and "
             "others_core_share in the table of runs). This may slow down all steps evenly, so that none stands out: "
             "run again on a quiet machine."
         )
@@ -81,7 +83,7 @@ def _bad_times(runs: pd.DataFrame) -> Iterator[str]:
     if count := int((throttled > CROWDED).sum()):
         yield (
             f"In {count} of {all_runs} the ranks used up the CPU quota of their control group in up to "
-            f"{throttled.max():.0%} of its periods (throttled_by_quota_share in the table of runs) and then stood "
+            f"{100 * throttled.max():.0f} % of its periods (throttled_by_quota_share in the table of runs) and then stood "
             "still: ask for as many cores as ranks x threads, or use fewer ranks."
         )
 
@@ -159,10 +161,10 @@ def _of_winners(study_runs: StudyRuns, winners: pd.DataFrame) -> Iterator[str]:
 
 def lacking(runs: pd.DataFrame) -> list[dict[str, str]]:
     """Return the planned runs that have no result: `run` in words, `status` and `reason`."""
-    differ = [name for name in varying(runs) if not name.endswith("_options")] or ["world_size"]
+    differ = told_apart_by(runs, SPEC_COLUMNS) or ["world_size"]
     return [
         {
-            "run": ", ".join(f"{name} {show(row[name])}" for name in differ),
+            "run": ", ".join(f"{name} {told(row, name)}" for name in differ),
             "status": "not yet run" if row["status"] == "missing" else str(row["status"]).replace("_", " "),
             "reason": "" if pd.isna(row["reason"]) else str(row["reason"]),
         }

@@ -20,7 +20,7 @@ from ddp_hpc.system.terminal import counted
 TOLERANCE, CHANGE = 0.01, 0.05  # as `compare` has them by default
 METRICS = {"step_s": "step time", "final_loss": "final loss", "test_metric": "test metric"}
 CHANGED = (WORSE, BETTER, SMALL)
-OTHER_WINNER, MAYBE_SAME = "another winner", "another, but not told apart from the one before"
+OTHER_WINNER, MAYBE_SAME = "another than before", "another than before, but not told apart from that"
 Key = tuple[Any, ...]
 
 
@@ -218,7 +218,7 @@ def changes(developed: Developed, at: int) -> Iterator[str]:
     for line in developed.lines["winner"]:
         value = line.values[at]
         if value and value.verdict:
-            yield f"{line.name}: {value.text} wins: {value.verdict}"
+            yield f"winner of {line.name}: {value.text}, {value.verdict}"
     yield from developed.broken[at]
     if at:
         for fact in developed.versions[at].changed_since(developed.versions[at - 1]):

@@ -43,6 +43,7 @@ addEventListener("DOMContentLoaded", () => {
     dialog.setAttribute("aria-label", `Figure: ${words}`);
     picture.alt = image.alt;
     picture.src = image.src;
+    stage.append(picture);
     dialog.showModal();
     picture.decode().catch(() => {}).then(fit);
     stage.focus();
@@ -81,6 +82,7 @@ addEventListener("DOMContentLoaded", () => {
   });
   for (const end of ["pointerup", "pointercancel"]) stage.addEventListener(end, event => fingers.delete(event.pointerId));
   stage.addEventListener("dblclick", event => zoom(2, event.offsetX + (event.target === picture ? place.x : 0), event.offsetY + (event.target === picture ? place.y : 0)));
+  dialog.addEventListener("close", () => picture.remove());
   addEventListener("resize", () => { if (dialog.open) fit(); });
 
   const bar = element("p", { className: "bar-of-zoom" });
@@ -90,7 +92,6 @@ addEventListener("DOMContentLoaded", () => {
     button.addEventListener("click", act);
     bar.append(button, " ");
   }
-  stage.append(picture);
   dialog.append(bar, stage);
   document.body.append(dialog);
   for (const image of document.querySelectorAll("figure img")) {
