@@ -67,10 +67,10 @@ def _bad_times(runs: pd.DataFrame) -> Iterator[str]:
     slowed = with_cores[crowded(with_cores)]
     if len(slowed):
         yield (
-            f"In {len(slowed)} of {all_runs} threads were ready and had no core in over {100 * CROWDED:.0f} % of "
-            f"the time, and others used up to {100 * slowed['others_core_share'].max():.0f} % of their cores (core_wait_share and "
-            "others_core_share in the table of runs). This may slow down all steps evenly, so that none stands out: "
-            "run again on a quiet machine."
+            f"In {len(slowed)} of {all_runs} threads were ready and had no core in over {100 * CROWDED:.0f} % of the "
+            f"time, and others used up to {100 * slowed['others_core_share'].max():.0f} % of their cores "
+            "(core_wait_share and others_core_share in the table of runs). This may slow down all steps evenly, so that "
+            "none stands out: run again on a quiet machine."
         )
     beside = runs["other_trainings"].astype("float64")
     if count := int((beside > 0).sum()):
@@ -83,8 +83,8 @@ def _bad_times(runs: pd.DataFrame) -> Iterator[str]:
     if count := int((throttled > CROWDED).sum()):
         yield (
             f"In {count} of {all_runs} the ranks used up the CPU quota of their control group in up to "
-            f"{100 * throttled.max():.0f} % of its periods (throttled_by_quota_share in the table of runs) and then stood "
-            "still: ask for as many cores as ranks x threads, or use fewer ranks."
+            f"{100 * throttled.max():.0f} % of its periods (throttled_by_quota_share in the table of runs) and then "
+            "stood still: ask for as many cores as ranks x threads, or use fewer ranks."
         )
 
 
