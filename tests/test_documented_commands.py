@@ -56,6 +56,7 @@ HERE = [
     "ddp-hpc compare mine@before mine",
     "ddp-hpc compare results results",
     "ddp-hpc compare results/studies/mine/tables/runs.parquet mine --json",
+    "ddp-hpc history mine --to history",
     "ddp-hpc diff {0} {1}",
     "ddp-hpc publish mine --redact --to results/packs/mine.zip",
     "ddp-hpc verify results/packs/mine.zip",

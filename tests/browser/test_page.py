@@ -111,6 +111,36 @@ def test_figures_are_seen(browser, page):
     assert all(width > 100 and height > 50 for width, height in sizes)
 
 
+def test_a_figure_opens_in_the_whole_window_zooms_moves_and_closes(browser):
+    """By its button and keys, as by the wheel; what is beneath the pointer stays there, and Escape leads back."""
+    button = browser.find_element("css selector", "#figure-speedup figcaption button")
+    press_enter(browser, button)
+    box = "const [w, s] = [document.querySelector('#zoom img'), document.querySelector('#zoom .stage')];"
+    place = f"{box} const b = w.getBoundingClientRect(); return [b.left, b.top, b.width, s.clientWidth, s.clientHeight]"
+    fitting = wait(lambda: (now := browser.execute_script(place))[2] > 100 and now)
+    figure = browser.find_element("id", "figure-speedup").find_element("tag name", "img")
+    ratio = float(figure.get_attribute("naturalHeight")) / float(figure.get_attribute("naturalWidth"))
+    assert max(fitting[2] / fitting[3], ratio * fitting[2] / fitting[4]) == pytest.approx(0.94, abs=0.01)
+
+    def pressed(keys):
+        webdriver.ActionChains(browser).send_keys(keys).perform()
+        return browser.execute_script(place)
+
+    assert pressed("+++")[2] == pytest.approx(1.25**3 * fitting[2], abs=1)
+    before = browser.execute_script(place)
+    assert pressed("\ue014")[0] == pytest.approx(before[0] - 60, abs=1)  # arrow to the right
+    assert pressed("0") == pytest.approx(fitting, abs=1)
+    x, y = fitting[0] + 50, fitting[1] + 40
+    wheel = "document.querySelector('#zoom .stage').dispatchEvent(new WheelEvent('wheel', {deltaY: -300, clientX: x, "
+    browser.execute_script(f"const [x, y] = arguments; {wheel} clientY: y, cancelable: true}}))", x, y)
+    larger = browser.execute_script(place)
+    assert larger[2] == pytest.approx(2 * fitting[2], abs=1)
+    assert [x - larger[0], y - larger[1]] == pytest.approx([2 * 50, 2 * 40], abs=1)
+    pressed("\ue00c")
+    assert not browser.find_element("id", "zoom").is_displayed()
+    assert browser.execute_script("return document.activeElement.textContent") == "Enlarge"
+
+
 def test_a_column_sorts_by_the_keyboard_and_as_numbers(browser):
     number, button = column(browser, "samples_per_s")
     before = cells(browser, number)

@@ -118,6 +118,17 @@ def show_component(name: Any, options: Any) -> str:
     return shown(show(name), {} if pd.isna(options) else json.loads(options))
 
 
+def told(row: Mapping[str, Any], name: str) -> str:
+    """Return a field of a spec as people read it, a choice with its options."""
+    return show_component(row[name], row.get(f"{name}_options")) if name in COMPONENTS else show(row[name])
+
+
+def told_apart_by(frame: pd.DataFrame, names: Iterable[str]) -> list[str]:
+    """Return those fields of specs that differ in `frame`, a choice also if its options do."""
+    differ = varying(frame)
+    return [name for name in names if not name.endswith("_options") and {name, f"{name}_options"} & {*differ}]
+
+
 def label(row: Mapping[str, Any], columns: Iterable[str]) -> str:
     """Return the values of `columns` in short: `128/0.5`; a choice stands with its options."""
     parts = []

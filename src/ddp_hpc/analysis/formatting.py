@@ -1,5 +1,6 @@
 """Tables and rules formatted for reading: short numbers, headings with units, and what all rows share said once."""
 
+import json
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -8,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from ddp_hpc.analysis.definitions import UNITS
+from ddp_hpc.config.spec import shown
 from ddp_hpc.config.study import Rules
 
 _HEADINGS = {
@@ -92,8 +94,16 @@ def heading(name: str) -> str:
 
 
 def as_texts(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return all values for reading, each by itself."""
-    return frame.astype(object).map(cell)
+    """Return all values for reading, each by itself; options of a choice as words: `channels 16`."""
+    texts = frame.astype(object).map(cell)
+    for name in (name for name in texts if str(name).endswith("_options")):
+        texts[name] = texts[name].map(options)
+    return texts
+
+
+def options(text: str) -> str:
+    """Return options in words: `channels 16` for the JSON that a record has."""
+    return shown("", json.loads(text)).strip(" ()") if text.startswith("{") else text
 
 
 def readable(

@@ -546,6 +546,23 @@ def _compare(options: argparse.Namespace) -> int:
 
 
 @Verb(
+    "show how step times, losses, winners and efficiency of a study developed over commits: a page, a figure, a table",
+    takes(
+        "given",
+        "a pack; a study, with all its finished runs by whichever code; or a folder of results",
+        nargs="+",
+        metavar="PACK|STUDY|DIR",
+    ),
+    takes("--to", "the folder of the page", type=Path, default=Path("results/history"), metavar="DIR"),
+    JSON,
+)
+def _history(options: argparse.Namespace) -> int:
+    from ddp_hpc.publication import history
+
+    return history.main(options.given, options.to, options.json)
+
+
+@Verb(
     "show what differs between two runs: spec, code, versions, hosts, clocks, environment, job",
     *(takes(name, "its name, a unique prefix of it, or its folder", metavar="RUN") for name in ("a", "b")),
     JSON,

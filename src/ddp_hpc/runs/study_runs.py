@@ -12,6 +12,7 @@ from ddp_hpc.runs import identity
 from ddp_hpc.runs.attempt import Store
 from ddp_hpc.runs.state import state_of
 from ddp_hpc.runs.statuses import FINISHED, in_words
+from ddp_hpc.system.terminal import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -137,7 +138,7 @@ class StudyRuns:
         """Return e.g. `23 of 27 runs, 4 missing: 2 crashed, 2 not yet run`."""
         states = self.runs["status"]
         lacking = states[~states.isin(FINISHED)]
-        text = f"{len(states) - len(lacking)} of {len(states)} runs"
+        text = f"{len(states) - len(lacking)} of {counted(len(states), 'run')}"
         if lacking.empty:
             return text
         counts = ", ".join(f"{count} {in_words(str(name))}" for name, count in lacking.value_counts().items())

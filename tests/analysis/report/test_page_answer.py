@@ -91,7 +91,7 @@ def test_a_winner_without_a_rival_that_may_win_is_told_apart_from_nobody(tmp_pat
 
     (sentence,) = [finding.text for finding in found(study_runs, made) if finding.section == "winners"]
     assert sentence.endswith("; no other point may win.")
-    assert how_sure(study_runs, made)[0].startswith("In 1 of 1 groups no other point may win: ")
+    assert how_sure(study_runs, made)[0].startswith("In 1 of 1 group no other point may win: ")
     assert not any("told apart" in said for said in [sentence, *how_sure(study_runs, made)])
     assert dict(publishable(study_runs.study, made, study_runs.runs).others)["the winner has no rival"] == 1
 

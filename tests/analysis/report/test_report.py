@@ -124,7 +124,7 @@ def test_the_page_says_what_to_be_wary_of(page):
     assert "6 of 18 runs had more threads than cores" in text
     assert "Runs of different software.torch stand side by side: 2.13.0 in 14 runs; 2.12.1 in 2 runs." in text
     assert "Runs of different hosts stand side by side: n1 in 14 runs; n1, n2 in 2 runs." in text
-    assert "2 of 16 runs were made by code with uncommitted changes" in text
+    assert "Code with uncommitted changes made 2 of 16 runs" in text
     assert "In 1 of 3 groups no run may win" in text
     assert "the winner has the largest batch_size tried, 64" in text or "the least batch_size tried, 16" in text
     assert "software.python stand side by side" not in text

@@ -13,7 +13,7 @@ from ddp_hpc import perfmodel
 from ddp_hpc.analysis import predict, tables
 from ddp_hpc.analysis.figures import cost as draw_cost
 from ddp_hpc.analysis.figures import prediction as draw
-from ddp_hpc.analysis.figures._style import style
+from ddp_hpc.analysis.figures._style import UNITS, style
 from ddp_hpc.analysis.report import answer
 from ddp_hpc.analysis.tables import _scaling_lines, claims, cost, prediction
 from ddp_hpc.analysis.tables._scaling_lines import Elsewhere, Price
@@ -227,7 +227,9 @@ def test_time_against_cost_has_its_front_and_says_what_is_predicted(tmp_path):
     (hollow,) = (
         line for line in to_end.lines if line.get_markerfacecolor() == "#ffffff" and line.get_marker() != "None"
     )
-    assert list(hollow.get_xdata()) == list(budget[budget["from"] == "predicted"]["time_s"])
+    seconds = UNITS[to_loss.get_xlabel().partition("(")[2].rstrip(")")]
+    predicted = budget[budget["from"] == "predicted"]["time_s"]
+    assert list(hollow.get_xdata()) == pytest.approx(list(predicted / seconds))
     assert not [line for line in to_loss.lines if line.get_markerfacecolor() == "#ffffff"]
     assert "how many steps another global batch needs is not known" in str(figure.get_label())
     assert "how many steps another global batch needs" in words(empty).replace("\n", " ")

@@ -11,6 +11,7 @@ if "IPython" not in sys.modules:  # a notebook shows figures in its own way
     os.environ["MPLBACKEND"] = "Agg"  # a login node has no display, and a wrong value would stop the import
 
 import matplotlib as mpl
+import pandas as pd
 import seaborn as sns
 from matplotlib.axis import Axis
 from matplotlib.ticker import FuncFormatter
@@ -21,6 +22,8 @@ TEXT = 7.0  # points, of all letters
 NARROW = 3.0  # times: the ends of a logarithmic axis on which 1, 2 and 5 are too few
 FEW_DECADES = 100  # ratio of the ends of a logarithmic axis up to which more than the decades is named
 HEADROOM = 1.1  # of an axis over what is drawn
+UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
+ENOUGH = 2.0  # of a unit have most times on its axis
 
 # a colour means one thing in all figures: vermilion a winner, crimson time that is lost, the others an exchange
 _palette: list[str] = sns.color_palette("colorblind").as_hex()
@@ -91,6 +94,14 @@ def _plain(value: float) -> str:
 def three_digits(value: float) -> str:
     """Return a number in three digits, or whole: 0.0123, 1.23, 1234."""
     return f"{value:.0f}" if 1e3 <= abs(value) < 1e5 else f"{value:.3g}"
+
+
+def time_unit(seconds: "pd.Series[float]") -> tuple[str, float]:
+    """Return the unit for an axis of times, and its seconds: the largest of which the middle one of them has enough."""
+    middle = float(seconds.median())
+    return next(
+        ((unit, size) for unit, size in reversed(UNITS.items()) if middle >= ENOUGH * size), ("us", UNITS["us"])
+    )
 
 
 def name_bars(axis: Axis, names: Sequence[str], **look: Any) -> None:

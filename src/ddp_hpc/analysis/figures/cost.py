@@ -2,99 +2,176 @@
 
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from ddp_hpc.analysis.columns import paid, rows_of, split
+from ddp_hpc.analysis.columns import key_of, paid, rows_of, split
 from ddp_hpc.analysis.figures._curves import Look, by_line, handles, numbered
 from ddp_hpc.analysis.figures._layout import finished, grid, head, label_outer, nothing
 from ddp_hpc.analysis.figures._panels import columns_but, title
-from ddp_hpc.analysis.figures._style import GREY, HEADROOM, plain_numbers
+from ddp_hpc.analysis.figures._style import GREY, INK, UNITS, plain_numbers, time_unit
+from ddp_hpc.config.spec import SPEC_COLUMNS
 from ddp_hpc.config.study import Study
+from ddp_hpc.system.terminal import counted
 
 INPUTS = ("cost",)
 CAPTION = (
-    "Time against cost of a training to the end of its budget and to what else it is to reach; numbers are ranks, and "
-    "on the grey line nothing is both sooner there and cheaper."
+    "Time against cost of a training to the end of its budget and to what else it is to reach, both logarithmic: left "
+    "is sooner, low is cheaper."
 )
 
 MOST_LINES = 6
-WIDE = 8.0  # times: the ends of an axis that is logarithmic
-FRONT: dict[str, Any] = {"color": GREY, "linewidth": 2.4, "alpha": 0.5, "zorder": 0.5, "drawstyle": "steps-post"}
+ROOM = 1.25  # times: from what is drawn to the ends of an axis
+MOST_BEYOND = 2.5  # times: so far beyond the points an axis makes room for intervals
+FRONT: dict[str, Any] = {"color": GREY, "linewidth": 3.2, "alpha": 0.4, "zorder": 0.5, "drawstyle": "steps-post"}
+GUIDE: dict[str, Any] = {"color": "#d8d8d8", "linewidth": 0.5, "zorder": 0.2}
+OF_RANKS = {
+    "us": "rank-microseconds",
+    "ms": "rank-milliseconds",
+    "s": "rank-seconds",
+    "min": "rank-minutes",
+    "h": "rank-hours",
+}
 
 
 def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure:
     """Return a panel for each goal and whatever else differs but the exchange and the ranks."""
     table = tables["cost"]
-    known = table[table["time_s"].notna()].reset_index(drop=True)
+    known = table[table["time_s"] > 0].reset_index(drop=True)
     if known.empty:
         return nothing(coverage, "none has several ranks", table)
     of_a_line = ["exchange", "exchange_options", "kind", "batch"]
     apart = columns_but(known, "world_size", "batch_size", *of_a_line[:2])
-    lined, looks = numbered(known.assign(batch=known["batch"].astype(str)), [*of_a_line, *apart], study, "exchange")
-    lined, looks, left_out = _most_measured(lined, looks)
+    every = known.assign(batch=known["batch"].astype(str))
+    kept, left_out = _few(numbered(every, [*of_a_line, *apart], study)[0])
+    lined, looks = numbered(kept, [*of_a_line, *apart], study, "exchange")
+    looks = _named(lined, looks)
+    by = paid(known)
+    rank_s = UNITS["h"] * lined["rank_hours"]
+    (unit, size), (of_cost, of_one) = time_unit(lined["time_s"]), time_unit(rank_s)
+    lined = lined.assign(x=lined["time_s"] / size, y=lined["money"] if by == "money" else rank_s / of_one)
     shown = list(split(lined, [*apart, "goal"]))
-    figure, axes = grid(len(shown), 2.4, most_columns=2)
-    by, currency = paid(known), next(iter(known["currency"].dropna()), "")
+    figure, axes = grid(len(shown), 2.1, most_columns=2)
     for one, (key, rows) in zip(axes, shown, strict=True):
-        _panel(one, rows, looks, by)
+        _panel(one, rows, looks, "nodes" if by == "money" else "world_size")
         words = title({name: key[name] for name in apart}, set(apart))
-        head(one, f"to the end of the {key['goal']}" if key["goal"] == "budget" else f"to {key['goal']}", words)
-    label_outer(axes, "training time (s)", f"cost ({currency or by})" if by == "money" else "rank-hours")
-    legend = [
+        head(one, f"to the end of the {key['goal']}" if key["goal"] == "budget" else f"to {key['goal']}", words, [""])
+    currency = next(iter(known["currency"].dropna()), by)
+    label_outer(axes, f"training time ({unit})", f"cost ({currency if by == 'money' else OF_RANKS[of_cost]})")
+    notes = [f"{counted(left_out, 'line')} of the table left out: what was measured on them is on those shown."]
+    return finished(
+        figure, coverage, _notes(lined, by) + notes[: bool(left_out)] + _unsaid(table), _legend(lined, looks)
+    )
+
+
+def _legend(lined: pd.DataFrame, looks: list[Look]) -> list[Line2D]:
+    """Return the lines, and the marks that the panels have."""
+    some = {"color": GREY, "linestyle": "none", "marker": "o"}
+    return [
         *handles(looks),
-        Line2D([], [], label="predicted", color=GREY, marker="o", markerfacecolor="#ffffff", linestyle="none"),
+        *(
+            [Line2D([], [], label="predicted", **some | {"markerfacecolor": "#ffffff"})]
+            if _predicted(lined).any()
+            else []
+        ),
         Line2D([], [], label="Pareto front", **{name: FRONT[name] for name in ("color", "linewidth", "alpha")}),
     ]
-    notes = ["Slanting strokes: 95 % intervals of the time, and of the cost with it."]
-    notes += [f"{left_out} lines of the table left out, which have fewer runs."] if left_out else []
-    return finished(figure, coverage, notes + _unsaid(table), legend)
 
 
-def _most_measured(lined: pd.DataFrame, looks: list[Look]) -> tuple[pd.DataFrame, list[Look], int]:
-    """Return the lines with the most runs, with their looks, and how many are left out."""
-    runs = lined.groupby("line")["runs"].sum().sort_values(ascending=False, kind="stable")
-    kept = sorted(runs.index[:MOST_LINES])
-    rows = lined[lined["line"].isin(kept)]
-    kinds = rows.drop_duplicates("line").set_index("line")
-    named = [
-        looks[line] | {"label": f"{looks[line]['label']}, {kinds['kind'][line]} {kinds['batch'][line]}"}
-        for line in kept
+def _notes(lined: pd.DataFrame, by: str) -> list[str]:
+    """Return what a caption says of front, intervals and hollow points."""
+    along = "nodes" if by == "money" else "ranks"
+    notes = [f"On the thick grey line nothing else is both sooner there and cheaper; thin grey lines: as many {along}."]
+    if lined["time_low_s"].notna().any():
+        notes.append("Shades along them: 95 % intervals, of time and cost together.")
+    return [*notes, *(["Hollow: predicted."] if _predicted(lined).any() else [])]
+
+
+def _predicted(rows: pd.DataFrame) -> "pd.Series[bool]":
+    return rows["from"] == "predicted"
+
+
+def _few(lined: pd.DataFrame) -> tuple[pd.DataFrame, int]:
+    """Return the rows of the lines with the most points that were measured or are on the front, and how many others.
+
+    A point can be on a line of equal batches per rank and on one of equal global batches. Lines that add no such point
+    are left out, and a point of several lines is drawn with the first one of them: elsewhere it is `again` there.
+    """
+    place = [name for name in lined if name in SPEC_COLUMNS]
+    counting = lined[~_predicted(lined) | lined["on_front"].fillna(False).astype(bool)].groupby("line")
+    points = {line: {key_of(row, place) for row in rows_of(rows)} for line, rows in counting}
+    kept: list[Any] = []
+    for line in sorted(points, key=lambda line: (-len(points[line]), line)):
+        if not points[line] <= set().union(*(points[other] for other in kept)) and len(kept) < MOST_LINES:
+            kept.append(line)
+    rows = lined[lined["line"].isin(kept)].sort_values("line", kind="stable")
+    return rows.assign(again=rows.duplicated([*place, "goal"])).sort_index(), lined["line"].nunique() - len(kept)
+
+
+def _named(lined: pd.DataFrame, looks: list[Look]) -> list[Look]:
+    """Return the looks of the lines with what they keep in their names."""
+    kinds = lined.drop_duplicates("line").set_index("line")
+    return [
+        one | {"label": f"{one['label']}, {_BATCH[str(kinds['kind'][line])].format(kinds['batch'][line])}"}
+        for line, one in enumerate(looks)
     ]
-    return rows.assign(line=rows["line"].map(kept.index)), named, len(runs) - len(kept)
 
 
-def _panel(axes: Axes, rows: pd.DataFrame, looks: list[Look], by: str) -> None:
-    """Draw the lines over the ranks, what was predicted hollow, and the front with its ranks in numbers."""
+_BATCH = {"strong": "global batch {}", "weak": "batch {} per rank"}
+
+
+def _panel(axes: Axes, rows: pd.DataFrame, looks: list[Look], along: str) -> None:
+    """Draw the lines over the ranks, what was predicted hollow, and the front."""
+    axes.set(xscale="log", yscale="log")
     for number, part in by_line(rows.sort_values("world_size")):
-        x, y, colour = part["time_s"].to_numpy(float), part[by].to_numpy(float), looks[number]["color"]
-        ends = [part[f"time_{end}_s"].to_numpy(float) for end in ("low", "high")]
-        axes.plot(ends, [y * end / x for end in ends], color=colour, linewidth=0.8)
+        colour = looks[number]["color"]
+        x, y = part["x"].to_numpy(float), part["y"].to_numpy(float)
         axes.plot(x, y, **looks[number] | {"marker": ""})
-        hollow = (part["from"] == "predicted").to_numpy(bool)
-        for some, face in ((~hollow, colour), (hollow, "#ffffff")):
+        new = part[~part["again"]]
+        ratios = [(new[f"time_{end}_s"] / new["time_s"]).to_numpy(float) for end in ("low", "high")]
+        ends = [[ratio * new[name].to_numpy(float) for ratio in ratios] for name in ("x", "y")]
+        axes.plot(*ends, color=colour, linewidth=3.0, alpha=0.3, solid_capstyle="butt", zorder=1.5)
+        for some, inside in ((~_predicted(new), colour), (_predicted(new), "#ffffff")):
             if some.any():
-                axes.plot(x[some], y[some], **looks[number] | {"linestyle": "", "markerfacecolor": face})
-    front = rows[rows["on_front"].fillna(False).astype(bool)].sort_values("time_s").drop_duplicates(["time_s", by])
-    axes.plot(front["time_s"].to_numpy(float), front[by].to_numpy(float), **FRONT)
-    for row in rows_of(front):
-        axes.annotate(f"{row['world_size']}", (row["time_s"], row[by]), (3, 3), textcoords="offset points")
-    for axis, values in ((axes.xaxis, rows["time_s"]), (axes.yaxis, rows[by])):
-        _scale(axes, axis.axis_name, values.to_numpy(float))
+                axes.plot(
+                    new["x"][some], new["y"][some], **looks[number] | {"linestyle": "", "markerfacecolor": inside}
+                )
+    front = rows[rows["on_front"].fillna(False).astype(bool)].sort_values("x").drop_duplicates(["x", "y"])
+    axes.plot(front["x"].to_numpy(float), front["y"].to_numpy(float), **FRONT)
+    for name, axis in (("x", axes.xaxis), ("y", axes.yaxis)):
+        getattr(axes, f"set_{name}lim")(_ends(rows, name))
         plain_numbers(axis)
+    _guides(axes, rows, along)
 
 
-def _scale(axes: Axes, name: str, values: "np.ndarray[Any, np.dtype[np.float64]]") -> None:
-    """End an axis by what is drawn; it is logarithmic where that differs much."""
-    low, high = float(values.min()), float(values.max())
-    if high > WIDE * low > 0:
-        getattr(axes, f"set_{name}scale")("log")
-        getattr(axes, f"set_{name}lim")(low / 1.4, high * 1.4)
-    else:
-        getattr(axes, f"set_{name}lim")(0, 1.1 * HEADROOM * high)
+def _ends(rows: pd.DataFrame, name: str) -> tuple[float, float]:
+    """Return the ends of an axis: around all points, and intervals that do not reach far beyond them."""
+    low, high = float(rows[name].min()), float(rows[name].max())
+    lows, highs = ((rows[name] * rows[f"time_{end}_s"] / rows["time_s"]).dropna() for end in ("low", "high"))
+    low = min([low, max(low / MOST_BEYOND, min(lows, default=low))])
+    high = max([high, min(high * MOST_BEYOND, max(highs, default=high))])
+    return low / ROOM, high * ROOM
+
+
+def _guides(axes: Axes, rows: pd.DataFrame, along: str) -> None:
+    """Draw the line of equal ranks, or nodes, through their points, and name it where it leaves the panel."""
+    (left, right), (_, top) = axes.get_xlim(), axes.get_ylim()
+    for number, (n, part) in enumerate(rows.groupby(along)):
+        slopes = part["y"] / part["x"]
+        if slopes.max() > 1.01 * slopes.min():
+            continue  # of several prices
+        slope = float(slopes.median())
+        axes.plot([left, right], [slope * left, slope * right], **GUIDE)
+        word = (counted(int(n), "node" if along == "nodes" else "rank")) if number == 0 else f"{n:.0f}"
+        over = slope * right > top
+        place, shift, look = (
+            ((top / slope, top), (0, 1), {"ha": "center"})
+            if over
+            else ((right, slope * right), (2, 0), {"va": "center"})
+        )
+        axes.annotate(word, place, shift, textcoords="offset points", color=INK, annotation_clip=False, **look)
 
 
 def _unsaid(table: pd.DataFrame) -> list[str]:

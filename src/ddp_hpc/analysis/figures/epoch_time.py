@@ -7,7 +7,7 @@ from ddp_hpc.analysis.columns import split
 from ddp_hpc.analysis.figures._curves import curves, handles, interval_note, named_ticks, numbered
 from ddp_hpc.analysis.figures._layout import finished, grid, in_lines, nothing
 from ddp_hpc.analysis.figures._panels import axis_label, columns_but
-from ddp_hpc.analysis.figures._style import IDEAL, plain_numbers
+from ddp_hpc.analysis.figures._style import IDEAL, plain_numbers, time_unit
 from ddp_hpc.config.study import Study
 
 INPUTS = ("epoch_time",)
@@ -16,7 +16,7 @@ CAPTION = (
     "batch; medians over the runs, with their 95 % intervals."
 )
 
-PANELS = {"epoch_s": "time of an epoch (s)", "gain": "times as fast as the smallest batch"}
+PANELS = {"epoch_s": "time of an epoch ({})", "gain": "times as fast as the smallest batch"}
 
 
 def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure:
@@ -30,9 +30,10 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
     shown = pd.concat([rows for rows in lines if len(rows) >= min(longest, 3)])
     shown, looks = numbered(shown, columns_but(known, "batch_size"), study)
     figure, axes = grid(len(PANELS), 2.5)
+    unit, size = time_unit(shown["epoch_s"])
     for one, (name, words) in zip(axes, PANELS.items(), strict=True):
-        curves(one, shown, looks, "batch_size", name)
-        one.set(xscale="log", yscale="log", xlabel=in_lines(axis_label("batch_size"), one), ylabel=words)
+        curves(one, shown, looks, "batch_size", name, 1 / size if name == "epoch_s" else 1.0)
+        one.set(xscale="log", yscale="log", xlabel=in_lines(axis_label("batch_size"), one), ylabel=words.format(unit))
         named_ticks(one, sorted(shown["batch_size"].unique()))
         plain_numbers(one.yaxis)
     axes[1].axhline(1, **IDEAL, zorder=0)

@@ -46,6 +46,7 @@ PARTS = {
     "exchange_exposed_s": ("exchange", LOST, ""),
     "update_s": ("update", "#9c9c9c", "\\\\\\\\"),
     "rest_s": ("rest", "#ececec", ""),
+    "step_s": ("step, its phases not told apart", "#b8b8b8", ""),  # of a program that does not say them
 }
 
 
@@ -89,14 +90,16 @@ def _explained(known: pd.DataFrame) -> tuple[list[str], list[Artist]]:
             "Bars are medians. A mean step above its bar: time lost in slow steps; beyond the axis it is a number."
         )
     if known["step_low_s"].notna().any():
-        legend.append(Line2D([], [], marker="|", label="median step: 95 % interval", **INTERVAL))
+        legend.append(Line2D([], [], marker="|", label="95 % interval", **INTERVAL))
         notes.append(interval_note(known, "Intervals of the median step, cut at the axes (none of cut bars)"))
     return notes, legend
 
 
 def stack(row: dict[str, Any]) -> list[tuple[str, float]]:
     """Return the parts of a bar in seconds, from bottom to top: the finest that are known, none twice."""
-    known = {name for name in PARTS if pd.notna(row[name])}
+    known = {name for name in PARTS if name != "step_s" and pd.notna(row[name])}
+    if not known:
+        return [("step_s", float(row["step_s"]))]
     known -= {"exchange_exposed_s"} if {"wait_s", "move_s"} <= known else {"wait_s", "move_s"}
     if {"forward_s", "backward_s"} & known:
         known -= {"forward_backward_s"}

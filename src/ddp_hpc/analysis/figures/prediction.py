@@ -79,7 +79,8 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
     if len(other):
         legend.append(Line2D([], [], label=f"what if: {other['what_if'].iloc[0]}", **WHAT_IF))
     notes = [
-        "Band: 95 %, by a bootstrap over the runs. Vertical: 95 % intervals of what was measured. Pale: predicted."
+        "Band: 95 %, by a bootstrap over the runs. Vertical: 95 % intervals of what was measured, cut at the axes. "
+        "Pale: predicted."
     ]
     notes += [f"Of panel {number} {_checked(rows)}." for number, (_, rows) in enumerate(shown, 1)]
     if len(lines) > len(shown):

@@ -14,6 +14,7 @@ from ddp_hpc.analysis.figures._curves import (
 )
 from ddp_hpc.analysis.figures._layout import finished, first_reason, grid, head, nothing
 from ddp_hpc.analysis.figures._panels import columns_but, panels
+from ddp_hpc.analysis.figures._style import time_unit
 from ddp_hpc.config.study import Study
 
 INPUTS = ("synchronisation",)
@@ -22,7 +23,7 @@ CAPTION = (
     "the more ranks there are; medians over the runs, with their 95 % intervals."
 )
 
-PANELS = (("sync_s", "time per step (ms)", 1e3), ("sync_per_epoch_s", "time per epoch (s)", 1.0))
+PANELS = {"sync_s": "time per step", "sync_per_epoch_s": "time per epoch"}
 
 
 def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure:
@@ -36,13 +37,14 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
     known, looks = numbered(known, OF_EXCHANGES, study, "exchange")
     shown = panels(known, columns_but(known, *OF_EXCHANGES, "world_size"))
     figure, axes = grid(2 * len(shown), 1.9)
-    for number, (column, words, factor) in enumerate(PANELS):
+    for number, (column, words) in enumerate(PANELS.items()):
+        unit, size = time_unit(known[column])
         for one, panel in zip(axes[number::2], shown, strict=True):
             head(one, panel.title)
-            top, why = top_of(known, column, factor), first_reason(panel.rows, "not known")
-            over_ranks(one, panel.rows, looks, column, why, factor, apart=True, top=top)
+            top, why = top_of(known, column, 1 / size), first_reason(panel.rows, "not known")
+            over_ranks(one, panel.rows, looks, column, why, 1 / size, apart=True, top=top)
             if one.lines:
-                one.set(xlabel="world size (ranks)", ylabel=words)
+                one.set(xlabel="world size (ranks)", ylabel=f"{words} ({unit})")
     notes = ["What overlaps the backward pass is not in it; waiting for the slowest rank is."]
     notes += [SIDE_BY_SIDE] if len(looks) > 1 else []
     if known["sync_low_s"].notna().any():

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from ddp_hpc.analysis.figures._curves import handles, numbered, over_ranks
 from ddp_hpc.analysis.figures._layout import columns_of, finished, grid, head, nothing
 from ddp_hpc.analysis.figures._panels import columns_but, panels
-from ddp_hpc.analysis.figures._style import HEADROOM
+from ddp_hpc.analysis.figures._style import HEADROOM, plain_numbers
 from ddp_hpc.config.study import Study
 
 INPUTS = ("utilisation",)
@@ -43,6 +43,8 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
         for one, (column, (words, factor, end)) in zip(here, drawn.items(), strict=True):
             head(one, words, small=[panel.title] if panel.title and one is here[0] else [])
             over_ranks(one, panel.rows, looks, column, _why(panel.rows, column), factor, top=end and HEADROOM * end)
+    for one in (one for one in axes if one.lines):
+        plain_numbers(one.yaxis)
     for one in axes[-columns_of(axes[0]) :]:
         one.set_xlabel("world size (ranks)" if one.lines else "")
     notes = [

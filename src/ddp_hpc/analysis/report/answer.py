@@ -119,7 +119,7 @@ def _no_speedup(rows: list[Row]) -> list[Sentence]:
         for row in several
     )
     (reason, count), *_ = reasons.most_common()
-    return [Sentence(f"No speedup can be told: {reason} ({count} of {len(several)} points).", "scaling")]
+    return [Sentence(f"No speedup can be told: {reason} ({count} of {counted(len(several), 'point')}).", "scaling")]
 
 
 def interval(row: Row, name: str) -> str:
@@ -210,7 +210,7 @@ def _of_winners(study_runs: StudyRuns, tables: Mapping[str, pd.DataFrame]) -> li
     group_of = groups_named(study_runs.study, table)
     findings = [Sentence(_winner(study_runs.study, row, group_of(row), metric), "winners", own) for row, own in won]
     return _at_most(findings, "winners") + (
-        [Sentence(f"In {none} of {len(table)} groups no run may win.", "winners")] if none else []
+        [Sentence(f"In {none} of {counted(len(table), 'group')} no run may win.", "winners")] if none else []
     )
 
 
@@ -224,7 +224,8 @@ def _winner(study: Study, row: Row, group: str, metric: str) -> str:
     if by != "test_metric" and pd.notna(row.get("test_metric")):
         parts.append(f"{metric} {row['test_metric']:.3g}")
     if pd.notna(row["margin_percent"]):
-        parts.append(f"{row['margin_percent']:.2g} % ahead of {row['second']}")
+        margin = row["margin_percent"]
+        parts.append(f"{f'{margin:.0f}' if margin >= 10 else f'{margin:.2g}'} % ahead of {row['second']}")
     alike = row["cannot_be_told_from_count"]
     if row["eligible_points"] > 1:
         parts.append(f"not told apart from {counted(alike, 'other')}" if alike else "told apart from all others")
@@ -253,17 +254,19 @@ def _judged(tables: Mapping[str, pd.DataFrame]) -> Iterator[str]:
         return
     found, alone = won[won["eligible_points"] > 1], int((won["eligible_points"] <= 1).sum())
     if alone:
-        yield f"In {alone} of {len(won)} groups no other point may win: nothing tells how good the winner is."
+        groups = counted(len(won), "group")
+        yield f"In {alone} of {groups} no other point may win: nothing tells how good the winner is."
     if not len(found):
         return
+    groups = counted(len(found), "group")
     by = Counter(
         ", ".join(part for part in text.split(", ") if "of freedom" not in part) for text in found["judged_by"]
     )
-    yield f"Winners are judged by {'; '.join(f'{text} ({n} of {len(found)} groups)' for text, n in by.most_common(2))}."
+    yield f"Winners are judged by {'; '.join(f'{text} ({n} of {groups})' for text, n in by.most_common(2))}."
     apart = int((found["cannot_be_told_from_count"] == 0).sum())
     doubts = int(found["doubt"].notna().sum()) if "doubt" in found else 0
     luck = f"; in {doubts} luck, lack of budget or other processors may have decided" if doubts else ""
-    yield f"In {apart} of {len(found)} groups the winner is told apart from all others{luck}."
+    yield f"In {apart} of {groups} the winner is told apart from all others{luck}."
 
 
 def _intervals(tables: Mapping[str, pd.DataFrame]) -> Iterator[str]:
@@ -277,7 +280,7 @@ def _intervals(tables: Mapping[str, pd.DataFrame]) -> Iterator[str]:
         return
     by = Counter(_basis(basis) for basis in told["interval_from"])
     said = ", ".join(f"{count} {words}" for words, count in by.most_common())
-    yield f"Intervals of {len(told)} speedups: {said}."
+    yield f"{'Interval' if len(told) == 1 else 'Intervals'} of {counted(len(told), 'speedup')}: {said}."
 
 
 def _basis(basis: Any) -> str:
@@ -295,7 +298,8 @@ def _alone(study_runs: StudyRuns) -> Iterator[str]:
 
 def _left_out(runs: pd.DataFrame) -> Iterator[str]:
     if many := int(runs["oversubscribed"].fillna(False).astype(bool).sum()):
-        yield f"{many} of {len(runs)} runs had more threads than cores: no sentence here is from them."
-    counted = runs[~runs["oversubscribed"].fillna(False).astype(bool)]
-    if disturbed := int(((slow_steps_share(counted) > DISTURBED) | crowded(counted)).sum()):
-        yield f"In {disturbed} of {len(runs)} runs something else used the cores: their times here are not reliable."
+        yield f"{many} of {counted(len(runs), 'run')} had more threads than cores: no sentence here is from such runs."
+    with_cores = runs[~runs["oversubscribed"].fillna(False).astype(bool)]
+    if disturbed := int(((slow_steps_share(with_cores) > DISTURBED) | crowded(with_cores)).sum()):
+        of_all = f"{disturbed} of {counted(len(runs), 'run')}"
+        yield f"Something else used the cores in {of_all}: times of such runs are not reliable."

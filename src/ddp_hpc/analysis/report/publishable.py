@@ -19,6 +19,8 @@ from ddp_hpc.analysis.columns import (
     show,
     show_component,
     standing,
+    told,
+    told_apart_by,
 )
 from ddp_hpc.analysis.formatting import heading
 from ddp_hpc.analysis.report.row_runs import runs_of_rows
@@ -184,7 +186,7 @@ def _disturbed(runs: pd.DataFrame) -> list[str]:
 def point(study: Study, row: Mapping[str, Any]) -> str:
     """Return where in its search a winner lies: `batch size 64, learning rate 0.5`."""
     search = [name for name in search_columns(study) if not name.endswith("_options")]
-    return ", ".join(f"{name.replace('_', ' ')} {show(row[name])}" for name in search) or str(row["winner"])
+    return ", ".join(f"{name.replace('_', ' ')} {told(row, name)}" for name in search) or str(row["winner"])
 
 
 def groups_named(study: Study, winners: pd.DataFrame) -> Callable[[Mapping[str, Any]], str]:
@@ -195,13 +197,13 @@ def groups_named(study: Study, winners: pd.DataFrame) -> Callable[[Mapping[str, 
 def rows_named(table: pd.DataFrame) -> Callable[[Mapping[str, Any]], str]:
     """Return what says of what a row is, by the fields of specs in which the rows of its table differ."""
     fields = [name for name in SPEC_COLUMNS if name in table and name not in ("exchange", "world_size")]
-    told = [name for name in fields if not name.endswith("_options") and table[name].nunique(dropna=False) > 1]
+    differ = told_apart_by(table, fields)
 
     def of_what(row: Mapping[str, Any]) -> str:
         exchange = show_component(row["exchange"], row.get("exchange_options")) if "exchange" in row else ""
         first = ["no exchange" if exchange == "none" else exchange] if exchange else []
         ranks = [f"{row['world_size']} rank{'s' * (row['world_size'] != 1)}"] if "world_size" in row else []
-        rest = (f"{name.replace('_', ' ')} {show(row[name])}" for name in told if pd.notna(row[name]))
+        rest = (f"{name.replace('_', ' ')} {told(row, name)}" for name in differ if pd.notna(row[name]))
         return ", ".join([*first, *ranks, *rest])
 
     return of_what

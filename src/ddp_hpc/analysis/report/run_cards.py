@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from ddp_hpc.analysis.columns import decisive, rows_of, show
+from ddp_hpc.analysis.formatting import options
 from ddp_hpc.analysis.report.provenance import Provenance
 from ddp_hpc.config.spec import SPEC_COLUMNS
 from ddp_hpc.profiling.phase_names import PHASES
@@ -52,7 +53,7 @@ def cards(
                 "reason": _text(row["reason"]),
                 "excluded": _text(row.get("excluded")),
                 "ranks": planned.spec.world_size,
-                "fields": [_text(row.get(name)) for name in differ],
+                "fields": [_field(row, name) for name in differ],
                 "results": [_number(row.get(name)) for name in results],
                 "phases": [_number(row.get(name)) for name in phases],
                 "curve": curves.get(planned.run),
@@ -62,13 +63,13 @@ def cards(
                 "provenance": provenance.of_run.get(planned.run, []),
             }
         )
-    common = [[name, _text(runs[name].iloc[0])] for name in SPEC_COLUMNS if name in runs and name not in differ]
+    common = [[name, _field(runs.iloc[0], name)] for name in SPEC_COLUMNS if name in runs and name not in differ]
     return {
         "fields": differ,
         "results": results,
         "phases": phases,
         "decisive": decisive(study_runs.study.rules),
-        "common": [[name, value] for name, value in common if value not in ("", "{}")],
+        "common": [[name, value] for name, value in common if value],
         "facts": provenance.listed,
         "logs": os.path.relpath(root / "logs" / "train", folder),
         "records": os.path.relpath(study_runs.store.runs, folder),
@@ -105,3 +106,8 @@ def _number(value: Any) -> float | int | None:
 
 def _text(value: Any) -> str:
     return "" if value is None or pd.isna(value) else show(value)
+
+
+def _field(row: Mapping[str, Any] | "pd.Series[Any]", name: str) -> str:
+    text = _text(row.get(name))
+    return options(text) if name.endswith("_options") else text

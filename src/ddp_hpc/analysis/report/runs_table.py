@@ -8,6 +8,7 @@ from markupsafe import Markup
 
 from ddp_hpc.analysis.columns import varying
 from ddp_hpc.analysis.definitions import about
+from ddp_hpc.analysis.formatting import options
 from ddp_hpc.analysis.report.units import in_units, unit_names
 
 NUMBER = "no."
@@ -17,6 +18,11 @@ BESIDE = ("excluded", "reason")  # shown last
 SIGNIFICANT_DIGITS = 4
 # null comes to the page as a word or as NaN (the only value that differs from itself)
 NULL_IS_BLANK = "function (data) { return data === '<NA>' || data !== data ? '' : data; }"
+# what would be longer than it is exact: 1.17e+14 for 117000000000000; a sort and a filter have the whole number
+LARGE_IN_SHORT = (
+    "function (data, type) { if (data === '<NA>' || data !== data) return ''; return type === 'display' && typeof data "
+    "=== 'number' && Math.abs(data) >= 1e7 ? data.toExponential() : data; }"
+)
 LINK = (
     "function (data, type) { return type === 'display' && data ? `<a href=\"#run-${data}\">run ${data}</a>` : data; }"
 )
@@ -40,6 +46,9 @@ def interactive(runs: pd.DataFrame, number: Mapping[str, int]) -> Markup:
         shown[name] = [float(f"{value:.{SIGNIFICANT_DIGITS}g}") for value in shown[name]]
     for name in shown.select_dtypes("string"):
         shown[name] = shown[name].fillna("")
+    for name in (name for name in shown if str(name).endswith("_options")):
+        shown[name] = shown[name].map(options)
+    large = [1 + place for place, name in enumerate(shown) if pd.api.types.is_float_dtype(shown[name])]
     shown.insert(0, NUMBER, [number.get(run, 0) for run in runs["run"]])
     table = to_html_datatable(
         shown,
@@ -53,6 +62,7 @@ def interactive(runs: pd.DataFrame, number: Mapping[str, int]) -> Markup:
         column_filters="footer",
         columnDefs=[
             {"targets": 0, "render": itables.JavascriptFunction(LINK)},
+            {"targets": large, "render": itables.JavascriptFunction(LARGE_IN_SHORT)},
             {"targets": list(range(1, shown.shape[1])), "render": itables.JavascriptFunction(NULL_IS_BLANK)},
             {"targets": list(range(1 + len(front), shown.shape[1])), "visible": False},
         ],

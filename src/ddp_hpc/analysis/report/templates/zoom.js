@@ -1,0 +1,103 @@
+// A figure in the whole window: wheel, pinch, keys and buttons zoom, dragging and arrows move it; Escape closes.
+const FIT = 0.94; // of the window
+const MOST = 40; // times as large as what fits
+const PER_KEY = 1.25;
+addEventListener("DOMContentLoaded", () => {
+  const element = (tag, properties = {}) => Object.assign(document.createElement(tag), properties);
+  const dialog = element("dialog", { id: "zoom" });
+  const stage = element("div", { className: "stage", tabIndex: 0 });
+  const picture = element("img", { draggable: false });
+  const place = { x: 0, y: 0, width: 0 }; // of the picture on the stage, in pixels
+  const fingers = new Map(); // where each pointer is that is down
+
+  const ratio = () => picture.naturalHeight / picture.naturalWidth || 1;
+  const fitting = () => FIT * Math.min(stage.clientWidth, stage.clientHeight / ratio());
+  function show() {
+    const height = place.width * ratio();
+    const kept = (at, size, room) => Math.min(room - 0.2 * Math.min(size, room), Math.max(at, 0.2 * Math.min(size, room) - size)); // a part stays in sight
+    place.x = kept(place.x, place.width, stage.clientWidth);
+    place.y = kept(place.y, height, stage.clientHeight);
+    picture.style.width = `${place.width}px`; // not scaled but drawn anew: sharp at any size
+    picture.style.transform = `translate(${place.x}px, ${place.y}px)`;
+  }
+  function fit() {
+    place.width = fitting();
+    place.x = (stage.clientWidth - place.width) / 2;
+    place.y = (stage.clientHeight - place.width * ratio()) / 2;
+    show();
+  }
+  function zoom(by, x = stage.clientWidth / 2, y = stage.clientHeight / 2) { // what is at x, y stays there
+    const width = Math.min(MOST * fitting(), Math.max(0.5 * fitting(), place.width * by));
+    place.x = x - (x - place.x) * width / place.width;
+    place.y = y - (y - place.y) * width / place.width;
+    place.width = width;
+    show();
+  }
+  function move(x, y) {
+    place.x += x;
+    place.y += y;
+    show();
+  }
+  function open(image) {
+    const words = image.closest("figure").id.replace("figure-", "").replaceAll("_", " ");
+    dialog.setAttribute("aria-label", `Figure: ${words}`);
+    picture.alt = image.alt;
+    picture.src = image.src;
+    stage.append(picture);
+    dialog.showModal();
+    picture.decode().catch(() => {}).then(fit);
+    stage.focus();
+  }
+
+  const keys = {
+    "+": () => zoom(PER_KEY), "=": () => zoom(PER_KEY), "-": () => zoom(1 / PER_KEY), 0: fit,
+    ArrowLeft: () => move(60, 0), ArrowRight: () => move(-60, 0), ArrowUp: () => move(0, 60), ArrowDown: () => move(0, -60),
+  };
+  dialog.addEventListener("keydown", event => {
+    if (event.key === "Escape") event.stopPropagation(); // it closes this, not the run behind it
+    if (!(event.key in keys) || event.ctrlKey || event.metaKey || event.altKey) return;
+    event.preventDefault();
+    keys[event.key]();
+  });
+  stage.addEventListener("wheel", event => {
+    event.preventDefault();
+    const pixels = event.deltaY * (event.deltaMode === 1 ? 16 : event.deltaMode === 2 ? 400 : 1);
+    const box = stage.getBoundingClientRect();
+    zoom(2 ** (-pixels / 300), event.clientX - box.left, event.clientY - box.top);
+  }, { passive: false });
+  stage.addEventListener("pointerdown", event => {
+    stage.setPointerCapture(event.pointerId);
+    fingers.set(event.pointerId, event);
+  });
+  stage.addEventListener("pointermove", event => {
+    const before = fingers.get(event.pointerId);
+    if (!before) return;
+    const other = [...fingers.values()].find(finger => finger.pointerId !== event.pointerId);
+    fingers.set(event.pointerId, event);
+    if (!other) return move(event.clientX - before.clientX, event.clientY - before.clientY);
+    const apart = finger => Math.hypot(finger.clientX - other.clientX, finger.clientY - other.clientY) || 1;
+    const box = stage.getBoundingClientRect();
+    zoom(apart(event) / apart(before), (event.clientX + other.clientX) / 2 - box.left, (event.clientY + other.clientY) / 2 - box.top);
+    move((event.clientX - before.clientX) / 2, (event.clientY - before.clientY) / 2);
+  });
+  for (const end of ["pointerup", "pointercancel"]) stage.addEventListener(end, event => fingers.delete(event.pointerId));
+  stage.addEventListener("dblclick", event => zoom(2, event.offsetX + (event.target === picture ? place.x : 0), event.offsetY + (event.target === picture ? place.y : 0)));
+  dialog.addEventListener("close", () => picture.remove());
+  addEventListener("resize", () => { if (dialog.open) fit(); });
+
+  const bar = element("p", { className: "bar-of-zoom" });
+  for (const [words, name, act] of [["+", "Larger", () => zoom(PER_KEY)], ["\u2212", "Smaller", () => zoom(1 / PER_KEY)], ["Fit", "Fit into the window", fit], ["Close", "Close", () => dialog.close()]]) {
+    const button = element("button", { type: "button", textContent: words, title: name });
+    button.setAttribute("aria-label", name);
+    button.addEventListener("click", act);
+    bar.append(button, " ");
+  }
+  dialog.append(bar, stage);
+  document.body.append(dialog);
+  for (const image of document.querySelectorAll("figure img")) {
+    const button = element("button", { type: "button", textContent: "Enlarge" });
+    button.addEventListener("click", () => open(image));
+    image.addEventListener("click", () => open(image));
+    image.closest("figure").querySelector("figcaption").append(" ", button);
+  }
+});
