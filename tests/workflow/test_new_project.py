@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import venv
+import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,9 @@ from sandbox import PROJECT, Sandbox
 
 from ddp_hpc.config import catalog
 from ddp_hpc.config.study import StudyError
+from ddp_hpc.publication.publish import PackOptions, publish
+from ddp_hpc.publication.rerun import rerun
+from ddp_hpc.publication.verify import verify
 from ddp_hpc.runs import identity
 from ddp_hpc.runs.project import Project
 from ddp_hpc.workflow import new_project
@@ -188,6 +192,22 @@ def test_an_edit_trains_again_what_depends_on_it(project, file, edit, new):
     finally:
         (project.root / file).write_text(before)
     assert to_train(project) == set()
+
+
+def test_its_pack_holds_its_code_and_a_stranger_trains_it_again(project, tmp_path, capsys):
+    said = 'creators: [{name: "Carberry, Josiah"}]\nlicence: MIT\n'
+    (project.root / "config" / "publication.yaml").write_text(said)
+    identity.forget()
+    pack = tmp_path / "mine.zip"
+    assert publish(Project.here(project.root), "mine", PackOptions(to=pack, allow_private=True)) == 0
+    with zipfile.ZipFile(pack) as archive:
+        own = {name.partition("/project/")[2] for name in archive.namelist() if "/project/" in name}
+    assert own == set(OWN)
+
+    catalog.use_project(None)
+    assert verify(pack, trusted=True) == 0
+    assert rerun(pack, tmp_path / "again", "winners", "mpiexec") == 0
+    assert "1 run trained again: results reproduced" in capsys.readouterr().out
 
 
 def test_a_snakefile_as_snakedeploy_writes_it_trains_with_the_lines_of_the_page(project):
