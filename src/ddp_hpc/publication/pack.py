@@ -155,11 +155,17 @@ def place_of(name: str) -> str:
     return f"{PROJECT}/{name.removeprefix(identity.OWN)}" if name.startswith(identity.OWN) else f"{CODE}/{name}"
 
 
+def project_of(root: Path) -> Path | None:
+    """Return the folder of a pack that is as its project; None if it brings no code of one."""
+    own = root.resolve() / PROJECT
+    return own if own.is_dir() else None
+
+
 @contextmanager
 def own_code_of(root: Path) -> Iterator[None]:
     """Let the choices that a pack brings be found meanwhile, as those of a project."""
-    before, own = catalog.project(), root.resolve() / PROJECT
-    catalog.use_project(own if own.is_dir() else None)
+    before = catalog.project()
+    catalog.use_project(project_of(root))
     try:
         yield
     finally:
@@ -215,12 +221,13 @@ def opened(given: Path, trusted: bool = False) -> Iterator[Pack]:
 
     The choices that it brings are those of the project in use; only of a `trusted` one does `verify` run them.
     """
-    with _folder(given) as root, own_code_of(root):
+    with unpacked(given) as root, own_code_of(root):
         yield Pack(root, trusted)
 
 
 @contextmanager
-def _folder(given: Path) -> Iterator[Path]:
+def unpacked(given: Path) -> Iterator[Path]:
+    """Give the folder of a pack, of a zip file for as long; raise a PackError if there is none."""
     if given.is_dir():
         if not (given / SUMS).is_file() and not (given / STUDY).is_file():
             raise PackError(f"{given}: holds no {SUMS}; expected: a pack, as `ddp-hpc publish` makes it")
