@@ -210,20 +210,6 @@ def test_its_pack_holds_its_code_and_a_stranger_trains_it_again(project, tmp_pat
     assert "1 run trained again: results reproduced" in capsys.readouterr().out
 
 
-def test_a_snakefile_as_snakedeploy_writes_it_trains_with_the_lines_of_the_page(project):
-    """The form is that of snakedeploy's template `use_module.smk.jinja`, with a clone for a release."""
-    page = (PROJECT / "docs" / "deployment.md").read_text()
-    (lines,) = re.findall(r"```snakemake\n(.*?)```", page, flags=re.DOTALL)
-    module = f'module ddp_hpc:\n    snakefile: "{PROJECT}/workflow/Snakefile"\n    config: config\n'
-    deployed = project.root / "workflow" / "deployed.smk"
-    deployed.write_text(f'configfile: "config/config.yaml"\n{module}use rule * from ddp_hpc\n{lines}')
-    project.study("deployed", STUDY.replace(", {exchange: ring, world_size: 2}", "").replace("0.01", "0.02"))
-    done = project.call("snakemake", "trained", "-s", str(deployed), "--cores", "1", "--config", "studies=[deployed]")
-    assert done.returncode == 0, done.stdout + done.stderr
-    identity.forget()
-    assert not Project.here(project.root).study_runs("deployed").lacking
-
-
 def test_what_init_makes_is_what_the_clone_is(tmp_path):
     new_project.make(tmp_path, "quickstart")
     for name in ("workflow/Snakefile", "profiles/default/profile.yaml", "config/studies/quickstart.yaml"):

@@ -165,7 +165,7 @@ def project_of(root: Path) -> Path | None:
 def own_code_of(root: Path) -> Iterator[None]:
     """Let the choices that a pack brings be found meanwhile, as those of a project."""
     before = catalog.project()
-    catalog.use_project(project_of(root))
+    catalog.use_project(project_of(root) or before)
     try:
         yield
     finally:
