@@ -151,7 +151,7 @@ def _promised(pack: Pack, store: Store, old: Planned, new: Planned) -> str:
         about = records.read_metadata(place.file(planned.run)).get("provenance", {})
         ranks = about.get("ranks") or [{}]
         versions.append([about.get("software", {}).get(name) for name in ("torch", "numpy")] + [ranks[0].get("cpu")])
-    deterministic = catalog.constants("exchange", new.spec.exchange.name).get("DETERMINISTIC", False)
+    deterministic = catalog.constants("exchange", new.spec.exchange.name)["DETERMINISTIC"]
     same = identity.parts(old.run)[2] == identity.parts(new.run)[2] and versions[0] == versions[1]
     return "code, versions and processor are the same" if deterministic and same and None not in versions[0] else ""
 
