@@ -353,11 +353,12 @@ def constants(kind: str, name: str) -> Mapping[str, Any]:
     """Return the literal UPPER_CASE constants of a choice's file, e.g. `{"EXACT": True}`."""
     if (kind, name) == ("exchange", PROGRAM):
         return _OF_A_PROGRAM
-    found: dict[str, Any] = dict(_UNSAID) if kind == "exchange" else {}
-    for constant, value in _assigned(_tree(path(kind, name)).body):
-        if constant.isupper():
-            with suppress(ValueError):
-                found[constant] = ast.literal_eval(value)
+    said = {constant: value for constant, value in _assigned(_tree(path(kind, name)).body) if constant.isupper()}
+    unsaid = _UNSAID if kind == "exchange" else {}
+    found = {constant: value for constant, value in unsaid.items() if constant not in said}
+    for constant, value in said.items():
+        with suppress(ValueError):
+            found[constant] = ast.literal_eval(value)
     return found
 
 
