@@ -147,7 +147,8 @@ def _turn_of(entry: Entry) -> Entry:
         if said != first.file:
             said = first.file
             print(f"waiting: on this machine trains {first}", file=sys.stderr, flush=True)
-            die_with_parent(signal.SIGTERM)  # nobody else would end who waits
+            if not entry.told["alone"]:  # of a supervisor that waits: nobody else would end it
+                die_with_parent(signal.SIGTERM)
         time.sleep(POLL_S)
     training = entry.file.with_suffix(TRAINING)
     with suppress(OSError):
