@@ -253,7 +253,7 @@ BOTH_SEEN = ("sh", "-c", 'exec "$@"', "sh")
 OWN_SEEN = (  # as Slurm does it by control groups
     "sh",
     "-c",
-    'export CUDA_VISIBLE_DEVICES=$OMPI_COMM_WORLD_RANK FAKE_NVML_SEES=$([ $OMPI_COMM_WORLD_RANK = 0 ] && echo $0 || echo $1)'
+    "export CUDA_VISIBLE_DEVICES=$OMPI_COMM_WORLD_RANK FAKE_NVML_SEES=$([ $OMPI_COMM_WORLD_RANK = 0 ] && echo $0 || echo $1)"
     '; shift; exec "$@"',
     stand_in().UUIDS[2],
     stand_in().UUIDS[0],

@@ -60,9 +60,10 @@ def test_what_snakedeploy_takes_from_a_release_trains_to_the_page(host, tmp_path
     assert done.returncode == 0, done.stdout + done.stderr
     project = Deployed(tmp_path / words[3], host=host)
     assert (project.root / "profiles" / "slurm" / "profile.yaml").is_file()
-    assert 'github("ddp-hpc/ddp-hpc", path="workflow/Snakefile", tag="v0.1.0")' in (
-        project.root / "workflow" / "Snakefile"
-    ).read_text()
+    assert (
+        'github("ddp-hpc/ddp-hpc", path="workflow/Snakefile", tag="v0.1.0")'
+        in (project.root / "workflow" / "Snakefile").read_text()
+    )
     project.append("workflow/Snakefile", lines)
     project.study("mine", STUDY)
     done = project.call("snakemake", "--cores", "1", "--config", "studies=[mine]")
