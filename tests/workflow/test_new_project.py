@@ -194,12 +194,7 @@ def test_a_wheel_runs_a_study_of_own_files_to_its_page(project):
         ("models/line.py", "nn.ReLU(), ", "nn.ReLU(),  ", 0),
         ("tables/ranks.py", "", "X = 1\n", 0),
         (MINE, "learning_rate: 0.01", "learning_rate: 1e-2", 0),
-        (
-            MINE,
-            "none, world_size: 1}, {exchange: averaged, world_size: 2}",
-            "averaged, world_size: 2}, {exchange: none}",
-            0,
-        ),
+        (MINE, "{exchange: averaged, world_size: 2}", "{world_size: 2, exchange: averaged}", 0),
         (MINE, "world_size: 2}", "world_size: 2, learning_rate: [0.01, 0.02]}", 1),
         ("exchange/averaged.py", "", "X = 1\n", 1),
         ("models/line.py", "", "X = 1\n", 2),
