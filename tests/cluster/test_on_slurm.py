@@ -2,6 +2,7 @@
 
 import pandas as pd
 import pytest
+from metered import STAND_INS
 
 pytestmark = pytest.mark.slurm
 
@@ -85,3 +86,54 @@ def test_a_launcher_that_mpi_does_not_understand_ends_the_run_before_it_trains(p
     (row,) = project.status("ranks").values()
     assert row["status"] == "launch_failed"
     assert "expected 2 ranks, MPI reports 1 (launcher or MPI build mismatch)" in row["reason"]
+
+
+PROGRAM = """
+import os, socket, time
+import ddp_hpc
+
+rank, port = int(os.environ["RANK"]), int(os.environ["MASTER_PORT"])
+if rank == 0:  # the others find it over the network, as torch's process groups do
+    with socket.create_server(("", port)) as server:
+        other, _ = server.accept()
+else:
+    while True:
+        try:
+            other = socket.create_connection((os.environ["MASTER_ADDR"], port))
+            break
+        except OSError:
+            time.sleep(0.05)
+time.sleep(1.5)  # as an import of torch would take
+with ddp_hpc.recorder() as record:
+    for step in range(12):
+        with record.phase("exchange"):
+            other.sendall(b"x")
+            assert other.recv(1) == b"x"
+        time.sleep(0.05)
+        record.step(loss=1 / record.steps if record.steps else 2.0)
+"""
+
+
+def test_a_program_of_ones_own_is_started_by_srun_on_two_nodes_and_its_gpus_are_metered(project):
+    """By a stand-in of NVML: on each node the GPU of its rank draws 300 W."""
+    (project.root / "train.py").write_text(PROGRAM)
+    per_node = '("abc" if os.uname().nodename == "node1" else "def")'
+    stand_in = (STAND_INS / "pynvml.py").read_text().replace('in "abc"]', f"in {per_node}]")
+    assert per_node in stand_in
+    (project.root / "src" / "pynvml.py").write_text(stand_in)
+    project.study(
+        "own",
+        "base: {program: {command: python train.py, files: [train.py]}, batch_size: 8, learning_rate: 0.1,\n"
+        "  threads_per_rank: 1, world_size: 2, placement: spread}\n"
+        "budget: {steps: 12}\ntables: [runs]\nfigures: []\n",
+    )
+
+    done = project.call(*RUN, "own", *ON_SLURM)
+
+    assert done.returncode == 0, done.stdout + done.stderr + logs(project)
+    (row,) = pd.read_parquet(project.root / "results" / "studies" / "own" / "tables" / "runs.parquet").to_dict(
+        "records"
+    )
+    assert (row["status"], row["hosts"], row["placement_verified"], row["gpus"]) == ("ok", 2, True, 2)
+    assert row["energy_j"] == pytest.approx(2 * 300 * row["train_s"], rel=0.3)
+    assert 0 < row["exchange_exposed_s"] < row["train_s"]

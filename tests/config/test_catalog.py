@@ -237,3 +237,16 @@ def test_the_entry_may_be_a_second_name_of_a_class(package):
     text = "class Ring:\n    def __init__(self, replica, *, bucket_mb: float = 4.0):\n        pass\n\n\nmake = Ring\n"
     write(package, text, "exchange/ring.py")
     assert catalog.options("exchange", "ring")["bucket_mb"].default == 4.0
+
+
+def test_an_exchange_of_ones_own_promises_nothing_that_it_does_not_say(tmp_path):
+    (tmp_path / "exchange").mkdir()
+    (tmp_path / "exchange" / "bare.py").write_text("SYNCHRONOUS = True\nOVERLAPS = False\n\n\ndef make(replica): ...\n")
+    before = catalog.project()
+    catalog.use_project(tmp_path)
+    try:
+        catalog.check("exchange", "bare")
+        said = catalog.constants("exchange", "bare")
+    finally:
+        catalog.use_project(before)
+    assert said == {"SYNCHRONOUS": True, "OVERLAPS": False, "DETERMINISTIC": False, "CAPTURABLE": False}

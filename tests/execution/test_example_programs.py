@@ -61,18 +61,59 @@ def test_a_numpy_script_with_mpi_has_winners_and_a_speedup(launches, tmp_path):
 
 
 def test_a_plain_ddp_script_finds_its_ranks_by_torchruns_variables(launches, tmp_path):
-    found = trained(tmp_path, "own_ddp", world_size=2, learning_rate=[0.1])
+    found = trained(tmp_path, "own_ddp", learning_rate=[0.1])
 
-    row = found.runs.iloc[0]
-
+    assert winners.build(found)["world_size"].tolist() == scaling.build(found)["world_size"].tolist() == [1, 2]
+    assert scaling.build(found)["speedup"].notna().all()
+    row = found.runs[found.runs["world_size"] == 2].iloc[0]
     assert (row["exchange"], row["program_options"], row["samples_seen"]) == ("program", '{"width":64}', 20 * 64)
     assert row["final_loss"] < row["first_loss"]
 
 
 def test_callbacks_record_a_training_whose_loop_is_a_librarys(launches, tmp_path):
-    found = trained(tmp_path, "own_callbacks", batch_size=[16], learning_rate=[0.3])
+    found = trained(tmp_path, "own_callbacks", global_batch_size=[32], learning_rate=[0.3])
 
+    assert winners.build(found)["world_size"].tolist() == scaling.build(found)["world_size"].tolist() == [1, 2]
+    assert scaling.build(found)["speedup"].notna().all()
     row = found.runs.iloc[0]
-
     assert (row["steps"], row["test_metric_name"]) == (20, "error")
     assert row["test_metric"] < 3  # that of the slope it began with
+
+
+ENDS = {  # how an example ends: what its command line becomes, and for how long it may run
+    "diverged": ("--lr 1e200", "diverged"),
+    "out of memory": ("--batch 1000000000", "oom_host"),
+    "killed": ("", "crashed"),
+    "timed out": ("--steps 1000000000", "timeout"),
+    "records nothing": ("--steps 0", "crashed"),
+}
+
+
+@pytest.mark.parametrize("name", ["own_mpi", "own_callbacks", "own_ddp"])
+def test_each_end_of_an_example_has_its_status(launches, tmp_path, name):
+    new_project.make(tmp_path, name)
+    file = tmp_path / "config" / "studies" / f"{name}.yaml"
+    study = YAML(typ="safe").load(file)
+    words, ends = study["base"]["program"]["command"], ENDS
+    if name == "own_ddp":  # the seconds that torch takes to start, for those ends that are up to it
+        ends = {how: ENDS[how] for how in ("out of memory", "timed out")}
+    before = {"out of memory": "prlimit --as=8000000000 ", "killed": "timeout --signal=KILL 0.2 "}
+    programs = [
+        study["base"]["program"] | {"command": f"{before.get(how, '')}{words} {more}", "name": how.replace(" ", "_")}
+        for how, (more, _) in ends.items()
+    ]
+    grid = {"program": programs, "world_size": 1, "batch_size": 16, "learning_rate": 0.1}
+    YAML().dump(study | {"budget": {"steps": 10**6}, "repeats": 1, "base": {"threads_per_rank": 1}, "grid": grid}, file)
+    identity.forget()
+    study_runs = Project.here(tmp_path).study_runs(name)
+    plan.prepare(study_runs)
+
+    found = {}
+    for one in study_runs.planned:
+        run = study_runs.store.run(one.run).path
+        ending = supervise(run, [], tmp_path, time_limit_s=4.0 if one.spec.program.name == "timed_out" else 60.0)
+        found[one.spec.program.name.replace("_", " ")] = (ending.status, ending.reason)
+
+    assert {how: status for how, (status, _) in found.items()} == {how: status for how, (_, status) in ends.items()}, (
+        found
+    )

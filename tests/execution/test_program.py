@@ -1,10 +1,13 @@
 """Training programs of one's own: what they record, how they end, which status follows; small ones, without torch."""
 
+import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
 from factory import planned, realistic, write
+from metered import STAND_INS, stand_in
 
 from ddp_hpc.config import catalog
 from ddp_hpc.execution.supervisor import supervise
@@ -244,6 +247,61 @@ if os.environ["RANK"] == "0":
     assert row["samples_seen"] == 5 * 16
     assert [step["step_s"] is None for step in steps] == [False, True] * 5
     assert {name: len(catalog.load("table", name).build(study)) for name in study.study.table_names}["runs"] == 1
+
+
+TWO = {"world_size": 2}
+TOGETHER = """
+time.sleep(1.5)  # as an import of torch would take
+open(f"here-{os.environ['RANK']}", "w").close()
+while not all(os.path.exists(f"here-{rank}") for rank in "01"):
+    time.sleep(0.005)
+"""
+BOTH_SEEN = ("sh", "-c", 'exec "$@"', "sh")
+OWN_SEEN = (  # as Slurm does it by control groups
+    "sh",
+    "-c",
+    "export CUDA_VISIBLE_DEVICES=$OMPI_COMM_WORLD_RANK FAKE_NVML_SEES=$0; "
+    '[ $OMPI_COMM_WORLD_RANK = 0 ] || FAKE_NVML_SEES=$1; shift; exec "$@"',
+    stand_in().UUIDS[2],
+    stand_in().UUIDS[0],
+)
+
+
+@pytest.mark.parametrize(("mode", "seen"), [("", BOTH_SEEN), ("own only", OWN_SEEN)])
+def test_the_gpus_of_a_programs_ranks_are_metered_once_each(project, monkeypatch, mode, seen):
+    """By a stand-in of NVML, whose first two GPUs draw 300 W and 100 W."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(STAND_INS), *sys.path]))
+    monkeypatch.setenv("FAKE_NVML", mode)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    study = study_of(project, TRAINS.replace("with ddp_hpc", f"{TOGETHER}with ddp_hpc"), "slow", 12, grid=TWO)
+
+    ending, folder = trained(study, ["mpiexec", "-n", "2", *seen])
+
+    assert ending.status == "ok", ending.reason
+    row, samples = row_of(folder), records.read("gpu", folder.record("gpu")).to_pandas()
+    nulls = records.read_metadata(folder.record())["provenance"]["null_columns"]
+    assert (row["device_used"], row["gpus"], samples["uuid"].nunique()) == ("cuda", 2, 2)
+    assert samples.groupby("uuid")["power_w"].first().tolist() == [100.0, 300.0]
+    assert row["energy_j"] == pytest.approx(400 * row["train_s"], rel=0.3), nulls  # ranks may begin a little apart
+    assert nulls["peak_memory_bytes"].startswith("only the program's allocator")
+
+
+def test_a_rank_that_is_killed_while_the_others_wait_for_it_ends_the_run(project):
+    text = """
+import os, signal, time
+import ddp_hpc
+
+with ddp_hpc.recorder() as record:
+    for step in range(3):
+        record.step(loss=1.0)
+    if os.environ["RANK"] == "1":
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(600)
+"""
+    ending, _ = trained(study_of(project, text, "well", grid={"world_size": 2}), ["mpiexec", "-n", "2"])
+
+    assert ending.status == "crashed"
+    assert re.match("rank 1 on .*was killed by SIGKILL", ending.reason), ending.reason
 
 
 def test_a_changed_file_of_a_program_makes_exactly_its_runs_new(project):

@@ -3,23 +3,20 @@
 RO-Crate: roc-validator, offline; citation: cffconvert; columns and digests: frictionless; metadata: DataCite's schema.
 """
 
-import hashlib
 import json
 import shutil
 import subprocess
-import sys
-import venv
 from pathlib import Path
 
 import frictionless
 import jsonschema
 import pytest
+from cached_environment import installed
 from test_published_packs import SCHEMAS, project, published, replaced  # noqa: F401  the fixtures
 
 from ddp_hpc.publication import pack as names
 from ddp_hpc.publication.crate import CONTEXT
 from ddp_hpc.publication.verify import verify
-from ddp_hpc.system.files import user_cache
 
 PINS = Path(__file__).with_name("validators.txt")
 # puts the context of RO-Crate into the validator's cache, so that no network is asked: that of 1.3, as the package
@@ -46,20 +43,12 @@ CachedSession(cache, backend="sqlite", expire_after=-1).cache.save_response(
 
 @pytest.fixture(scope="module")
 def tools():
-    """The folder of the programs, installed once per set of versions; skips where there is no package index."""
-    name = hashlib.sha256(PINS.read_bytes() + WARM.encode()).hexdigest()[:10]
-    folder = user_cache() / "ddp-hpc-tests" / f"validators-{sys.version_info[0]}.{sys.version_info[1]}-{name}"
-    if not (folder / "context.sqlite").is_file():
-        shutil.rmtree(folder, ignore_errors=True)
-        venv.create(folder, with_pip=True)
-        install = [folder / "bin" / "python", "-m", "pip", "install", "--quiet", "--no-compile", "-r", PINS]
-        done = subprocess.run(install, capture_output=True, text=True, check=False)
-        if done.returncode:
-            shutil.rmtree(folder)
-            pytest.skip(f"no package index to install {PINS.name} from: {done.stderr.strip().splitlines()[-1]}")
-        warm = [folder / "bin" / "python", "-c", WARM, folder / "context", CONTEXT]
-        subprocess.run(warm, check=True)
-    return folder
+    """The folder of the programs, with a warm cache."""
+
+    def warm(folder):
+        subprocess.run([folder / "bin" / "python", "-c", WARM, folder / "context", CONTEXT], check=True)
+
+    return installed(PINS, warm, WARM)
 
 
 def complaints(tools, pack, tmp_path, severity="recommended"):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ddp_hpc.runs import machine_lease
-from ddp_hpc.runs.machine_lease import WAITING, beside, enter, entries, held, holder, leave, waiting
+from ddp_hpc.runs.machine_lease import WAITING, beside, enter, entries, held, held_alone, holder, leave, waiting
 from ddp_hpc.system.files import read_json, write_json
 
 A, B, C = (Path("/projects") / name for name in "abc")
@@ -64,6 +64,22 @@ def test_a_training_begins_when_the_other_has_ended_and_says_for_whom_it_waits(c
     assert told.startswith("waiting: on this machine trains one of /projects/a (pid ")
     assert f"(pid {os.getpid()} of " in told
     assert ", since 20" in told
+
+
+def test_a_benchmark_waits_for_its_own_project_too_and_trainings_of_its_own_do_not_wait_for_it(machine):
+    first = enter(A, "one")
+    second, third = enter(A, "ddp-hpc bench", WAITING, alone=True), enter(A, "two", WAITING)
+    assert (holder(second), holder(third)) == (first, second)
+    leave(first)
+    assert (holder(second), holder(third)) == (None, second)
+    leave(second)
+    leave(third)
+    with held_alone(A, "ddp-hpc bench exchange"):
+        assert machine_lease.folder() != machine
+        with held(A, "part of it"):  # would wait for ever
+            assert [entry.told["run"] for entry in entries()] == ["part of it"]
+    assert machine_lease.folder() == machine
+    assert entries() == []
 
 
 def test_the_dead_hinder_nobody(machine):

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import venv
+import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,9 @@ from sandbox import PROJECT, Sandbox
 
 from ddp_hpc.config import catalog
 from ddp_hpc.config.study import StudyError
+from ddp_hpc.publication.publish import PackOptions, publish
+from ddp_hpc.publication.rerun import rerun
+from ddp_hpc.publication.verify import verify
 from ddp_hpc.runs import identity
 from ddp_hpc.runs.project import Project
 from ddp_hpc.workflow import new_project
@@ -64,6 +68,16 @@ def build(folder: Path) -> Dataset:
     return Dataset(train=Samples(inputs[16:], targets[16:]), test=Samples(inputs[:16], targets[:16]))
 """,
     "data/sales.csv": "price,season,sold\n" + "".join(f"{n % 7},{n % 4},{2 * (n % 7) - n % 4}\n" for n in range(80)),
+    "exchange/averaged.py": """
+from ddp_hpc.exchange import ring
+
+SYNCHRONOUS = True
+OVERLAPS = False
+
+
+def make(replica, comm, timers, make_optimizer):
+    return ring.make(replica, comm, timers, make_optimizer)
+""",
     "tables/ranks.py": """
 CAPTION = "Runs by number of ranks"
 
@@ -74,12 +88,16 @@ def build(study_runs):
 }
 STUDY = """
 base: {dataset: sales, model: {name: line, width: 8}, batch_size: 4, learning_rate: 0.01, device: cpu}
-grid: [{exchange: none, world_size: 1}, {exchange: ring, world_size: 2}]
+grid: [{exchange: none, world_size: 1}, {exchange: averaged, world_size: 2}]
 budget: {steps: 20}
 rules: {metric: within, winner_by: test_metric}
 tables: [ranks, winners]
 figures: []
 """
+
+
+MINE = "config/studies/mine.yaml"
+READ_ONLY = 'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && exec "$@"'  # for what it starts, no one else
 
 
 @dataclass(frozen=True)
@@ -131,7 +149,10 @@ def project(scripts, tmp_path_factory) -> Iterator[Installed]:
     installed = {file for file in scripts.parent.rglob("*") if file.suffix != ".pyc"}
     made = outside.call("ddp-hpc", "init", folder.name)
     assert made.returncode == 0, made.stderr
-    here = Installed(folder, (), scripts)
+    through = ("unshare", "--mount", "sh", "-c", READ_ONLY, str(scripts.parent))
+    if subprocess.run([*through, "true"], capture_output=True, check=False).returncode:
+        through = ()  # no root: what was written there is found below
+    here = Installed(folder, through, scripts)
     here.study("mine", STUDY)
     for name, text in OWN.items():
         (folder / name).write_text(text)
@@ -167,21 +188,28 @@ def test_a_wheel_runs_a_study_of_own_files_to_its_page(project):
 
 
 @pytest.mark.parametrize(
-    ("file", "edit", "new"),
+    ("file", "old", "edit", "new"),
     [
-        ("models/line.py", "# a comment\n", 0),
-        ("tables/ranks.py", "X = 1\n", 0),
-        ("models/line.py", "X = 1\n", 2),
-        ("models/_layers.py", "X = 1\n", 2),
-        ("data/sales.csv", "1,2,3\n", 2),
+        ("models/line.py", "", "# a comment\n", 0),
+        ("models/line.py", "nn.ReLU(), ", "nn.ReLU(),  ", 0),
+        ("tables/ranks.py", "", "X = 1\n", 0),
+        (MINE, "learning_rate: 0.01", "learning_rate: 1e-2", 0),
+        (MINE, "{exchange: averaged, world_size: 2}", "{world_size: 2, exchange: averaged}", 0),
+        (MINE, "world_size: 2}", "world_size: 2, learning_rate: [0.01, 0.02]}", 1),
+        ("exchange/averaged.py", "", "X = 1\n", 1),
+        ("models/line.py", "", "X = 1\n", 2),
+        ("models/_layers.py", "", "X = 1\n", 2),
+        ("data/sales.csv", "", "1,2,3\n", 2),
     ],
 )
-def test_an_edit_trains_again_what_depends_on_it(project, file, edit, new):
+def test_an_edit_trains_again_what_depends_on_it(project, file, old, edit, new):
     before = (project.root / file).read_text()
     try:
-        project.append(file, edit)
+        (project.root / file).write_text(before.replace(old, edit, 1) if old else before + edit)
+        assert (project.root / file).read_text() != before
         assert len(to_train(project)) == new
-        if file == "models/_layers.py":
+        if file in ("models/_layers.py", "exchange/averaged.py"):
+            shutil.rmtree(project.root / ".snakemake", ignore_errors=True)
             assert project.snakemake_would_train("mine") == to_train(project)
         if file == "tables/ranks.py":
             assert set(re.findall(r"rule (\w+):", project.dry_run("mine"))) == {"all", "outputs"}
@@ -190,18 +218,20 @@ def test_an_edit_trains_again_what_depends_on_it(project, file, edit, new):
     assert to_train(project) == set()
 
 
-def test_a_snakefile_as_snakedeploy_writes_it_trains_with_the_lines_of_the_page(project):
-    """The form is that of snakedeploy's template `use_module.smk.jinja`, with a clone for a release."""
-    page = (PROJECT / "docs" / "deployment.md").read_text()
-    (lines,) = re.findall(r"```snakemake\n(.*?)```", page, flags=re.DOTALL)
-    module = f'module ddp_hpc:\n    snakefile: "{PROJECT}/workflow/Snakefile"\n    config: config\n'
-    deployed = project.root / "workflow" / "deployed.smk"
-    deployed.write_text(f'configfile: "config/config.yaml"\n{module}use rule * from ddp_hpc\n{lines}')
-    project.study("deployed", STUDY.replace(", {exchange: ring, world_size: 2}", "").replace("0.01", "0.02"))
-    done = project.call("snakemake", "trained", "-s", str(deployed), "--cores", "1", "--config", "studies=[deployed]")
-    assert done.returncode == 0, done.stdout + done.stderr
+def test_its_pack_holds_its_code_and_a_stranger_trains_it_again(project, tmp_path, capsys):
+    said = 'creators: [{name: "Carberry, Josiah"}]\nlicence: MIT\n'
+    (project.root / "config" / "publication.yaml").write_text(said)
     identity.forget()
-    assert not Project.here(project.root).study_runs("deployed").lacking
+    pack = tmp_path / "mine.zip"
+    assert publish(Project.here(project.root), "mine", PackOptions(to=pack, allow_private=True)) == 0
+    with zipfile.ZipFile(pack) as archive:
+        own = {name.partition("/project/")[2] for name in archive.namelist() if "/project/" in name}
+    assert own == set(OWN)
+
+    catalog.use_project(None)
+    assert verify(pack, trusted=True) == 0
+    assert rerun(pack, tmp_path / "again", "winners", "mpiexec") == 0
+    assert "2 runs trained again: results reproduced" in capsys.readouterr().out
 
 
 def test_what_init_makes_is_what_the_clone_is(tmp_path):

@@ -2,12 +2,19 @@
 all is right and fast on its GPUs."""
 
 from argparse import Namespace
+from pathlib import Path
 
+from ddp_hpc.runs.machine_lease import held_alone
 from ddp_hpc.system.terminal import write_rows
 
 
 def main(options: Namespace) -> int:
-    """Time the part that is asked for, print its tables, and return the exit code."""
+    """Time the part that is asked for, when nobody trains here, print its tables, and return the exit code."""
+    with held_alone(Path.cwd(), f"ddp-hpc bench {options.part or 'planning'}"):
+        return _measure(options)
+
+
+def _measure(options: Namespace) -> int:
     if options.part == "gpu":
         return _gpu(options)
     parts = {"exchange": _exchange, "meters": _meters, "realign": _realign, "publishing": _publishing}

@@ -493,11 +493,12 @@ def _publish(options: argparse.Namespace) -> int:
 @Verb(
     "check a pack that `publish` has made: checksums, hashes, tables made anew from its records, claims judged again",
     takes("pack", "its folder or zip file", type=Path, metavar="PACK"),
+    takes("--trust", "run the code that it brings for tables and figures of its own", action="store_true"),
 )
 def _verify(options: argparse.Namespace) -> int:
     from ddp_hpc.publication.verify import verify
 
-    return verify(options.pack)
+    return verify(options.pack, options.trust)
 
 
 @Verb(

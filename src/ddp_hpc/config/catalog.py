@@ -77,6 +77,7 @@ KINDS = {
 }
 
 PROGRAM = "program"  # as which exchange records have what a program of one's own does between its ranks
+_UNSAID = {"DETERMINISTIC": False, "CAPTURABLE": False}  # what an exchange promises that does not say so
 _OF_A_PROGRAM = {"SYNCHRONOUS": True, "OVERLAPS": False, "DETERMINISTIC": False}
 
 _project: Path | None = None
@@ -352,11 +353,12 @@ def constants(kind: str, name: str) -> Mapping[str, Any]:
     """Return the literal UPPER_CASE constants of a choice's file, e.g. `{"EXACT": True}`."""
     if (kind, name) == ("exchange", PROGRAM):
         return _OF_A_PROGRAM
-    found = {}
-    for constant, value in _assigned(_tree(path(kind, name)).body):
-        if constant.isupper():
-            with suppress(ValueError):
-                found[constant] = ast.literal_eval(value)
+    said = {constant: value for constant, value in _assigned(_tree(path(kind, name)).body) if constant.isupper()}
+    unsaid = _UNSAID if kind == "exchange" else {}
+    found = {constant: value for constant, value in unsaid.items() if constant not in said}
+    for constant, value in said.items():
+        with suppress(ValueError):
+            found[constant] = ast.literal_eval(value)
     return found
 
 

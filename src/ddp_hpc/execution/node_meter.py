@@ -11,7 +11,7 @@ from mpi4py import MPI
 from torch import Tensor
 
 from ddp_hpc.models._replica import Replica
-from ddp_hpc.profiling.telemetry import NodeSamples, NodeTelemetry
+from ddp_hpc.profiling.telemetry import NodeSamples, NodeTelemetry, metered_by
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,12 +40,10 @@ class NodeMeter:
         node = self._comm.Split_type(MPI.COMM_TYPE_SHARED)
         first, found = node.rank == 0, node.allgather((self._comm.rank, uuid, visible))
         node.Free()
-        others = {one: rank for rank, one, _ in reversed(found) if one is not None and one not in found[0][2]}
-        seen = [one for _, one, _ in found if one in found[0][2]] if first else []
-        own = [one for one, rank in others.items() if rank == self._comm.rank]
+        own = metered_by(self._comm.rank, found)
         if first or own:
             self._ranks = tuple(rank for rank, *_ in found)
-            self._meter = NodeTelemetry([*seen, *own])
+            self._meter = NodeTelemetry(own)
 
     def sample_now(self) -> None:
         """Sample at once: a window of the training begins or ends here."""

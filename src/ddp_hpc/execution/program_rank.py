@@ -24,7 +24,7 @@ from ddp_hpc.execution.program_recording import Reader, Recording, RecordingErro
 from ddp_hpc.execution.rank import Rank
 from ddp_hpc.profiling import contention, nvml, provenance
 from ddp_hpc.profiling.contention import Contention
-from ddp_hpc.profiling.telemetry import NodeSamples, NodeTelemetry
+from ddp_hpc.profiling.telemetry import NodeSamples, NodeTelemetry, metered_by
 from ddp_hpc.runs.attempt import GROUP, CheckpointFolder
 from ddp_hpc.runs.recorder import FILE, FOLDER
 from ddp_hpc.system.process import DONE_FD, die_with_parent, path_with_own_scripts, rank_from_environment
@@ -51,7 +51,7 @@ class ProgramPart:
     began_s: float  # the process, on the host's monotonic clock
     ended_s: float
     crowding: Contention  # of its whole life
-    samples: NodeSamples | None  # of the first rank of a node
+    samples: NodeSamples | None  # of the first rank of a node, and of those whose GPU that does not see
     ranks: tuple[int, ...]  # of the node
     facts: dict[str, Any]
     startup: dict[str, float]
@@ -120,9 +120,10 @@ class ProgramRank(Rank):
         uuid = self.gpu["uuid"] if self.gpu else None
         _check_gpus(self.group.allgather((place.host, uuid)), self.spec)
         node = self.group.Split_type(0)
-        found = node.allgather((place.rank, uuid))
-        self.node_ranks = tuple(rank for rank, _ in found)
-        self.meter_of_node = None if node.rank else NodeTelemetry([uuid for _, uuid in found if uuid])
+        found = node.allgather((place.rank, uuid, {gpu["uuid"] for gpu in gpus}))
+        self.node_ranks = tuple(rank for rank, *_ in found)
+        own = metered_by(place.rank, found)
+        self.meter_of_node = NodeTelemetry(own) if own or not node.rank else None
         self.kept = CheckpointFolder(Path(self.launch["checkpoint"]))
         self.recorded = self.attempt.path / f"recorded-{place.rank}.jsonl"
         earlier = [one for one in self.attempt.run.attempts if (one.path / self.recorded.name).exists()]

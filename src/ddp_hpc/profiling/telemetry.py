@@ -5,7 +5,7 @@ import pickle
 import subprocess
 import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -42,6 +42,17 @@ class NodeSamples:
     cpu_reason: str = ""  # why there is no energy of the processors
     cpu_t_ns: "array[int]" = field(default_factory=lambda: array("q"))
     cpu_joules: "array[float]" = field(default_factory=lambda: array("d"))
+
+
+def metered_by(rank: int, found: Sequence[tuple[int, str | None, Collection[str]]]) -> list[str]:
+    """Return the UUIDs of the GPUs that a rank meters, of what all ranks of its node say: rank, own GPU, GPUs it sees.
+
+    The first rank meters what it sees; where Slurm gives each task its own GPU, the others meter theirs.
+    """
+    first, _, seen = found[0]
+    others = {gpu: one for one, gpu, _ in reversed(found) if gpu is not None and gpu not in seen}  # one rank for each
+    here = [gpu for _, gpu, _ in found if gpu is not None and gpu in seen] if rank == first else []
+    return [*here, *(gpu for gpu, one in others.items() if one == rank)]
 
 
 class NodeTelemetry:

@@ -11,14 +11,11 @@ from ddp_hpc.analysis.report.warnings import flags
 from ddp_hpc.publication import appendix, citation, crate, datapackage, readme
 from ddp_hpc.publication import pack as names
 from ddp_hpc.publication.pack import Pack
-from ddp_hpc.workflow.targets import figure_tables
 
 
 def make_tables(pack: Pack, root: Path) -> None:
     """Make all tables of a pack from its records, below the folder `root`."""
-    study = pack.study
-    read = (table for name in study.figure_names for table in figure_tables(name))
-    for name in dict.fromkeys([*study.table_names, "runs", *read]):
+    for name in pack.table_names:
         tables.make(name, pack.study_runs, root / names.TABLES)
 
 

@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 from ruamel.yaml import YAML
 
 from ddp_hpc import __version__
-from ddp_hpc.config import catalog
 from ddp_hpc.config.publication import Publication
 from ddp_hpc.publication import pack as names
+from ddp_hpc.publication.pack import Pack
 from ddp_hpc.publication.private import Private, texts_of
 from ddp_hpc.runs import identity, records
 from ddp_hpc.runs.attempt import RECORDS, RunFolder, Store
@@ -31,9 +31,9 @@ def copy(study_runs: StudyRuns, study: Path, machine: Path | None, said: Publica
     """Copy the evidence of a study into the folder of a pack, as it is; `study` and `machine` are files."""
     for planned in study_runs.planned:
         _copy_run(study_runs.store, planned, Store(root).run(planned.run))
-    for name, hashed in files_of(study_runs.planned).items():
-        _copy_code(study_runs.store, name, hashed, root / names.CODE)
     shutil.copyfile(study, root / names.STUDY)
+    for name, hashed in (Pack(root).own_outputs | files_of(study_runs.planned)).items():
+        _copy_code(study_runs.store, name, hashed, root / names.place_of(name))
     if machine:
         shutil.copyfile(machine, root / names.MACHINE)
     (root / names.PUBLICATION).write_text(_in_yaml(said.model_dump(mode="json", exclude_defaults=True)))
@@ -68,16 +68,16 @@ def _copy_run(store: Store, planned: Planned, folder: RunFolder) -> None:
 
 
 def files_of(planned: Iterable[Planned]) -> dict[str, str]:
-    """Return the hash of each file that decides results of some run, by its path in the package."""
+    """Return the hash of each file that decides results of some run, by its name (`identity.file_of`)."""
     found = {name: hashed for one in planned for name, hashed in identity.fingerprints(one.spec).items()}
     return {name: found[name] for name in sorted(found) if name != identity.VERSION}
 
 
-def _copy_code(store: Store, name: str, hashed: str, folder: Path) -> None:
+def _copy_code(store: Store, name: str, hashed: str, to: Path) -> None:
     """Copy a file as it was when the first run was trained by it, or as it is now, if only comments can differ."""
-    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    to.parent.mkdir(parents=True, exist_ok=True)
     kept = store.code(hashed)
-    shutil.copyfile(kept if kept.is_file() else catalog.PACKAGE / name, folder / name)
+    shutil.copyfile(kept if kept.is_file() else identity.file_of(name), to)
 
 
 def code_hash_of(file: Path) -> str:
@@ -180,7 +180,8 @@ def _others(root: Path) -> Iterator[Path]:
 def _fixed(root: Path) -> Iterator[Path]:
     """Yield the texts that decide hashes: in them nothing may be replaced."""
     yield root / names.STUDY
-    yield from (file for file in sorted((root / names.CODE).rglob("*")) if file.is_file())
+    for folder in (names.CODE, names.PROJECT):
+        yield from (file for file in sorted((root / folder).rglob("*")) if file.is_file())
 
 
 def redact(root: Path, found: Private) -> None:

@@ -209,8 +209,10 @@ def _of_pack(path: Path) -> StudyResults:
     with suppress(StudyError):  # whose models the study may name
         Project.here()
     stack = ExitStack()
-    pack = stack.enter_context(packs.opened(path))  # a zip file stays unpacked for as long as its results are in use
-    results = StudyResults(pack.study_runs, catalog.project(), pack.root / packs.TABLES)
+    root = stack.enter_context(packs.unpacked(path))  # a zip file stays so for as long as its results are in use
+    with packs.own_code_of(root):
+        study_runs = packs.Pack(root).study_runs
+    results = StudyResults(study_runs, packs.project_of(root) or catalog.project(), root / packs.TABLES)
     weakref.finalize(results, stack.close)
     return results
 

@@ -6,6 +6,7 @@ study.yaml, machine.yaml   the study as it ran, and the cluster's description if
 publication.yaml           title, creators, licence, as the files below say them in their languages
 runs/RUN/                  the records of a run, its spec.json, its seal.json, how its attempts ended
 code/                      the files of ddp-hpc that decide results, as they were when the runs were trained
+project/                   the files of the project that do, or that make tables and figures, each in its place there
 environment/               versions of packages, what the records say of machine and software, what made the tables
 tables/ figures/ report/   made from the records
 ro-crate-metadata.json     Workflow Run RO-Crate: an action per training
@@ -27,7 +28,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from ddp_hpc.config import publication
+from ddp_hpc.config import catalog, publication
 from ddp_hpc.config.grid import Expansion, expand
 from ddp_hpc.config.publication import Publication
 from ddp_hpc.config.study import Study
@@ -35,11 +36,12 @@ from ddp_hpc.config.yaml_file import read_mapping
 from ddp_hpc.runs import identity
 from ddp_hpc.runs.attempt import Store
 from ddp_hpc.runs.study_runs import Planned, StudyRuns
+from ddp_hpc.workflow.targets import figure_tables
 
 SUMS = "SHA256SUMS"
 README, APPENDIX = "README.md", "appendix.tex"
 STUDY, MACHINE, PUBLICATION = "study.yaml", "machine.yaml", "publication.yaml"
-RUNS, CODE, TABLES, FIGURES, REPORT = "runs", "code", "tables", "figures", "report"
+RUNS, CODE, PROJECT, TABLES, FIGURES, REPORT = "runs", "code", "project", "tables", "figures", "report"
 LOCK, FACTS = "environment/requirements.lock", "environment/provenance.json"
 MADE_BY = "environment/made_by.json"
 CRATE, DATA_PACKAGE, DATACITE = "ro-crate-metadata.json", "datapackage.json", "datacite.json"
@@ -55,6 +57,7 @@ class Pack:
     """A pack as a folder."""
 
     root: Path
+    trusted: bool = False  # whether the code of tables and figures that it brings may run
 
     @cached_property
     def files(self) -> list[str]:
@@ -97,6 +100,20 @@ class Pack:
         return StudyRuns(self.study, Store(self.root), tuple(planned(self.expansion, self.runs)))
 
     @property
+    def table_names(self) -> list[str]:
+        """Its tables: those of its study, those that its figures read, and that of all runs."""
+        read = (table for name in self.study.figure_names for table in figure_tables(name))
+        return list(dict.fromkeys([*self.study.table_names, "runs", *read]))
+
+    @property
+    def own_outputs(self) -> dict[str, str]:
+        """The files of the project that make tables and figures, by their names (`identity.file_of`), and hashes."""
+        roots = [catalog.path("table", name) for name in self.table_names]
+        roots += [catalog.path("figure", name) for name in self.study.figure_names]
+        own = [file for file in roots if not file.is_relative_to(catalog.PACKAGE)]
+        return {name: hashed for name, hashed in identity.closure(own).items() if name.startswith(identity.OWN)}
+
+    @property
     def whole(self) -> bool:
         """Whether it has all runs of its table of runs, from which all else can be made again."""
         return set(self.tables["runs"]["run"]) <= set(self.runs)
@@ -131,6 +148,28 @@ def planned(expansion: Expansion, runs: Collection[str]) -> Iterator[Planned]:
     for spec in (*expansion.specs, *further):
         if spec.hash in by_hash:
             yield Planned(by_hash[spec.hash], spec)
+
+
+def place_of(name: str) -> str:
+    """Return where a file lies in a pack on which runs, tables or figures depend, by its name (`identity.file_of`)."""
+    return f"{PROJECT}/{name.removeprefix(identity.OWN)}" if name.startswith(identity.OWN) else f"{CODE}/{name}"
+
+
+def project_of(root: Path) -> Path | None:
+    """Return the folder of a pack that is as its project; None if it brings no code of one."""
+    own = root.resolve() / PROJECT
+    return own if own.is_dir() else None
+
+
+@contextmanager
+def own_code_of(root: Path) -> Iterator[None]:
+    """Let the choices that a pack brings be found meanwhile, as those of a project."""
+    before = catalog.project()
+    catalog.use_project(project_of(root) or before)
+    try:
+        yield
+    finally:
+        catalog.use_project(before)
 
 
 def digest(file: Path) -> str:
@@ -177,12 +216,22 @@ def folder_name(pack: Pack) -> str:
 
 
 @contextmanager
-def opened(given: Path) -> Iterator[Pack]:
-    """Give the pack in a folder or a zip file, which is unpacked for as long; raise a PackError if there is none."""
+def opened(given: Path, trusted: bool = False) -> Iterator[Pack]:
+    """Give the pack in a folder or a zip file, which is unpacked for as long; raise a PackError if there is none.
+
+    The choices that it brings are those of the project in use; only of a `trusted` one does `verify` run them.
+    """
+    with unpacked(given) as root, own_code_of(root):
+        yield Pack(root, trusted)
+
+
+@contextmanager
+def unpacked(given: Path) -> Iterator[Path]:
+    """Give the folder of a pack, of a zip file for as long; raise a PackError if there is none."""
     if given.is_dir():
         if not (given / SUMS).is_file() and not (given / STUDY).is_file():
             raise PackError(f"{given}: holds no {SUMS}; expected: a pack, as `ddp-hpc publish` makes it")
-        yield Pack(given)
+        yield given
         return
     if not given.is_file():
         raise PackError(f"{given}: no such folder or file; expected: a pack, as `ddp-hpc publish` makes it")
@@ -195,4 +244,4 @@ def opened(given: Path) -> Iterator[Pack]:
         roots = [file.parent for file in sorted(Path(folder).rglob(SUMS))]
         if not roots:
             raise PackError(f"{given}: holds no {SUMS}; expected: a pack, as `ddp-hpc publish` makes it")
-        yield Pack(min(roots, key=lambda root: len(root.parts)))
+        yield min(roots, key=lambda root: len(root.parts))

@@ -15,7 +15,7 @@ from ddp_hpc.analysis.columns import rows_of
 from ddp_hpc.config.publication import Publication
 from ddp_hpc.publication import anew, derived, evidence
 from ddp_hpc.publication import pack as names
-from ddp_hpc.publication.pack import Pack, PackError, folder_name, opened, sums, write_zip
+from ddp_hpc.publication.pack import Pack, PackError, folder_name, opened, own_code_of, sums, write_zip
 from ddp_hpc.publication.private import Private
 from ddp_hpc.runs import identity
 from ddp_hpc.runs.attempt import Store
@@ -25,7 +25,8 @@ from ddp_hpc.runs.statuses import FAILED, in_words
 from ddp_hpc.runs.study_runs import StudyRuns
 from ddp_hpc.system.terminal import counted
 
-EVIDENCE = (f"{names.RUNS}/", f"{names.CODE}/", names.LOCK, names.STUDY, names.MACHINE, names.PUBLICATION)
+FOLDERS = (f"{names.RUNS}/", f"{names.CODE}/", f"{names.PROJECT}/")
+EVIDENCE = (*FOLDERS, names.LOCK, names.STUDY, names.MACHINE, names.PUBLICATION)
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,9 @@ def publish(project: Project, study: str, asked: PackOptions) -> int:
         if asked.check:
             print(f"{study} can be published")
             return 0
-        pack = _made(root, asked.runs)
-        print(_put(pack, asked.to or packs / folder_name(pack)))
+        with own_code_of(root):  # what is not in the pack is missed here, not by its readers
+            pack = _made(root, asked.runs)
+            print(_put(pack, asked.to or packs / folder_name(pack)))
     return 0
 
 
@@ -79,7 +81,8 @@ def publish_anew(given: Path) -> int:
             if name.startswith(EVIDENCE):
                 (root / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(old.root / name, root / name)
-        print(_put(_made(root, "all"), given))
+        with own_code_of(root):
+            print(_put(_made(root, "all"), given))
     return 0
 
 
@@ -131,7 +134,7 @@ def _private(root: Path, asked: PackOptions) -> list[str]:
     if not asked.redact:
         what = f"`--redact` puts other words in its place, {what}"
     if fixed:
-        what += "; study.yaml and code/ decide the hashes of runs, so nothing in them is replaced"
+        what += "; study.yaml, code/ and project/ decide the hashes of runs, so nothing in them is replaced"
     return [*(f"this looks private: {line}" for line in found.lines()), what]
 
 

@@ -47,6 +47,8 @@ def text(pack: Pack, facts: Mapping[str, Any]) -> str:
         records=_records(pack, len(runs)),
         machine=(pack.root / names.MACHINE).is_file(),
         code_files=sum(name.startswith(f"{names.CODE}/") for name in pack.files),
+        own_files=[name for name in pack.files if name.startswith(f"{names.PROJECT}/")],
+        own_outputs=bool(pack.own_outputs),
         version=__version__,
         address=SOFTWARE,
         commit=commits[0][0],

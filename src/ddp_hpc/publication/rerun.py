@@ -7,6 +7,7 @@ they are compared, and decide nothing.
 
 import os
 import shlex
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,6 +56,7 @@ def rerun(given: Path, to: Path, points: str, launcher: str) -> int:
     """
     os.environ["PATH"] = path_with_own_scripts()  # an MPI that came with us is found
     with opened(given) as pack:
+        _copy_own(pack, to)
         pairs = [(old, Planned(identity.run_id(old.spec), old.spec)) for old in _chosen(pack, points)]
         study_runs = StudyRuns(pack.study, Store(to / "results"), tuple(new for _, new in pairs))
         for name in sorted({new.spec.dataset.name for _, new in pairs if new.spec.dataset}):
@@ -70,6 +72,17 @@ def rerun(given: Path, to: Path, points: str, launcher: str) -> int:
     print(*found.lines, *times, sep="\n")
     print(f"{counted(len(pairs) - found.untrained, 'run')} trained again: results {found.word}")
     return CODES[found.word]
+
+
+def _copy_own(pack: Pack, to: Path) -> None:
+    """Put what the pack brings of its project where ranks look for it; a PackError if something else stands there."""
+    own = pack.root / names.PROJECT
+    for file in sorted(file for file in own.rglob("*") if file.is_file()):
+        place = to / file.relative_to(own)
+        if place.exists() and place.read_bytes() != file.read_bytes():
+            raise PackError(f"{place} is there and is not that of the pack; expected: `--to` another folder")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, place)
 
 
 def _chosen(pack: Pack, points: str) -> list[Planned]:

@@ -39,10 +39,13 @@ class Inspection:
             self.problems.append(problem)
 
 
-def verify(given: Path) -> int:
-    """Check a pack, print a line per check, and return 0, 1 if something differs, 2 if the pack cannot be read."""
+def verify(given: Path, trusted: bool = False) -> int:
+    """Check a pack, print a line per check, and return 0, 1 if something differs, 2 if the pack cannot be read.
+
+    Code that the pack brings for its tables and figures runs only if it is `trusted`.
+    """
     code = OK
-    with opened(given) as pack:
+    with opened(given, trusted) as pack:
         for name, check in CHECKS.items():
             found = Inspection()
             try:
@@ -119,11 +122,12 @@ def spec_hashes(pack: Pack, found: Inspection) -> None:
 def code_hashes(pack: Pack, found: Inspection) -> None:
     """The files of code are those that the runs name, and make up the hash that each run has in its name."""
     there = {
-        file.relative_to(pack.root / names.CODE).as_posix(): evidence.code_hash_of(file)
-        for file in sorted((pack.root / names.CODE).rglob("*"))
+        prefix + file.relative_to(pack.root / folder).as_posix(): evidence.code_hash_of(file)
+        for folder, prefix in ((names.CODE, ""), (names.PROJECT, identity.OWN))
+        for file in sorted((pack.root / folder).rglob("*"))
         if file.is_file()
     }
-    named: set[str] = set()
+    named: set[str] = set(pack.own_outputs)
     for run in pack.runs:
         folder = Store(pack.root).run(run)
         files: dict[str, str] = folder.plan["files"]
@@ -132,18 +136,27 @@ def code_hashes(pack: Pack, found: Inspection) -> None:
             recorded = records.read_metadata(folder.record()).get("files", files)
             found.expect(recorded == files, f"the record of {run} names other code")
         for name in files.keys() - {identity.VERSION} - named:
-            found.expect(there.get(name) == files[name], f"code/{name} is not what {run} was trained by")
+            fits = there.get(name) == files[name]
+            found.expect(fits, f"{names.place_of(name)} is not what {run} was trained by")
         named |= files.keys()
     if pack.whole:
         for name in there.keys() - named:
-            found.problems.append(f"code/{name} is of no run")
+            found.problems.append(f"{names.place_of(name)} is of no run")
     found.looked_at = f"{counted(len(there), 'file')}, each of the hash that the runs name"
+
+
+def _may_run(pack: Pack) -> None:
+    """Raise a NotToldError where code would run that the pack brings and nobody has called trusted."""
+    own = sorted(map(names.place_of, pack.own_outputs))
+    if own and not pack.trusted:
+        raise NotToldError(f"made by code of the pack, {', '.join(own)}: read it; then `--trust` runs it")
 
 
 def _anew(make: Callable[[Pack, Path], None], *folders: str) -> Callable[[Pack, Inspection], None]:
     """Return the check that what `make` writes into these folders is what the pack has."""
 
     def check(pack: Pack, found: Inspection) -> None:
+        _may_run(pack)
         if not pack.whole:
             raise NotToldError(
                 f"the pack holds {len(pack.runs)} of {len(pack.tables['runs'])} runs: nothing is made anew"
@@ -166,6 +179,7 @@ def claims(pack: Pack, found: Inspection) -> None:
     """Each claim has the verdict that the records give it."""
     if not pack.study.claims:
         raise NotToldError("the study has none")
+    _may_run(pack)
     if not pack.whole:
         raise NotToldError(f"the pack holds {len(pack.runs)} of {len(pack.tables['runs'])} runs")
     from ddp_hpc.analysis.tables import claims as judged

@@ -44,7 +44,7 @@ class Entry:
         mine, theirs = self.told, other.told
         return (
             self.turn < other.turn
-            and mine["project"] != theirs["project"]
+            and (mine["project"] != theirs["project"] or bool(mine.get("alone") or theirs.get("alone")))
             and not set(mine["cores"]).isdisjoint(theirs["cores"])
         )
 
@@ -75,8 +75,11 @@ def entries() -> list[Entry]:
     return sorted(found, key=lambda entry: entry.turn)
 
 
-def enter(project: Path, run: str, state: str = TRAINING) -> Entry | None:
-    """Say that this process trains, or waits to, from now on; None: nothing can be said on this machine."""
+def enter(project: Path, run: str, state: str = TRAINING, alone: bool = False) -> Entry | None:
+    """Say that this process trains, or waits to, from now on; None: nothing can be said on this machine.
+
+    `alone`: beside trainings of its own project neither.
+    """
     told = ourselves() | {
         "project": str(project),
         "run": run,
@@ -84,6 +87,7 @@ def enter(project: Path, run: str, state: str = TRAINING) -> Entry | None:
         "since": datetime.now(UTC).isoformat(timespec="seconds"),
         "cores": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0],
         "slurm_job": os.environ.get("SLURM_JOB_ID"),
+        "alone": alone,
     }
     place = folder()
     try:
@@ -103,10 +107,10 @@ def enter(project: Path, run: str, state: str = TRAINING) -> Entry | None:
 
 
 @contextmanager
-def held(project: Path, run: str) -> Iterator[None]:
+def held(project: Path, run: str, alone: bool = False) -> Iterator[None]:
     """Train meanwhile: first wait for those of other projects who came before, and say on stderr for whom."""
     in_a_job = "SLURM_JOB_ID" in os.environ
-    entry = enter(project, run, TRAINING if in_a_job else WAITING)
+    entry = enter(project, run, TRAINING if in_a_job else WAITING, alone)
     try:
         if entry and not in_a_job:
             entry = _turn_of(entry)
@@ -114,6 +118,20 @@ def held(project: Path, run: str) -> Iterator[None]:
     finally:
         if entry:
             leave(entry)
+
+
+@contextmanager
+def held_alone(project: Path, what: str) -> Iterator[None]:
+    """Measure meanwhile, beside no training but those that are part of it: they look into a folder of their own."""
+    with held(project, what, alone=True), tempfile.TemporaryDirectory(prefix="ddp-hpc-trainings-") as own:
+        before = os.environ.get(FOLDER)
+        os.environ[FOLDER] = own
+        try:
+            yield
+        finally:
+            os.environ.pop(FOLDER)
+            if before is not None:
+                os.environ[FOLDER] = before
 
 
 def leave(entry: Entry) -> None:
@@ -129,7 +147,8 @@ def _turn_of(entry: Entry) -> Entry:
         if said != first.file:
             said = first.file
             print(f"waiting: on this machine trains {first}", file=sys.stderr, flush=True)
-            die_with_parent(signal.SIGTERM)  # nobody else would end who waits
+            if not entry.told["alone"]:  # of a supervisor that waits: nobody else would end it
+                die_with_parent(signal.SIGTERM)
         time.sleep(POLL_S)
     training = entry.file.with_suffix(TRAINING)
     with suppress(OSError):

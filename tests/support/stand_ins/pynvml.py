@@ -48,6 +48,14 @@ def nvmlInit():  # noqa: N802
         _fail("NO_PERMISSION")
 
 
+def nvmlDeviceGetCount():  # noqa: N802
+    return len(ORDER)
+
+
+def nvmlDeviceGetUUID(handle):  # noqa: N802
+    return _text(f"GPU-{UUIDS[handle.number]}")
+
+
 def nvmlDeviceGetHandleByIndex(index):  # noqa: N802
     return SimpleNamespace(number=ORDER[index], slice=False)
 
@@ -159,7 +167,7 @@ def nvmlDeviceGetUtilizationRates(handle):  # noqa: N802
 
 
 def nvmlDeviceGetMemoryInfo(handle):  # noqa: N802
-    return SimpleNamespace(used=10**9 * (handle.number + 1))
+    return SimpleNamespace(used=10**9 * (handle.number + 1), total=8 * 10**10)
 
 
 def nvmlDeviceGetClockInfo(handle, kind):  # noqa: N802
