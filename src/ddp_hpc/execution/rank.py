@@ -202,6 +202,10 @@ class Rank:
             limit=rivals.limit if rivals else None,
         )
         self.result = self.trainer.result
+        if spec.noise_scale_every_steps and spec.noise_parts[1]:
+            from ddp_hpc.execution.noise_scale import NoiseSampler
+
+            self.trainer.tracer = NoiseSampler(spec, comm, self.result, self.tracer)
 
     def look_around(self) -> None:
         """Count who else trains on this node; one rank of each says that it does, too, for others to see."""
