@@ -39,7 +39,7 @@ def test_a_gradient_that_is_lost_in_its_noise_has_no_noise_scale():
 
 
 def test_steps_count_by_how_far_they_come():
-    """Half of the steps have hardly any noise, in the other half it is 30 times the batch: 1 and 1/31 of a full step."""
+    """Half of the steps have hardly any noise, in the others 30 times the batch: 1 and 1/31 of a full step."""
     batch, rng = 32, np.random.default_rng(1)
     norms = drawn(rng, [0.01] * 400 + [30 * batch] * 400, batch // 2, 2)
     share = (1 + 1 / 31) / 2

@@ -42,7 +42,9 @@ def test_norms_are_those_of_gradients_that_are_computed_sample_by_sample(comm):
 
     assert step == 1
     assert whole == pytest.approx(moved, rel=1e-9)  # plain SGD moves by the rate times the mean gradient
-    assert part == pytest.approx(np.mean(_squares(comm, still[1], spec.load(BASE | {"world_size": comm.size} | fields))), rel=1e-9)
+    assert part == pytest.approx(
+        np.mean(_squares(comm, still[1], spec.load(BASE | {"world_size": comm.size} | fields))), rel=1e-9
+    )
 
 
 def _squares(comm, replica, given):

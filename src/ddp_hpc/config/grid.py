@@ -187,7 +187,8 @@ def _below_any_loss(study: Study, specs: tuple[RunSpec, ...], document: Document
     own = any(spec.program or catalog.defines("model", spec.model.name, "loss") for spec in specs)
     if threshold is not None and threshold < 0 and not own:
         where = document.where(("rules", "loss_threshold"))
-        yield f"{where}: loss_threshold: given {threshold:g}, but no loss is below 0: no run can win; expected: 0 or more"
+        why = "but no loss is below 0: no run can win; expected: 0 or more"
+        yield f"{where}: loss_threshold: given {threshold:g}, {why}"
 
 
 def _rounds(study: Study, specs: tuple[RunSpec, ...], document: Document) -> Iterator[str]:

@@ -79,7 +79,9 @@ class NoiseSampler:
     def _parts(self, batch: Samples) -> list[Samples]:
         """Return this rank's parts of the batch: the whole of its own or, of one rank, two halves, less an odd one."""
         starts = (0,) if self._comm.size > 1 else (0, self._samples)
-        return [Samples(*(one[start : start + self._samples] for one in (batch.inputs, batch.targets))) for start in starts]
+        return [
+            Samples(*(one[start : start + self._samples] for one in (batch.inputs, batch.targets))) for start in starts
+        ]
 
 
 def gradient(components: Components, batch: Samples) -> Tensor:

@@ -34,9 +34,7 @@ def step_pieces(curve: RankCurves, gradient_norms: GradientNorms = ()) -> Iterat
         yield step_columns(curve, slice(first, first + at_once), gradient_norms)
 
 
-def step_columns(
-    curve: RankCurves, chosen: slice = slice(None), gradient_norms: GradientNorms = ()
-) -> dict[str, Any]:
+def step_columns(curve: RankCurves, chosen: slice = slice(None), gradient_norms: GradientNorms = ()) -> dict[str, Any]:
     """Return the columns of the steps record, or of the chosen steps: a row per step and rank."""
     steps, ranks = curve.rank_losses.shape
     number = np.arange(1 - curve.warm_up, steps - curve.warm_up + 1)

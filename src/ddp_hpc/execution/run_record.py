@@ -116,7 +116,9 @@ def write(
     flags = catalog.constants("exchange", spec.exchange.name)
     curve = curves(parts, flags["SYNCHRONOUS"], flags["OVERLAPS"])
     run = run_columns(launch, spec, result, parts, curve)
-    found = TrainingFound(curve, run, lambda: step_pieces(curve, result.gradient_norms), lambda: null_reasons(parts, run))
+    found = TrainingFound(
+        curve, run, lambda: step_pieces(curve, result.gradient_norms), lambda: null_reasons(parts, run)
+    )
     return put(attempt, launch, spec, result, parts, found=found, mpi_library=mpi_library)
 
 

@@ -165,8 +165,8 @@ STEPS = pa.schema(
             "part_gradient_norm2",
             FLOAT,
             "",
-            "squared norm of the gradient of a part of the global batch, a rank's or, of one rank, a half; mean over the "
-            "parts; null where it was not sampled",
+            "squared norm of the gradient of a part of the global batch, a rank's or, of one rank, a half; mean over "
+            "the parts; null where it was not sampled",
         ),
         field("gradient_norm2", FLOAT, "", "squared norm of the mean of these gradients; of both: before the step"),
     ]

@@ -27,7 +27,7 @@ def law(batch):
 
 
 def follows(spec):
-    """Return a run that comes to the threshold by the law, or later with another rate; half the pairs have no samples."""
+    """Return a run that comes to the threshold by the law, or later with another rate."""
     rng, batch, n = np.random.default_rng(int(spec.hash, 16) % 2**32), spec.global_batch_size, spec.world_size
     there = law(batch) * (1 if spec.learning_rate == BEST else 1.5) * np.exp(0.01 * rng.normal())
     step = np.arange(1, spec.steps_asked + 1)
@@ -52,7 +52,15 @@ def study_runs(tmp_path_factory):
 def test_batches_that_were_not_measured_take_the_steps_of_the_law(study_runs):
     table = steps_to_threshold.build(study_runs).set_index("global_batch_size")
     assert table.index.tolist() == [32, 64, 128, 256, 512, 1024, 2048]
-    assert table["runs"].tolist() == [0, 3, 3, 3, 0, 0, 0]  # ranks and exchange make no other training: a seed counts once
+    assert table["runs"].tolist() == [
+        0,
+        3,
+        3,
+        3,
+        0,
+        0,
+        0,
+    ]  # ranks and exchange make no other training: a seed counts once
     assert table["learning_rate"].dropna().unique().tolist() == [BEST]
     for batch, row in table.iterrows():
         assert row["steps"] == pytest.approx(law(batch), rel=0.03)
@@ -72,7 +80,9 @@ def test_each_run_says_its_noise_scale(study_runs):
 
 def test_the_cost_of_the_way_to_the_threshold_at_more_ranks_is_predicted_with_its_error(study_runs):
     table = cost.costs(study_runs, [4])
-    (row,) = table[(table["kind"] == "weak") & (table["world_size"] == 4) & (table["goal"] == "loss 0.5")].to_dict("records")
+    (row,) = table[(table["kind"] == "weak") & (table["world_size"] == 4) & (table["goal"] == "loss 0.5")].to_dict(
+        "records"
+    )
     assert row["from"] == "predicted"
     assert row["steps"] == pytest.approx(law(256), rel=0.03)
     assert row["steps_low"] < row["steps"] < row["steps_high"]

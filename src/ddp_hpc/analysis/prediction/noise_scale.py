@@ -1,12 +1,11 @@
 """The gradient noise scale, and how many steps another batch needs.
 
-McCandlish, Kaplan, Amodei et al., An Empirical Model of Large-Batch Training, arXiv:1812.06162: a step with a batch of B
-samples comes as far as 1 / (1 + B_noise / B) of one with the true gradient G, where B_noise = tr(Sigma) / |G|^2 and
+McCandlish, Kaplan, Amodei et al., An Empirical Model of Large-Batch Training, arXiv:1812.06162: a step with a batch of
+B samples comes as far as 1 / (1 + B_noise / B) of one with the true gradient G, where B_noise = tr(Sigma) / |G|^2 and
 Sigma is the covariance of the gradients of single samples. So the way to a loss takes S_min (1 + B_noise / B) steps, if
 the learning rate is tuned for each batch.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import exp, isfinite, log, nan, sqrt
@@ -137,9 +136,7 @@ class StepsModel:
         """S_min and B_noise as they might be as well: both by Student's t, as far as runs are from the model."""
         rng, (batch, steps), scales = np.random.default_rng(0), self.points, np.log(self.noise_scales)
         off = np.log(steps) - np.log(self.steps(batch))
-        error, error_of_scale = (
-            float(np.std(x, ddof=1)) / sqrt(len(x)) if len(x) > 1 else nan for x in (off, scales)
-        )
+        error, error_of_scale = (float(np.std(x, ddof=1)) / sqrt(len(x)) if len(x) > 1 else nan for x in (off, scales))
         noise = self.noise_scale * np.exp(error_of_scale * rng.standard_t(max(1, len(scales) - 1), DRAWS))
         least = np.array([self.least_steps(one) for one in noise])
         return least * np.exp(error * rng.standard_t(max(1, len(off) - 1), DRAWS)), noise
@@ -176,7 +173,7 @@ class StepsModel:
 
     @cached_property
     def noise_scale_of_steps(self) -> float:
-        """B_noise as the steps alone would have it, without any gradient; nan from one batch, or where it has no end."""
+        """B_noise as the steps alone would have it, without gradients; nan from one batch, or where it has no end."""
         batch, steps = self.points
         if len({*batch}) < 2:
             return nan

@@ -62,7 +62,7 @@ def kind_columns(runs: pd.DataFrame) -> list[str]:
 
 
 def approaches(study_runs: StudyRuns, reached: Reached) -> list[Approach]:
-    """Return the approaches to a goal, each with its model. A run whose loss went there counts, however it was timed."""
+    """Return the approaches to a goal, each with its model. A run that came there counts, however it was timed."""
     runs = study_runs.runs[study_runs.runs["status"].isin(FINISHED)]
     exact = [catalog.constants("exchange", name).get("EXACT", False) for name in runs["exchange"]]
     runs = runs[exact]

@@ -18,8 +18,8 @@ Reached = Callable[[Row], tuple[float, float]]  # of a run: steps and seconds un
 def goals_of(study_runs: StudyRuns, samples: int = 1) -> dict[str, Reached]:
     """Return what is to be reached beside the end of the budget, by its name; a run is read once for all lines.
 
-    With more than one, the loss is averaged over so many `samples` at least, and is where it is in their middle: a lucky
-    small batch is no way to a loss.
+    With more than one, the loss is averaged over so many `samples` at least, and is where it is in their middle: a
+    lucky small batch is no way to a loss.
     """
     rules, found = study_runs.study.rules, dict[str, Reached]()
     if (threshold := rules.loss_threshold) is not None:

@@ -39,8 +39,8 @@ OTHER_BATCH = "how many steps another global batch needs is not known"
 NEVER_THERE = "no learning rate comes there in all repeats"
 
 _COLUMNS = columns(
-    "kind batch world_size batch_size nodes runs goal from steps steps_low steps_high time_s time_low_s time_high_s rank_hours node_hours",
-    "energy_j money currency on_front worthwhile_world_size worthwhile_low worthwhile_high worth_it",
+    "kind batch world_size batch_size nodes runs goal from steps steps_low steps_high time_s time_low_s time_high_s",
+    "rank_hours node_hours energy_j money currency on_front worthwhile_world_size worthwhile_low worthwhile_high worth_it",
     "steps_held_out_batch steps_held_out_error_percent reason",
 )
 _OF_A_LINE = ("exchange", "exchange_options")
@@ -59,14 +59,15 @@ class Distance:
 def build(study_runs: StudyRuns) -> pd.DataFrame:
     """Return one row per line, world size and goal: those measured, and 2, 4 and 8 times the largest of them.
 
-    `from` says whether it was measured or predicted. To a loss or metric the learning rate counts that is there in the
-    fewest steps. Steps with a global batch that was not measured are predicted from the gradient noise scale, of the loss
-    averaged over enough samples, with `steps_low` to `steps_high`; `steps_held_out_error_percent` is how far that is off
-    at `steps_held_out_batch`, left out of the fit. `node_hours` count whole nodes. `energy_j` is of what was metered, GPUs and processors; where it is
-    predicted, a rank takes the power that it took. `money` is `node_hours` at the price that the machine file gave when
-    the runs were requested. `on_front`: nothing that does the same is both sooner there and cheaper.
-    `worthwhile_world_size` is the last one up to which one more rank adds at least `rules: worthwhile_efficiency` of
-    the rate of the first; it is looked for among 1, 2, 4, ... ranks; null where it lies beyond what can be predicted.
+    `from` says whether it was measured or predicted. To a loss or metric the learning rate counts that is there in
+    the fewest steps. Steps with a global batch that was not measured are predicted from the gradient noise scale,
+    of the loss averaged over enough samples, with `steps_low` to `steps_high`; `steps_held_out_error_percent` is
+    how far that is off at `steps_held_out_batch`, left out of the fit. `node_hours` count whole nodes. `energy_j`
+    is of what was metered, GPUs and processors; where it is predicted, a rank takes the power that it took. `money`
+    is `node_hours` at the price that the machine file gave when the runs were requested. `on_front`: nothing that
+    does the same is both sooner there and cheaper. `worthwhile_world_size` is the last one up to which one more
+    rank adds at least `rules: worthwhile_efficiency` of the rate of the first; it is looked for among 1, 2, 4, ...
+    ranks; null where it lies beyond what can be predicted.
     """
     return costs(study_runs)
 
@@ -85,7 +86,9 @@ def costs(
     rows = [
         row
         for line in found
-        for row in _rows(study_runs, line, world_sizes, goals=goals, approached=ways, price=line.elsewhere.price or price)
+        for row in _rows(
+            study_runs, line, world_sizes, goals=goals, approached=ways, price=line.elsewhere.price or price
+        )
     ]
     _mark_front(rows, [name for name in axes if name not in (*_OF_A_LINE, "world_size", "batch_size")])
     return typed(rows, [*axes, *(name for name in _COLUMNS if name not in axes)])

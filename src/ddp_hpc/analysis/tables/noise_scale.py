@@ -1,7 +1,7 @@
 """The gradient noise scale of each run, and the global batch from which larger ones stop helping.
 
-McCandlish, Kaplan, Amodei et al., arXiv:1812.06162. With a batch as large as the noise scale, a training takes twice the
-fewest steps, and twice the fewest samples.
+McCandlish, Kaplan, Amodei et al., arXiv:1812.06162. With a batch as large as the noise scale, a training takes twice
+the fewest steps, and twice the fewest samples.
 """
 
 from collections.abc import Iterator
@@ -31,9 +31,9 @@ def build(study_runs: StudyRuns) -> pd.DataFrame:
     """Return one row per planned run, in the order of the plan.
 
     `gradient_norm2` and `gradient_trace` are the unbiased |G|^2 and tr(Sigma), means over the sampled steps;
-    `noise_scale` is their ratio, B_simple, with Fieller's 95 % interval. `critical_batch` is B_noise of the steps to the
-    loss threshold, `to_step`, or of all steps without one, each step counted by how far it comes: null where that is
-    never reached, or the samples do not tell.
+    `noise_scale` is their ratio, B_simple, with Fieller's 95 % interval. `critical_batch` is B_noise of the steps to
+    the loss threshold, `to_step`, or of all steps without one, each step counted by how far it comes: null where that
+    is never reached, or the samples do not tell.
     """
     axes = ordered({*varying(study_runs.runs), "exchange", "world_size", "batch_size"})
     return typed(_rows(study_runs, axes), [*axes, *_COLUMNS])
