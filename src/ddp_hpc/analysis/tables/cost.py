@@ -40,8 +40,8 @@ NEVER_THERE = "no learning rate comes there in all repeats"
 
 _COLUMNS = columns(
     "kind batch world_size batch_size nodes runs goal from steps steps_low steps_high time_s time_low_s time_high_s",
-    "rank_hours node_hours energy_j money currency on_front worthwhile_world_size worthwhile_low worthwhile_high worth_it",
-    "steps_held_out_batch steps_held_out_error_percent reason",
+    "rank_hours node_hours energy_j money currency on_front worthwhile_world_size worthwhile_low worthwhile_high",
+    "worth_it steps_held_out_batch steps_held_out_error_percent reason",
 )
 _OF_A_LINE = ("exchange", "exchange_options")
 

@@ -28,13 +28,14 @@ _COLUMNS = columns(
 
 
 def build(study_runs: StudyRuns) -> pd.DataFrame:
-    """Return one row per kind of training and global batch: those measured, half the smallest, 2 to 8 times the largest.
+    """Return one row per kind and global batch: those measured, half the smallest, 2 to 8 times the largest.
 
     A training is of one kind whatever its ranks, learning rate and exact exchange. `measured_steps` are those with the
     `learning_rate` that is there in the fewest, median over the seeds; `doubt` says where it may not be the best.
     `steps` = `least_steps` (1 + `critical_batch` / batch): `critical_batch` is the noise scale that the gradients
     showed on the way, `least_steps` is fitted to the measured steps. `critical_batch_of_steps` is what the steps alone
-    would give, from two batches or more. `held_out_error_percent` is how far the model is off at `held_out_batch`, fitted to the others.
+    would give, from two batches or more. `held_out_error_percent` is how far the model is off at `held_out_batch`,
+    fitted to the others.
     """
     names = [name for name in kind_columns(study_runs.runs) if name not in _COLUMNS]
     reached = to_threshold(study_runs)
