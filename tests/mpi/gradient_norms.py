@@ -51,7 +51,7 @@ def _squares(comm, replica, given):
     """Return the squared norm of the mean gradient of each part, from the gradients of single samples."""
     torch.manual_seed(given.seed)
     train = catalog.load("dataset", "digits").build(None).train
-    parts, samples = given.noise_parts
+    parts, samples = spec.noise_parts(given.world_size, given.batch_size)
     chosen = torch.cat(
         [sampler.make_batches(given, rank, len(train), torch.device("cpu"))(0) for rank in range(comm.size)]
     )

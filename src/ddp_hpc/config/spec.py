@@ -86,6 +86,11 @@ def component_of(kind: str) -> WrapValidator:
     return WrapValidator(check)
 
 
+def noise_parts(world_size: int, batch_size: int) -> tuple[int, int]:
+    """Return into how many parts a global batch is split for the noise scale, and the samples of each; 0: it cannot."""
+    return (world_size, batch_size) if world_size > 1 else (2, batch_size // 2)
+
+
 class RunSpec(BaseModel):
     """Everything that decides a run's result.
 
@@ -361,11 +366,6 @@ class RunSpec(BaseModel):
     def samples_asked(self) -> int | None:
         """Samples that the budget asks for; None where it is given in seconds."""
         return None if self.steps_asked is None else self.steps_asked * self.global_batch_size
-
-    @property
-    def noise_parts(self) -> tuple[int, int]:
-        """Into how many parts a global batch is split for the noise scale, and the samples of each; 0: it cannot be."""
-        return (self.world_size, self.batch_size) if self.world_size > 1 else (2, self.batch_size // 2)
 
     def why_not_traced(self, first: int, last: int) -> str | None:
         """Return why the run cannot trace the steps `first` to `last`; None if it can.

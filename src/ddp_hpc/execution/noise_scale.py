@@ -14,7 +14,7 @@ import torch
 from mpi4py import MPI
 from torch import Tensor
 
-from ddp_hpc.config.spec import RunSpec
+from ddp_hpc.config.spec import RunSpec, noise_parts
 from ddp_hpc.data._tasks import Samples
 from ddp_hpc.profiling.timers import Timers
 from ddp_hpc.training.components import Components
@@ -34,7 +34,7 @@ class NoiseSampler:
     def __init__(self, spec: RunSpec, comm: MPI.Intracomm, result: TrainResult, other: StepTracer | None) -> None:
         assert spec.noise_scale_every_steps is not None
         self._every, self._comm, self._result, self._other = spec.noise_scale_every_steps, comm, result, other
-        self._samples = spec.noise_parts[1] if comm.size == 1 else spec.batch_size
+        _, self._samples = noise_parts(spec.world_size, spec.batch_size)
         self._next: int | None = None
 
     @property

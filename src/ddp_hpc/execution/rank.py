@@ -202,7 +202,7 @@ class Rank:
             limit=rivals.limit if rivals else None,
         )
         self.result = self.trainer.result
-        if spec.noise_scale_every_steps and spec.noise_parts[1]:
+        if spec.noise_scale_every_steps and spec.global_batch_size > 1:
             from ddp_hpc.execution.noise_scale import NoiseSampler
 
             self.trainer.tracer = NoiseSampler(spec, comm, self.result, self.tracer)

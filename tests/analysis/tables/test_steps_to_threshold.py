@@ -11,6 +11,7 @@ from ddp_hpc.analysis import predict
 from ddp_hpc.analysis.figures import steps_to_threshold as figure
 from ddp_hpc.analysis.figures._style import style
 from ddp_hpc.analysis.tables import cost, noise_scale, steps_to_threshold
+from ddp_hpc.config.spec import noise_parts
 
 NOISE_SCALE, LEAST = 100.0, 40.0
 RULES = {"loss_threshold": 0.5}
@@ -32,7 +33,7 @@ def follows(spec):
     there = law(batch) * (1 if spec.learning_rate == BEST else 1.5) * np.exp(0.01 * rng.normal())
     step = np.arange(1, spec.steps_asked + 1)
     t_s = 1e-3 * (1 + spec.batch_size / 64 + 0.1 * (n - 1)) * step * np.exp(0.01 * rng.normal())
-    parts, samples = spec.noise_parts
+    parts, samples = noise_parts(spec.world_size, spec.batch_size)
 
     def of_rank(step, rank):
         found = {"step_s": t_s[0], "exchange_exposed_s": 1e-4 * (n > 1), "move_s": 1e-4 * (n > 1)}

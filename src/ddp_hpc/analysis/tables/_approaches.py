@@ -15,6 +15,7 @@ from ddp_hpc.analysis.tables._goals import Reached
 from ddp_hpc.analysis.tables._groups import Row
 from ddp_hpc.config import catalog
 from ddp_hpc.config.comparability import EXCHANGE, RANKS, RATE, SAME_WORK
+from ddp_hpc.config.spec import noise_parts
 from ddp_hpc.runs.statuses import FINISHED
 from ddp_hpc.runs.study_runs import StudyRuns
 
@@ -109,7 +110,6 @@ def norms_of(study_runs: StudyRuns, row: Mapping[str, Any]) -> Norms | None:
     rank_0 = (pc.field("rank") == 0) & ~pc.field("warm_up")
     steps = study_runs.steps(str(row["run"]), _COLUMNS, rank_0).sort_values("step")
     sampled = steps[steps["gradient_norm2"].notna()]
-    world_size, batch_size = int(row["world_size"]), int(row["batch_size"])
-    parts, samples = (world_size, batch_size) if world_size > 1 else (2, batch_size // 2)
+    parts, samples = noise_parts(int(row["world_size"]), int(row["batch_size"]))
     step, part, whole = (sampled[name].to_numpy(float) for name in ("step", *_COLUMNS[3:]))
     return Norms(step.astype(np.int64), part, whole, parts, samples) if len(sampled) else None
