@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ddp_hpc.analysis.prediction.noise_scale import Norms, StepsModel, Way
+from ddp_hpc.analysis.prediction.noise_scale import Norms, StepsModel, StepsThere
 
 DIMENSIONS = 64
 
@@ -51,7 +51,9 @@ def test_steps_count_by_how_far_they_come():
 def test_steps_at_other_batches_follow_and_are_checked_where_they_were_measured():
     law, rng = lambda batch: 100 * (1 + 80 / batch), np.random.default_rng(2)
     ways = [
-        Way(batch, tuple(law(batch) * np.exp(0.02 * rng.normal(size=3))), tuple(80 * np.exp(0.1 * rng.normal(size=3))))
+        StepsThere(
+            batch, tuple(law(batch) * np.exp(0.02 * rng.normal(size=3))), tuple(80 * np.exp(0.1 * rng.normal(size=3)))
+        )
         for batch in (16, 64, 256)
     ]
     model = StepsModel(tuple(ways))
@@ -69,6 +71,6 @@ def test_steps_at_other_batches_follow_and_are_checked_where_they_were_measured(
 
 def test_a_model_that_does_not_hold_says_so_by_its_error():
     """Twice the batch never helps here, whatever the gradients say."""
-    ways = tuple(Way(batch, (300.0, 310.0), (80.0, 90.0)) for batch in (16, 64, 256))
+    ways = tuple(StepsThere(batch, (300.0, 310.0), (80.0, 90.0)) for batch in (16, 64, 256))
     assert StepsModel(ways).held_out[1] < -40
     assert np.isnan(StepsModel(ways).noise_scale_of_steps)

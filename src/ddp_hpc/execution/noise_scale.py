@@ -104,6 +104,6 @@ def squared_norm(values: Tensor) -> float:
 
 def sum_over_ranks(values: Tensor, comm: MPI.Intracomm) -> Tensor:
     """Overwrite a flat tensor in host memory with the sum over the ranks, and return it."""
-    for piece in values.split(_PIECE):
-        comm.Allreduce(MPI.IN_PLACE, piece.numpy())
+    for start in range(0, len(values), _PIECE):
+        comm.Allreduce(MPI.IN_PLACE, values[start : start + _PIECE].numpy())
     return values

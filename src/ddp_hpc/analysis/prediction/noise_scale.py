@@ -91,7 +91,7 @@ class Norms:
 
 
 @dataclass(frozen=True)
-class Way:
+class StepsThere:
     """How far it was with one global batch: the steps of its runs, and the noise scales that these have shown."""
 
     batch: int
@@ -103,7 +103,7 @@ class Way:
 class StepsModel:
     """S_min (1 + B_noise / B), with B_noise from the gradients, and S_min from the steps that runs have taken."""
 
-    ways: tuple[Way, ...]
+    ways: tuple[StepsThere, ...]
 
     @cached_property
     def noise_scales(self) -> Array:

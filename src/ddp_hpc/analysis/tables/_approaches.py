@@ -10,7 +10,7 @@ import pandas as pd
 import pyarrow.compute as pc
 
 from ddp_hpc.analysis.columns import key_of, ordered, rows_of, split, varying
-from ddp_hpc.analysis.prediction.noise_scale import FARTHEST, Norms, StepsModel, Way
+from ddp_hpc.analysis.prediction.noise_scale import FARTHEST, Norms, StepsModel, StepsThere
 from ddp_hpc.analysis.tables._goals import Reached
 from ddp_hpc.analysis.tables._groups import Row
 from ddp_hpc.config import catalog
@@ -28,7 +28,7 @@ _COLUMNS = ("step", "rank", "warm_up", "part_gradient_norm2", "gradient_norm2")
 class BestRate:
     """The learning rate that is at a goal in the fewest steps with one global batch, and why it may not be the best."""
 
-    way: Way
+    way: StepsThere
     learning_rate: float
     doubt: str | None
 
@@ -89,9 +89,9 @@ def _best_rates(study_runs: StudyRuns, rows: Sequence[Row], reached: Reached) ->
             best = min(there, key=lambda rate: float(np.median(list(there[rate].values()))))
             norms = ((norms_of(study_runs, row), reached(row)[0]) for row in by_rate[best])
             scales = tuple(one.until(steps).along_the_way(batch) for one, steps in norms if one)
-            rate = float(by_rate[best][0]["learning_rate"])
+            chosen = float(by_rate[best][0]["learning_rate"])
             tried = {float(alike[0]["learning_rate"]) for alike in by_rate.values()}
-            yield BestRate(Way(batch, tuple(there[best].values()), scales), rate, _untuned(rate, tried))
+            yield BestRate(StepsThere(batch, tuple(there[best].values()), scales), chosen, _untuned(chosen, tried))
 
 
 def _untuned(rate: float, tried: set[float]) -> str | None:
