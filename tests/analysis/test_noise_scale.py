@@ -50,12 +50,8 @@ def test_steps_count_by_how_far_they_come():
 
 def test_steps_at_other_batches_follow_and_are_checked_where_they_were_measured():
     law, rng = lambda batch: 100 * (1 + 80 / batch), np.random.default_rng(2)
-    ways = [
-        StepsThere(
-            batch, tuple(law(batch) * np.exp(0.02 * rng.normal(size=3))), tuple(80 * np.exp(0.1 * rng.normal(size=3)))
-        )
-        for batch in (16, 64, 256)
-    ]
+    off = lambda spread: np.exp(spread * rng.normal(size=3))
+    ways = [StepsThere(batch, tuple(law(batch) * off(0.02)), tuple(80 * off(0.1))) for batch in (16, 64, 256)]
     model = StepsModel(tuple(ways))
     for batch in (8, 512, 2048):
         steps = model.interval(batch)
