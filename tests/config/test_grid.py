@@ -183,6 +183,7 @@ def test_epochs_are_rounded_in_the_open(tmp_path):
         ({"rules": {"learning_rate_warm_up_steps": 11}}, "1 of 1 runs end before learning_rate_warm_up_steps"),
         ({"rules": {"learning_rate_warm_up_steps": 10, "loss_window": 10, "loss_threshold": 1}}, None),
         ({"budget": {"seconds": 1}, "rules": {"loss_window": 10, "loss_threshold": 1}}, None),
+        ({"rules": {"loss_threshold": -1}}, "loss_threshold: given -1, but no loss is below 0: no run can win"),
     ],
 )
 def test_a_budget_too_short_to_be_judged_is_told(tmp_path, study, told):

@@ -47,6 +47,7 @@ def specs(draw) -> dict:
         "dtype": st.just(dtype),
         "learning_rate_warm_up_steps": st.integers(0, 100),
         "evaluate_every_steps": st.none() | st.integers(1, 100),
+        "noise_scale_every_steps": st.none() | st.integers(1, 100),
         "device": st.sampled_from([None, "cpu", "cuda"]),
         "threads_per_rank": st.none() | st.integers(1, 64),
         "precision": st.just("full") if dtype == "float64" else st.sampled_from(["full", "tf32", "bfloat16"]),
@@ -131,6 +132,7 @@ def test_each_field_counts():
         "base_batch_size": 16,
         "learning_rate_warm_up_steps": 5,
         "evaluate_every_steps": 10,
+        "noise_scale_every_steps": 10,
         "device": "cpu",
         "threads_per_rank": 1,
         "precision": "bfloat16",
@@ -152,6 +154,12 @@ def test_each_field_counts():
         point = {key: one for key, one in MINIMAL.items() if name != "program" or key not in COMPONENTS}
         hashes.add(spec.load(point | needed.get(name, {}) | {name: value}).hash)
     assert len(hashes) == len(other) + 1
+
+
+@pytest.mark.parametrize("exchange", ["weight_average", "async_server", "hogwild"])
+def test_ranks_with_weights_of_their_own_have_no_noise_scale(exchange):
+    with pytest.raises(ValidationError, match=r"noise_scale_every_steps=5 .* the same weights; expected: .*ring"):
+        spec.load(MINIMAL | {"exchange": exchange, "world_size": 2, "noise_scale_every_steps": 5})
 
 
 def test_a_new_field_with_a_default_changes_no_old_hash():

@@ -64,7 +64,7 @@ def reports(folder):
 
 
 def test_two_ranks_leave_the_three_records(attempt, mpiexec):
-    folder = attempt(evaluate_every_steps=20)
+    folder = attempt(evaluate_every_steps=20, noise_scale_every_steps=15)
     done = mpiexec(2, "-m", "ddp_hpc.execution.rank", folder)
     assert done.returncode == 0, done.stdout
     assert "step 40/40" in done.stdout
@@ -96,6 +96,10 @@ def test_two_ranks_leave_the_three_records(attempt, mpiexec):
     assert (t_s == counted.groupby("step")["rank_t_s"].max()).all()
     trapezoids = (mean.iloc[1:].to_numpy() + mean.iloc[:-1].to_numpy()) / 2 * t_s.diff().iloc[1:].to_numpy()
     assert run["loss_area_loss_s"] == pytest.approx(mean.iloc[0] * t_s.iloc[0] + trapezoids.sum())
+
+    sampled = steps[steps["gradient_norm2"].notna()]
+    assert sampled[["step", "rank"]].to_numpy().tolist() == [[15, 0], [15, 1], [30, 0], [30, 1]]
+    assert (sampled["part_gradient_norm2"] > sampled["gradient_norm2"]).all()  # a mean is shorter than what it is of
 
     evaluations = records.read("evaluations", folder / "evaluations.parquet").to_pandas()
     assert evaluations["step"].tolist() == [20, 40]

@@ -15,9 +15,9 @@ from ddp_hpc.runs.schema import SCHEMAS
 from ddp_hpc.runs.study_runs import StudyRuns
 
 # written before these fields of specs, and before these measurements
-FIELDS = ["capture", "precision", "ranks_per_node", "placement", "compile", "momentum"]
+FIELDS = ["capture", "precision", "ranks_per_node", "placement", "compile", "momentum", "noise_scale_every_steps"]
 MEASUREMENTS = ["energy_j", "core_wait_share", "others_core_share", "placement_verified", "checkpoint_s", "mfu"]
-OF_STEPS = ["sampled", "gather_s", "exchange_busy_s"]
+OF_STEPS = ["sampled", "gather_s", "exchange_busy_s", "part_gradient_norm2", "gradient_norm2"]
 
 
 def rewrite(file, change):

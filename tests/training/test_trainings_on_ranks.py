@@ -3,7 +3,7 @@ ranks."""
 
 import pytest
 
-FACTS = ("exchange.py", "training.py")
+FACTS = ("exchange.py", "training.py", "gradient_norms.py")
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])

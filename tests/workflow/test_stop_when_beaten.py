@@ -19,7 +19,7 @@ from ddp_hpc.runs import records
 from ddp_hpc.runs.attempt import Store
 from ddp_hpc.runs.project import Project
 from ddp_hpc.runs.state import state_of
-from ddp_hpc.workflow import driver, plan
+from ddp_hpc.workflow import driver, plan, status
 from ddp_hpc.workflow.targets import StudyTargets
 
 SEARCH = {"batch_size": [16, 32, 64], "learning_rate": [0.1, 0.5, 2.0]}
@@ -117,6 +117,7 @@ def test_a_stopped_run_is_a_finding_and_in_no_comparison(tmp_path):
 
     assert len(stopped_runs)
     assert study_runs.lacking == []
+    assert status.overview(study_runs)["counts"]["beaten"] == len(stopped_runs)
     assert set(stopped_runs["reason"].str[:3]) == {"by "}
     keys = ["world_size", "batch_size", "learning_rate"]
     of_stopped = frame.merge(stopped_runs[keys])
@@ -158,6 +159,8 @@ def test_asked_for_whole_they_are_trained_to_their_end_and_stay_so(tmp_path):
 
     assert {item.planned.run for item in items if item.will_run} == runs
     assert all("to be trained to its end" in item.reason for item in items if item.will_run)
+    counts = status.overview(Project(tmp_path).study_runs("made_up"))["counts"]  # as the plan has it
+    assert counts == {"ok": len(study_runs.planned) - len(runs), "missing": len(runs)}
     study_runs, trained = made(tmp_path, whole(1))
     assert {result.status for _, result in trained} == {"ok"}
     assert len(trained) == len(runs)

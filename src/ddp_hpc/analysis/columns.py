@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from ddp_hpc.config.catalog import BUILT_IN_METRICS
-from ddp_hpc.config.comparability import SAME_WORK
+from ddp_hpc.config.comparability import OFF_THE_CLOCK, SAME_WORK
 from ddp_hpc.config.spec import COMPONENTS, SPEC_COLUMNS, shown
 from ddp_hpc.config.study import Rules, Study
 
@@ -58,7 +58,7 @@ def step_columns(runs: pd.DataFrame, free: Collection[str] = ()) -> list[str]:
 
     Runs are taken together that differ in learning rate, seed and budget alone, but for those in `free`.
     """
-    changing = {name for name in varying(runs) if name in free or name not in SAME_WORK - {"evaluate_every_steps"}}
+    changing = {name for name in varying(runs) if name in free or name not in SAME_WORK - OFF_THE_CLOCK}
     return ordered({*changing, "exchange", "world_size", "batch_size"})
 
 

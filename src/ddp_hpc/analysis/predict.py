@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from ddp_hpc.analysis.columns import rows_of, show_component, split
+from ddp_hpc.analysis.columns import key_of, rows_of, show_component, split
 from ddp_hpc.analysis.prediction.step_model import BETWEEN, WITHIN
 from ddp_hpc.analysis.tables import cost, prediction
 from ddp_hpc.analysis.tables._scaling_lines import Elsewhere, Price
@@ -143,6 +143,7 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
 
 def _blocks(found: Mapping[str, Any]) -> Iterator[str]:
     rows, costs = (pd.DataFrame(found[name]) for name in ("prediction", "cost"))
+    ways = costs[(costs["goal"] != cost.BUDGET) & costs["steps_low"].notna()] if len(costs) else costs
     costs = costs[costs["goal"] == cost.BUDGET] if len(costs) else costs
     if rows.empty:
         yield "nothing to predict: no run of this study has an exchange"
@@ -162,6 +163,17 @@ def _blocks(found: Mapping[str, Any]) -> Iterator[str]:
         yield from (f"  {line}" for line in table_lines([_cells(row) for row in listed]))
         yield from _why_not(listed)
         yield from {f"  {row['worth_it']}" for row in listed if isinstance(row.get("worth_it"), str)}
+        names = [name for name in key if name in ways]
+        yield from (_way(row) for row in rows_of(ways) if key_of(row, names) == key_of(key, names))
+
+
+def _way(row: Mapping[str, Any]) -> str:
+    """Return how long a goal takes with a global batch that was not measured, and how far to trust that."""
+    batch = round(row["world_size"] * (row["batch_size"] or 0))
+    steps = f"{row['steps']:.0f} steps ({row['steps_low']:.0f} to {row['steps_high']:.0f}) of a global batch of {batch}"
+    text = f"  to {row['goal']}, {row['world_size']} ranks take {_between(row, 'time')}: {steps}, by the noise scale"
+    error, checked = row["steps_held_out_error_percent"], row["steps_held_out_batch"]
+    return text if pd.isna(error) else f"{text}; predicted from the others, {checked:.0f} are {error:+.1f} % off"
 
 
 _OF_COST = ("time_s", "node_hours", "money", "currency", "worth_it")

@@ -9,16 +9,17 @@ from ddp_hpc.config.spec import SPEC_COLUMNS
 
 EXCHANGE = frozenset({"exchange", "exchange_options"})
 RANKS = frozenset({"world_size", "placement", "ranks_per_node"})  # one rank is placed as it is placed
-_RATE = frozenset({"learning_rate", "learning_rate_scaling", "base_batch_size", "learning_rate_warm_up_steps"})
+RATE = frozenset({"learning_rate", "learning_rate_scaling", "base_batch_size", "learning_rate_warm_up_steps"})
+OFF_THE_CLOCK = frozenset({"evaluate_every_steps", "noise_scale_every_steps"})
 
 # Does a step of both do the same work? Such runs share a row of a table of step times.
-SAME_WORK = _RATE | {"evaluate_every_steps", "seed", "budget"}
+SAME_WORK = RATE | OFF_THE_CLOCK | {"seed", "budget"}
 
 # Do both take the same time, whole? Such a run tells what another one will ask of Slurm.
-SAME_TIME = _RATE | {"momentum", "weight_decay", "seed"}
+SAME_TIME = RATE | {"momentum", "weight_decay", "seed"}
 
 # Do both reach the same losses? An exchange that is exact changes none.
-SAME_LOSSES = EXCHANGE
+SAME_LOSSES = EXCHANGE | {"noise_scale_every_steps"}
 
 # Which of two exchanges is faster, in steps of the same round?
 FASTER_EXCHANGE = EXCHANGE | {"budget"}
@@ -31,7 +32,7 @@ SYNCHRONISATION_BASELINE = EXCHANGE | RANKS | (SAME_WORK - {"seed"})
 # - the rate of samples per second, at the same batch per rank (weak scaling)
 EFFICIENCY_BASELINE = FASTER_EXCHANGE | RANKS
 # - the whole training; of several seeds, runs pair by seed then. Evaluations are off the clock
-SPEEDUP_BASELINE = EXCHANGE | RANKS | {"evaluate_every_steps", "seed", "budget"}
+SPEEDUP_BASELINE = EXCHANGE | RANKS | OFF_THE_CLOCK | {"seed", "budget"}
 
 # By table: its column that is empty without a baseline, all of them if none is named, and in what that may differ
 BASELINES = {

@@ -178,6 +178,17 @@ def _short(study: Study, specs: tuple[RunSpec, ...], document: Document) -> Iter
     for what, short in told.items():
         if any(short):
             yield f"{where}: {sum(short)} of {len(specs)} runs {what}"
+    yield from _below_any_loss(study, specs, document)
+
+
+def _below_any_loss(study: Study, specs: tuple[RunSpec, ...], document: Document) -> Iterator[str]:
+    """Yield that the loss threshold is below 0, if no model has a loss of its own, which may be."""
+    threshold = study.rules.loss_threshold
+    own = any(spec.program or catalog.defines("model", spec.model.name, "loss") for spec in specs)
+    if threshold is not None and threshold < 0 and not own:
+        where = document.where(("rules", "loss_threshold"))
+        why = "but no loss is below 0: no run can win; expected: 0 or more"
+        yield f"{where}: loss_threshold: given {threshold:g}, {why}"
 
 
 def _rounds(study: Study, specs: tuple[RunSpec, ...], document: Document) -> Iterator[str]:

@@ -86,6 +86,11 @@ def component_of(kind: str) -> WrapValidator:
     return WrapValidator(check)
 
 
+def noise_parts(world_size: int, batch_size: int) -> tuple[int, int]:
+    """Return into how many parts a global batch is split for the noise scale, and the samples of each; 0: it cannot."""
+    return (world_size, batch_size) if world_size > 1 else (2, batch_size // 2)
+
+
 class RunSpec(BaseModel):
     """Everything that decides a run's result.
 
@@ -132,6 +137,11 @@ class RunSpec(BaseModel):
     )
     evaluate_every_steps: Annotated[Positive | None, Unit("steps")] = Field(
         None, description="steps between evaluations on the test set; null: at the end only"
+    )
+    noise_scale_every_steps: Annotated[Positive | None, Unit("steps")] = Field(
+        None,
+        description="steps between samples of the gradient noise scale, off the clock, from the gradients of the ranks "
+        "and their mean or, of one rank, of the halves of its batch; null: none",
     )
     device: Device | None = Field(None, description="null: a GPU where there is one, else the CPU")
     threads_per_rank: Annotated[Positive | None, Unit("threads")] = Field(
@@ -292,6 +302,10 @@ class RunSpec(BaseModel):
         if self.evaluate_every_steps and not flags.get("SYNCHRONOUS", True):
             why = "its ranks take their steps each by itself, so none is common; expected: null, at the end only"
             raise self._conflict(why, "evaluate_every_steps", "exchange")
+        if self.noise_scale_every_steps and not (flags.get("SYNCHRONOUS", True) and flags.get("EXACT", True)):
+            able = [one for one in catalog.readable("exchange") if catalog.constants("exchange", one).get("EXACT")]
+            why = f"its ranks' gradients are not of the same weights; expected: null, or {', '.join(able)}"
+            raise self._conflict(why, "noise_scale_every_steps", "exchange")
 
     def _check_samples(self) -> None:
         """Check what is known of a dataset's size before it is read: TRAIN_SAMPLES and TEST_SAMPLES in its file."""

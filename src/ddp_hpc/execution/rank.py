@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO, cast
 
 from ddp_hpc.execution import mpi_environment
 from ddp_hpc.runs.attempt import PLAN, Attempt, CheckpointFolder, Store
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ddp_hpc.runs.machine_lease import Entry
     from ddp_hpc.training.placement import Placement
     from ddp_hpc.training.result import TrainResult
-    from ddp_hpc.training.trainer import Trainer
+    from ddp_hpc.training.trainer import StepTracer, Trainer
 
 EXIT_ERROR, EXIT_LAUNCH = 1, 3
 MOST_WARNINGS, WARNING_LENGTH = 20, 300  # that a record keeps of a rank
@@ -202,6 +202,10 @@ class Rank:
             limit=rivals.limit if rivals else None,
         )
         self.result = self.trainer.result
+        if spec.noise_scale_every_steps and spec.global_batch_size > 1:
+            from ddp_hpc.execution.noise_scale import NoiseSampler
+
+            self.trainer.tracer = cast("StepTracer", NoiseSampler(spec, comm, self.result, self.tracer))
 
     def look_around(self) -> None:
         """Count who else trains on this node; one rank of each says that it does, too, for others to see."""

@@ -18,19 +18,23 @@ from ddp_hpc.training.lr_schedule import scaled_learning_rate
 from ddp_hpc.training.result import WARM_UP_STEPS, TrainResult, since_launch_s
 
 EXCHANGE_METRICS = ("staleness", "staleness_max")  # columns of the run record that an exchange may fill
+NORMS = ("part_gradient_norm2", "gradient_norm2")  # in the order of a TrainResult's
 PIECE_ROWS = 2**20  # of the steps record, that are in memory at a time: a row group
 OF_RESULT = ("parameters", "compile_s", "warm_up_s", "evaluation_s", "checkpoint_s", "resumes", "lost_s")
 
 
-def step_pieces(curve: RankCurves) -> Iterator[dict[str, Any]]:
+GradientNorms = Sequence[tuple[int, float, float]]  # of sampled steps, as a TrainResult has them
+
+
+def step_pieces(curve: RankCurves, gradient_norms: GradientNorms = ()) -> Iterator[dict[str, Any]]:
     """Yield the columns of the steps record, so many steps at a time that memory does not grow with the run."""
     steps, ranks = curve.rank_losses.shape
     at_once = max(1, PIECE_ROWS // ranks)
     for first in range(0, steps, at_once):
-        yield step_columns(curve, slice(first, first + at_once))
+        yield step_columns(curve, slice(first, first + at_once), gradient_norms)
 
 
-def step_columns(curve: RankCurves, chosen: slice = slice(None)) -> dict[str, Any]:
+def step_columns(curve: RankCurves, chosen: slice = slice(None), gradient_norms: GradientNorms = ()) -> dict[str, Any]:
     """Return the columns of the steps record, or of the chosen steps: a row per step and rank."""
     steps, ranks = curve.rank_losses.shape
     number = np.arange(1 - curve.warm_up, steps - curve.warm_up + 1)
@@ -43,6 +47,8 @@ def step_columns(curve: RankCurves, chosen: slice = slice(None)) -> dict[str, An
         "warm_up": number < 1,
         "sampled": curve.told_apart & curve.fused.any(),
     }
+    if gradient_norms:
+        by_step |= _norms(gradient_norms, number)
     by_rank = {
         "rank_loss": curve.rank_losses[chosen],
         "rank_t_s": curve.rank_t_s_with_warm_up[chosen],
@@ -60,6 +66,15 @@ def step_columns(curve: RankCurves, chosen: slice = slice(None)) -> dict[str, An
         | {"rank": np.tile(np.arange(ranks), len(phases_s))}
         | {name: values.ravel() for name, values in by_rank.items()}
     )
+
+
+def _norms(gradient_norms: GradientNorms, number: "np.ndarray[Any, Any]") -> dict[str, Floats]:
+    """Return the squared norms of gradients of steps of these numbers, NaN where none was sampled."""
+    found = {name: np.full(len(number), np.nan) for name in NORMS}
+    for step, *norms in gradient_norms:
+        for name, value in zip(NORMS, norms, strict=True):
+            found[name][number == step] = value
+    return found
 
 
 def evaluation_columns(spec: RunSpec, result: TrainResult, curve: RankCurves) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from ddp_hpc.execution import energy_columns
 from ddp_hpc.execution.clock_sync import ClockReading, on_first_clock, reading
 from ddp_hpc.execution.node_meter import Metered, bug_of
 from ddp_hpc.execution.rank_series import RankCurves, RankPart, curves
-from ddp_hpc.execution.record_columns import evaluation_columns, run_columns, step_pieces
+from ddp_hpc.execution.record_columns import NORMS, evaluation_columns, run_columns, step_pieces
 from ddp_hpc.profiling import provenance
 from ddp_hpc.runs import identity, records, schema
 from ddp_hpc.runs.attempt import Attempt
@@ -116,7 +116,9 @@ def write(
     flags = catalog.constants("exchange", spec.exchange.name)
     curve = curves(parts, flags["SYNCHRONOUS"], flags["OVERLAPS"])
     run = run_columns(launch, spec, result, parts, curve)
-    found = TrainingFound(curve, run, lambda: step_pieces(curve), lambda: null_reasons(parts, run))
+    found = TrainingFound(
+        curve, run, lambda: step_pieces(curve, result.gradient_norms), lambda: null_reasons(parts, run)
+    )
     return put(attempt, launch, spec, result, parts, found=found, mpi_library=mpi_library)
 
 
@@ -194,6 +196,8 @@ def null_reasons(parts: Sequence[RankPart], run: dict[str, Any]) -> dict[str, st
         reasons["throttled_by_quota_share"] = "no control group of ours has a quota of CPU time"
     if run["own_metrics"] is None:
         reasons["own_metrics"] = "neither model nor dataset has METRICS of its own"
+    if run["noise_scale_every_steps"] and run["world_size"] * run["batch_size"] == 1:
+        reasons |= dict.fromkeys(NORMS, "a batch of one sample has no parts")
     if run["compile_s"] is None:
         reasons["compile_s"] = "nothing was compiled"
     if not catalog.constants("exchange", run["exchange"])["SYNCHRONOUS"]:

@@ -161,6 +161,14 @@ STEPS = pa.schema(
         *(field(part, FLOAT, "s", meaning) for part, meaning in _PARTS.items()),
         field("warm_up", BOOL, "", "before time zero; in no rate"),
         field("sampled", BOOL, "", "its phases were measured, where those of most steps are fused"),
+        field(
+            "part_gradient_norm2",
+            FLOAT,
+            "",
+            "squared norm of the gradient of a part of the global batch, a rank's or, of one rank, a half; mean over "
+            "the parts; null where it was not sampled",
+        ),
+        field("gradient_norm2", FLOAT, "", "squared norm of the mean of these gradients; of both: before the step"),
     ]
 )
 

@@ -28,7 +28,7 @@ FORMAT = 2
 _PRINT = partial(print, flush=True)
 _PIECE_BYTES = 1 << 22
 _KEPT = (  # of the result
-    *("evaluations", "own_metrics", "compile_s", "warm_up_s", "startup_s", "trained_s"),
+    *("evaluations", "own_metrics", "gradient_norms", "compile_s", "warm_up_s", "startup_s", "trained_s"),
     *("evaluation_s", "traced_s", "checkpoint_s", "resumes", "lost_s"),
 )
 

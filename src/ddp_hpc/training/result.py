@@ -41,6 +41,8 @@ class TrainResult:
     before: History | None = None  # of the processes before, as far as the checkpoint goes
     evaluations: list[tuple[int, float, float]] = field(default_factory=list)  # step, metric, loss
     own_metrics: list[dict[str, float]] = field(default_factory=list)  # of each evaluation, those of one's own files
+    # of each sampled step the squared norm of the gradient of a part of the batch, mean over the parts, and of it all
+    gradient_norms: list[tuple[int, float, float]] = field(default_factory=list)
     metric_name: str = ""
     chance_metric: float | None = None  # of a model that gives all samples the same
     diverged: bool = False

@@ -270,7 +270,7 @@ def _item(planned: Planned, state: State, nearest: list[Finished]) -> Item:
         times = f" ({state.attempts} attempts)" if state.attempts > 1 else ""
         return Item(planned, state.status, f"{state.reason or 'no reason is known'}{times}", estimate)
     if state.status == "beaten":
-        return Item(planned, "new", f"it was stopped, and is to be trained to its end: {state.reason}", estimate)
+        return Item(planned, "new", to_its_end(state), estimate)
     if state.reason:  # its records were removed, or are damaged
         return Item(planned, "new", state.reason, estimate)
     if not nearest:
@@ -287,6 +287,11 @@ def _item(planned: Planned, state: State, nearest: list[Finished]) -> Item:
     files = sorted(name for name in now.keys() | before.keys() if now.get(name) != before.get(name))
     how = ("is new" if name not in before else "is gone" if name not in now else "has changed" for name in files)
     return Item(planned, "changed", "; ".join(map(" ".join, zip(files, how, strict=True))), estimate)
+
+
+def to_its_end(state: State) -> str:
+    """Return why a run that was stopped as beaten is trained once more."""
+    return f"it was stopped, and is to be trained to its end: {state.reason}"
 
 
 def _shown(name: str, value: str) -> str:

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ddp_hpc.config.comparability import SAME_TIME
+from ddp_hpc.config.comparability import OFF_THE_CLOCK, SAME_TIME
 from ddp_hpc.runs.study_runs import Planned, StudyRuns
 from ddp_hpc.workflow.plan import Estimate, Item
 
 if TYPE_CHECKING:
     from ddp_hpc.analysis.tables._scaling_lines import Line
 
-_SCALED = {"budget", "evaluate_every_steps"}  # a guess from the nearest run knows what these do to the time
+_SCALED = OFF_THE_CLOCK | {"budget"}  # a guess from the nearest run knows what these do to the time
 
 
 def with_predictions(study_runs: StudyRuns, items: Sequence[Item]) -> list[Item]:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -25,7 +26,7 @@ def overview(study_runs: StudyRuns) -> dict[str, Any]:
 
     A row has run, status, reason, attempts, job (of Slurm) and, of a running one, step, steps_asked, eta_s and loss.
     """
-    states = {planned.run: state_of(study_runs.store, planned.run) for planned in study_runs.planned}
+    states = _states(study_runs)
     rows = []
     for run, state in states.items():
         told = {name: state.progress.get(name) for name in _TOLD} if state.status == "running" else {}
@@ -36,6 +37,17 @@ def overview(study_runs: StudyRuns) -> dict[str, Any]:
     waits = machine_lease.waiting(study_runs.store.root.absolute().parent)
     waiting = {run: str(other) for run, other in waits if run in states}
     return {"study": study_runs.study.name, "counts": counts, "node_hours": hours, "runs": rows, "waiting": waiting}
+
+
+def _states(study_runs: StudyRuns) -> dict[str, State]:
+    """Return where each planned run stands; what was stopped as beaten and is to be trained to its end is not there."""
+    states = {planned.run: state_of(study_runs.store, planned.run) for planned in study_runs.planned}
+    if any(state.status == "beaten" for state in states.values()):
+        stops = study_runs.study.rules.stop_when_beaten
+        lacking = {one.run for one in (plan.with_next_round(study_runs) if stops else study_runs).lacking}
+        for run in (run for run, state in states.items() if run in lacking and state.status == "beaten"):
+            states[run] = replace(states[run], status="missing", reason=plan.to_its_end(states[run]))
+    return states
 
 
 def check(study_runs: StudyRuns) -> dict[str, str]:

@@ -27,7 +27,7 @@ _TYPES: dict[str, str] = (
             "parameter_bytes settle_step settle_5_percent_step cannot_be_told_from_count eligible_points",
             "eligible_points_over_samples",
             "excluded_points excluded_runs batch nodes held_out_world_size worthwhile_world_size worthwhile_low",
-            "worthwhile_high",
+            "worthwhile_high held_out_batch sampled_steps",
         ),
         INT,
     )

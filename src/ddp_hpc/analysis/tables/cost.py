@@ -2,10 +2,10 @@
 
 To the end of the budget, to the loss threshold and to the test metric that decides. The steps to the last two are
 counted in the runs and, as the same global batch takes the same steps, hold at all world sizes of a line of strong
-scaling; how many another batch needs is not known.
+scaling; how many another batch needs follows from the gradient noise scale, where gradients were sampled.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, isnan, nan
 from typing import Any
@@ -13,23 +13,25 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ddp_hpc.analysis.columns import higher_is_better, key_of, paid
-from ddp_hpc.analysis.intervals import Array, Interval, over_runs
+from ddp_hpc.analysis.columns import key_of, paid
+from ddp_hpc.analysis.intervals import Array, Interval, of_ratio, over_runs
 from ddp_hpc.analysis.prediction.measured import Place
 from ddp_hpc.analysis.prediction.trust import Doubt
+from ddp_hpc.analysis.tables._approaches import Approach, approaches
 from ddp_hpc.analysis.tables._frame import columns, known, median, typed
+from ddp_hpc.analysis.tables._goals import Reached, goals_of
 from ddp_hpc.analysis.tables._groups import Row, spread
 from ddp_hpc.analysis.tables._scaling_lines import Elsewhere, Line, Price, axes_of, scaling_lines
-from ddp_hpc.analysis.tables._steps import provenance, whole_curve
+from ddp_hpc.analysis.tables._steps import provenance
 from ddp_hpc.analysis.tables.prediction import asked_world_sizes
-from ddp_hpc.config.study import Target
+from ddp_hpc.analysis.tables.winners import ENOUGH_SAMPLES
 from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = (
     "Cost of a training to the end of its budget, to the loss threshold and to a test metric: measured where there are "
     "runs, else predicted; a rank-hour is a GPU-hour where each rank has a GPU."
 )
-LEFT_OUT = columns("worthwhile_low worthwhile_high worth_it")
+LEFT_OUT = columns("worthwhile_low worthwhile_high worth_it steps_low steps_high")
 HOUR_S = 3600.0
 BUDGET = "budget"
 BY_THE_CLOCK = "its budget is a time"
@@ -37,11 +39,11 @@ OTHER_BATCH = "how many steps another global batch needs is not known"
 NEVER_THERE = "no learning rate comes there in all repeats"
 
 _COLUMNS = columns(
-    "kind batch world_size batch_size nodes runs goal from steps time_s time_low_s time_high_s rank_hours node_hours",
-    "energy_j money currency on_front worthwhile_world_size worthwhile_low worthwhile_high worth_it reason",
+    "kind batch world_size batch_size nodes runs goal from steps steps_low steps_high time_s time_low_s time_high_s",
+    "rank_hours node_hours energy_j money currency on_front worthwhile_world_size worthwhile_low worthwhile_high",
+    "worth_it steps_held_out_batch steps_held_out_error_percent reason",
 )
 _OF_A_LINE = ("exchange", "exchange_options")
-Reached = Callable[[Row], tuple[float, float]]  # of a run: steps and seconds until it is there, nan if it never is
 
 
 @dataclass(frozen=True)
@@ -50,17 +52,22 @@ class Distance:
 
     steps: float
     seconds: tuple[float, ...] = ()
+    predicted: Interval | None = None  # the steps, where they are predicted, too
+    held_out: tuple[int, float] | None = None  # a global batch, and by how many percent its predicted steps are off
 
 
 def build(study_runs: StudyRuns) -> pd.DataFrame:
     """Return one row per line, world size and goal: those measured, and 2, 4 and 8 times the largest of them.
 
-    `from` says whether it was measured or predicted. To a loss or metric the learning rate counts that is there in the
-    fewest steps. `node_hours` count whole nodes. `energy_j` is of what was metered, GPUs and processors; where it is
-    predicted, a rank takes the power that it took. `money` is `node_hours` at the price that the machine file gave when
-    the runs were requested. `on_front`: nothing that does the same is both sooner there and cheaper.
-    `worthwhile_world_size` is the last one up to which one more rank adds at least `rules: worthwhile_efficiency` of
-    the rate of the first; it is looked for among 1, 2, 4, ... ranks; null where it lies beyond what can be predicted.
+    `from` says whether it was measured or predicted. To a loss or metric the learning rate counts that is there in
+    the fewest steps. Steps with a global batch that was not measured are predicted from the gradient noise scale,
+    of the loss averaged over enough samples, with `steps_low` to `steps_high`; `steps_held_out_error_percent` is
+    how far that is off at `steps_held_out_batch`, left out of the fit. `node_hours` count whole nodes. `energy_j`
+    is of what was metered, GPUs and processors; where it is predicted, a rank takes the power that it took. `money`
+    is `node_hours` at the price that the machine file gave when the runs were requested. `on_front`: nothing that
+    does the same is both sooner there and cheaper. `worthwhile_world_size` is the last one up to which one more
+    rank adds at least `rules: worthwhile_efficiency` of the rate of the first; it is looked for among 1, 2, 4, ...
+    ranks; null where it lies beyond what can be predicted.
     """
     return costs(study_runs)
 
@@ -69,12 +76,19 @@ def costs(
     study_runs: StudyRuns, world_sizes: Sequence[int] | None = None, elsewhere: Elsewhere | None = None
 ) -> pd.DataFrame:
     """Return the table with other world sizes beside the measured ones, and at another price."""
-    found, price, goals = scaling_lines(study_runs, elsewhere), _price(study_runs), _goals(study_runs)
+    found, price, goals = scaling_lines(study_runs, elsewhere), _price(study_runs), goals_of(study_runs)
+    sampled = study_runs.runs["noise_scale_every_steps"].notna().any()
+    ways = {
+        goal: approaches(study_runs, reached) if sampled else []
+        for goal, reached in goals_of(study_runs, ENOUGH_SAMPLES).items()
+    }
     axes = axes_of(study_runs, found)
     rows = [
         row
         for line in found
-        for row in _rows(study_runs, line, world_sizes, goals=goals, price=line.elsewhere.price or price)
+        for row in _rows(
+            study_runs, line, world_sizes, goals=goals, approached=ways, price=line.elsewhere.price or price
+        )
     ]
     _mark_front(rows, [name for name in axes if name not in (*_OF_A_LINE, "world_size", "batch_size")])
     return typed(rows, [*axes, *(name for name in _COLUMNS if name not in axes)])
@@ -86,6 +100,7 @@ def _rows(
     world_sizes: Sequence[int] | None,
     *,
     goals: Mapping[str, Reached],
+    approached: Mapping[str, Sequence[Approach]],
     price: Price | None,
 ) -> Iterator[Row]:
     worth = worthwhile(line, study_runs.study.rules.worthwhile_efficiency)
@@ -100,18 +115,32 @@ def _rows(
             continue
         about |= {"nodes": place.nodes, "from": "measured" if rows else "predicted"} | worth
         work, budget = _budget(study_runs, line, n, rows)
-        for goal, way in ((BUDGET, budget), *((goal, _way(found, line, n)) for goal, found in ways.items())):
+        further = ((goal, _way(found, line, n, approached[goal])) for goal, found in ways.items())
+        for goal, way in ((BUDGET, budget), *further):
             about |= {"goal": goal, "work": work if goal == BUDGET else 0}
             if isinstance(way, str):
                 yield about | {"reason": way}
                 continue
-            time = over_runs(way.seconds) if way.seconds else _predicted(line, place, way.steps)
-            yield about | {"steps": round(way.steps)} | _spent(time, place, rows or line.good, price)
+            time = over_runs(way.seconds) if way.seconds else _predicted(line, place, way)
+            yield about | _steps(way) | _spent(time, place, rows or line.good, price)
 
 
-def _predicted(line: Line, place: Place, steps: float) -> Interval:
+def _predicted(line: Line, place: Place, way: Distance) -> Interval:
+    """Return the time of predicted steps, whose number may be predicted, too: relative errors add up in squares."""
     assert line.model
-    return line.model.predict(place).interval().each(lambda seconds: seconds * steps)
+    step, steps = line.model.predict(place).interval(), way.predicted
+    if steps is None:
+        return step.each(lambda seconds: seconds * way.steps)
+    return of_ratio(step, Interval(1 / steps.middle, 1 / steps.high, 1 / steps.low, steps.basis))
+
+
+def _steps(way: Distance) -> Row:
+    found: Row = {"steps": round(way.steps)}
+    if way.predicted:
+        found |= {"steps_low": way.predicted.low, "steps_high": way.predicted.high}
+    if way.held_out:
+        found |= dict(zip(("steps_held_out_batch", "steps_held_out_error_percent"), way.held_out, strict=True))
+    return found
 
 
 def _spent(time: Interval, place: Place, metered: Sequence[Row], price: Price | None) -> Row:
@@ -150,44 +179,6 @@ def _budget(study_runs: StudyRuns, line: Line, n: int, rows: Sequence[Row]) -> t
     return (samples, Distance(ceil(samples / (n * line.batch_at(n))), times)) if samples else (nan, BY_THE_CLOCK)
 
 
-def _goals(study_runs: StudyRuns) -> dict[str, Reached]:
-    """Return what is to be reached beside the end of the budget, by its name; a run is read once for all lines."""
-    rules, found = study_runs.study.rules, dict[str, Reached]()
-    if (threshold := rules.loss_threshold) is not None:
-        found[f"loss {threshold:g}"] = _once(lambda row: _steps_to_loss(study_runs, row, threshold))
-    if isinstance(by := rules.winner_by, Target):
-        found[f"test metric {by.time_to:g}"] = _once(lambda row: _steps_to_metric(study_runs, row, by.time_to))
-    return found
-
-
-def _once(reached: Reached) -> Reached:
-    known: dict[str, tuple[float, float]] = {}
-
-    def of_run(row: Row) -> tuple[float, float]:
-        if row["run"] not in known:
-            known[row["run"]] = reached(row)
-        return known[row["run"]]
-
-    return of_run
-
-
-def _steps_to_loss(study_runs: StudyRuns, row: Row, threshold: float) -> tuple[float, float]:
-    curve, window = whole_curve(study_runs, row["run"]), study_runs.study.rules.loss_window
-    there = np.flatnonzero(np.convolve(curve.loss, np.ones(window) / window, "valid") <= threshold)
-    if not len(there):
-        return nan, nan
-    last = int(there[0]) + window - 1
-    return last + 1.0, float(curve.t_s[last])
-
-
-def _steps_to_metric(study_runs: StudyRuns, row: Row, metric: float) -> tuple[float, float]:
-    if not study_runs.store.file(row["run"], "evaluations").is_file():
-        return nan, nan
-    curve, higher = study_runs.evaluations(row["run"]), higher_is_better(row)
-    there = curve[curve["metric"] >= metric if higher else curve["metric"] <= metric]
-    return (float(there["step"].iloc[0]), float(there["t_s"].iloc[0])) if len(there) else (nan, nan)
-
-
 def _ways(line: Line, reached: Reached) -> dict[int, Distance]:
     """Return by world size how far it was to a goal, with the learning rate that is there in the fewest steps."""
     found = {}
@@ -204,14 +195,21 @@ def _ways(line: Line, reached: Reached) -> dict[int, Distance]:
     return found
 
 
-def _way(ways: Mapping[int, Distance], line: Line, n: int) -> Distance | str:
+def _way(ways: Mapping[int, Distance], line: Line, n: int, known: Sequence[Approach]) -> Distance | str:
     if n in ways:
         return ways[n]
     if n in line.measured:
         return NEVER_THERE
     if line.kind == "strong" and ways:  # the same global batches, so the same losses
         return Distance(float(np.median([way.steps for way in ways.values()])))
-    return OTHER_BATCH if ways else NEVER_THERE
+    batch = n * line.batch_at(n)
+    approach = next((one for one in known if one.holds(line.planned[-1])), None)
+    if approach is None or not approach.found:
+        return OTHER_BATCH if ways else NEVER_THERE
+    if why := approach.doubt(batch):
+        return f"{OTHER_BATCH}: {why}"
+    steps = approach.model.interval(batch)
+    return Distance(steps.middle, predicted=steps, held_out=approach.model.held_out)
 
 
 def _mark_front(rows: Sequence[Row], axes: Sequence[str]) -> None:
