@@ -63,6 +63,7 @@ bench: .venv/installed ## time planning, the workflow, the exchanges and whole s
 	@$(BIN)/ddp-hpc bench meters
 	@$(BIN)/ddp-hpc bench exchange
 	@$(BIN)/ddp-hpc bench realign
+	@[ "$$(id -u)" != 0 ] || $(BIN)/ddp-hpc bench prediction
 	@$(BIN)/ddp-hpc run exchange_speed
 
 .PHONY: gpu-check

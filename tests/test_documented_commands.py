@@ -86,6 +86,7 @@ SAYS = {  # rows of what these print, by command
 # what takes longer, or something that is not everywhere: the test that runs it, and how it says so
 ELSEWHERE = {
     "ddp-hpc bench publishing": ("tests/bench/test_bench.py", "publishing.publishing("),
+    "ddp-hpc bench prediction": ("tests/bench/test_shaped_links.py", '"bench", "prediction"'),
     "ddp-hpc bench gpu": ("tests/bench/test_gpu_check.py", '"bench", "gpu"'),
     "ddp-hpc data": ("tests/data/test_fashion_mnist.py", '"data"'),
     "sbatch": ("tests/cluster/test_allocation.py", '"sbatch"'),

@@ -9,7 +9,7 @@ from drawn_studies import drawn, few, judged
 from scipy import stats
 
 from ddp_hpc import perfmodel
-from ddp_hpc.analysis.prediction.measured import Place, skewness_of
+from ddp_hpc.analysis.prediction.measured import Place, Run, skewness_of
 from ddp_hpc.analysis.prediction.step_model import (
     BETWEEN,
     ExchangeModel,
@@ -84,6 +84,23 @@ def test_what_of_an_exchange_is_hidden_is_found_from_where_it_is_not():
     exposed = np.array([perfmodel.exposed_time(one, 0.4 * 10, 0.25 * one) for one in exchange])
 
     assert overlap_of(work, exchange, exposed) == pytest.approx((0.4, 0.25))
+
+
+@pytest.mark.parametrize(("went", "counts"), [("allreduce", (2, 3)), ("ring", (2, 3)), ("ring", (4, 6))])
+def test_how_an_allreduce_goes_is_told_by_counts_that_are_no_powers_of_two(went, counts):
+    link, exchange = perfmodel.Link(latency=1e-4, bandwidth=1e9), ExchangeModel(formula="allreduce", size=1e7)
+    seconds = {n: perfmodel.cost(went, 1e7, n).time(link) for n in (*counts, 12)}
+    places = {n: Place(world_size=n, batch_size=1, nodes=n) for n in seconds}
+    runs = [
+        Run(place=places[n], work_s=0.01, exchange_s=value, exposed_s=value)
+        for n in counts
+        for value in (0.999 * seconds[n], 1.001 * seconds[n])
+    ]
+
+    model = Model(runs, exchange, shares_memory=False)
+    assert model.exchange.formula == went
+    assert model.predict(places[12]).middle.exchange_s == pytest.approx(seconds[12], rel=0.02)
+    assert Model(runs[:2], exchange, shares_memory=False).exchange.formula == "allreduce"  # 2 or 4 alone do not tell
 
 
 def test_the_servers_averaging_follows_from_two_and_four_workers():

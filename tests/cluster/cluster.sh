@@ -16,6 +16,8 @@
 # Needs root, and of Debian: munge slurmctld slurmd slurm-client libpmix2 iproute2; for accounting also slurmdbd
 # slurm-wlm-mysql-plugin mariadb-server. Settings, by the environment:
 set -euo pipefail
+# shellcheck source=../../src/ddp_hpc/bench/nodes.sh
+source "$(dirname "$(realpath "$0")")/../../src/ddp_hpc/bench/nodes.sh"
 ROOT=${CLUSTER_ROOT:?a folder for configuration, state and logs of the cluster; short, sockets lie in it}
 NODES=${CLUSTER_NODES:-2}
 CPUS=${CLUSTER_CPUS:-8}           # that each node claims; they need not exist
@@ -25,7 +27,6 @@ PARTITIONS=${CLUSTER_PARTITIONS:-main:60 short:5}   # name:minutes[:more setting
 MORE=${CLUSTER_MORE:-}            # further lines of slurm.conf
 ACCOUNTING=${CLUSTER_ACCOUNTING:-} # not empty: slurmdbd keeps accounts, here `lab`, root's default; jobs need a valid one
 NET=10.77.0
-export PATH=$PATH:/usr/sbin:/sbin
 unset SLURM_CONF                  # every namespace sees $ROOT/etc as /etc/slurm: job steps lose SLURM_CONF
 
 configure() {
@@ -34,11 +35,7 @@ configure() {
   local i partition name minutes more default=YES
   for ((i = 1; i <= NODES; i++)); do mkdir -p "$ROOT"/{spool,tmp}/"node$i"; done
   for ((i = 0; i < GPUS; i++)); do [ -e "$ROOT/gpu/$i" ] || mknod "$ROOT/gpu/$i" c 1 3; done
-  {
-    echo "127.0.0.1 localhost"
-    echo "$NET.254 login"
-    for ((i = 1; i <= NODES; i++)); do echo "$NET.$i node$i"; done
-  } > "$ROOT/etc/hosts"
+  write_hosts login "$NODES"
   {
     cat << END
 ClusterName=test
@@ -95,32 +92,11 @@ END
   ln -sf libpmix.so.2 "$ROOT/pmix/libpmix.so"
 }
 
-# Make a namespace: its first process only waits, its process id (outside) is in run/NAME.pid.
-make_namespace() { # NAME
-  local name=$1 outer t
-  setsid unshare --net --uts --ipc --mount --pid --fork --propagation private bash -c "
-    hostname $name
-    mount -t proc proc /proc
-    mount -t tmpfs -o mode=1777 tmpfs /dev/shm
-    mount --bind $ROOT/etc/hosts /etc/hosts
+# with what Slurm needs: its settings, and the library by which srun starts ranks
+make_slurm_namespace() { # NAME
+  make_namespace "$1" "
     mount --bind $ROOT/etc /etc/slurm
-    mount --bind $ROOT/pmix /usr/lib/*/pmix2/lib
-    ip link set lo up
-    trap 'exit 0' TERM
-    touch $ROOT/run/$name.ready
-    while :; do sleep 3600 & wait \$!; done" < /dev/null > "$ROOT/log/$name.log" 2>&1 &
-  outer=$!
-  for ((t = 0; t < 500; t++)); do [ ! -e "$ROOT/run/$name.ready" ] || break; sleep 0.02; done
-  [ -e "$ROOT/run/$name.ready" ] || { echo "$name: no namespace: $(< "$ROOT/log/$name.log")" >&2; return 1; }
-  rm "$ROOT/run/$name.ready"
-  pgrep -P "$outer" > "$ROOT/run/$name.pid"
-}
-
-within() { # NAME COMMAND...
-  local pid
-  pid=$(< "$ROOT/run/$1.pid")
-  shift
-  exec nsenter -t "$pid" --net --uts --ipc --mount --pid --wd="$PWD" -- "$@"
+    mount --bind $ROOT/pmix /usr/lib/*/pmix2/lib"
 }
 
 start_controller() { (within login slurmctld "$@"); }
@@ -171,21 +147,17 @@ until_works() { # SECONDS COMMAND... on the login node
 }
 
 start_node() { # NAME
-  local i=${1#node} login pid
-  make_namespace "$1"
-  login=$(< "$ROOT/run/login.pid") pid=$(< "$ROOT/run/$1.pid")
-  nsenter -t "$login" --net -- bash -c "
-    ip link del port$i 2> /dev/null
-    ip link add port$i type veth peer name eth0 netns $pid && ip link set port$i master bridge up"
-  (within "$1" bash -c "ip addr add $NET.$i/24 dev eth0; ip link set eth0 up; slurmd -N $1")
+  make_slurm_namespace "$1"
+  join "$1" login
+  (within "$1" slurmd -N "$1")
 }
 
 up() {
   local i t idle=0
   configure
-  make_namespace login
+  make_slurm_namespace login
+  make_bridge login
   (within login bash -c "
-    ip link add bridge type bridge; ip addr add $NET.254/24 dev bridge; ip link set bridge up
     mungekey --create --keyfile $ROOT/munge/key
     munged --key-file $ROOT/munge/key --socket $ROOT/munge/socket --log-file $ROOT/munge/log \
       --pid-file $ROOT/munge/pid --seed-file $ROOT/munge/seed")
@@ -211,16 +183,8 @@ up() {
 }
 
 down() {
-  local file pid t
   [ ! -e "$ROOT/run/login.pid" ] || (within login scontrol shutdown) > /dev/null 2>&1 || true
-  for file in "$ROOT"/run/{node*,login}.pid; do # a namespace ends, with all in it, when its first process does
-    [ -e "$file" ] || continue
-    pid=$(< "$file")
-    kill "$pid" 2> /dev/null || true
-    for ((t = 0; t < 30; t++)); do [ -d "/proc/$pid" ] || break; sleep 0.1; done
-    kill -9 "$pid" 2> /dev/null || true
-    rm "$file"
-  done
+  end_namespaces login
 }
 
 command=${1:-}

@@ -59,8 +59,7 @@ class Truth:
 
     def exchange_s(self, n: int) -> tuple[float, float]:
         """Return the exchange, and what of it is exposed."""
-        formula = "ring" if self.formula == "allreduce" and n & (n - 1) else self.formula
-        whole = perfmodel.cost(formula, self.size, n).time(self.link)
+        whole = perfmodel.cost(self.formula, self.size, n).time(self.link)
         if self.hidden is None:
             return whole, whole
         share, last = self.hidden

@@ -17,7 +17,8 @@ def main(options: Namespace) -> int:
 def _measure(options: Namespace) -> int:
     if options.part == "gpu":
         return _gpu(options)
-    parts = {"exchange": _exchange, "meters": _meters, "realign": _realign, "publishing": _publishing}
+    parts = {"exchange": _exchange, "meters": _meters, "prediction": _prediction, "realign": _realign}
+    parts |= {"publishing": _publishing}
     parts.get(options.part, _planning)(options)
     return 0
 
@@ -38,6 +39,25 @@ def _meters(options: Namespace) -> None:
     from ddp_hpc.bench import meters
 
     write_rows(meters.measure(options.ranks, options.rounds, options.steps, options.launcher), False)
+
+
+def _prediction(options: Namespace) -> None:
+    from ddp_hpc.bench import prediction
+
+    fitted, judged = prediction.counts_of(options.fit, options.judge)
+    if options.samples:
+        samples = prediction.read_samples(options.samples)
+    else:
+        about = (1e-3 * options.work_ms, options.mbit, options.launches, options.rounds)
+        counts = (*fitted, *judged, *(options.also or ()))
+        samples = prediction.measure(prediction.asked_of(options.exchanges, counts, options.sizes, *about), options.out)
+    rows = prediction.predictions(samples, fitted, judged)
+    lines = prediction.written(rows, options.out)
+    print(f"fitted to {', '.join(map(str, fitted))} nodes, judged on {', '.join(map(str, judged))}; errors in percent")
+    write_rows(lines, False)
+    print(
+        f"{options.out}: predictions.parquet, .csv, prediction.svg, .pdf, .png; samples.parquet where it was measured"
+    )
 
 
 def _realign(options: Namespace) -> None:

@@ -125,12 +125,12 @@ def sweep_of(
         raise ValueError(f"--sizes: given {', '.join(map(str, bad))}, expected: multiples of 4, 4 at least")
     if min([rounds, *(ranks or ())]) < 1:
         raise ValueError("--rounds and --ranks: expected: integers greater than 0")
-    named = [_component(name) for name in exchanges or catalog.readable("exchange")]
+    named = [component(name) for name in exchanges or catalog.readable("exchange")]
     ranks = ranks or [2**power for power in range(1, max(2, usable_cores().bit_length()))]
     return Sweep(named, sorted(set(ranks)), sorted(set(sizes or SIZES)), rounds, launcher)
 
 
-def _component(text: str) -> Component:
+def component(text: str) -> Component:
     """Return an exchange written as in a study file: a name, or a mapping with its options."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError

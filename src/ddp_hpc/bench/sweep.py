@@ -9,6 +9,8 @@ without one: there a step is timed whose backward pass only writes its gradients
 exchanges nothing, in the same round. Each round takes every exchange once, in another order, made anew: one is in
 memory at a time, and where its buffers lie is drawn anew too.
 
+With `work_s` a rank sleeps so long before each exchange, as if a device computed: steps are timed, nothing is copied.
+
 What an exchange leaves to the optimiser is not in its time: where ranks share one model, as in shared_memory, the mean
 goes to all ranks as the optimiser writes the model and the next forward pass reads it. Whole steps are compared by a
 study, config/studies/exchange_speed.yaml.
@@ -135,8 +137,8 @@ def slowest_s(work: Callable[[], None], comm: MPI.Intracomm) -> float:
     return slowest
 
 
-def time_exchange(spec: RunSpec, size: int, comm: MPI.Intracomm, least_s: float) -> dict[str, Any]:
-    """Return a sample of an exchange. All ranks must call.
+def time_exchange(spec: RunSpec, size: int, comm: MPI.Intracomm, least_s: float, work_s: float = 0.0) -> dict[str, Any]:
+    """Return a sample of an exchange, or of steps that sleep `work_s` before it. All ranks must call.
 
     Raises:
         NoRoomError: the node has too little shared memory, on all ranks.
@@ -155,7 +157,12 @@ def time_exchange(spec: RunSpec, size: int, comm: MPI.Intracomm, least_s: float)
                 backward_pass(replica)
                 exchange.update()
 
-            seconds, repeats = sample(with_backward_pass if module.OVERLAPS else exchange.update, comm, least_s)
+            def after_work() -> None:
+                time.sleep(work_s)
+                exchange.update()
+
+            step = with_backward_pass if module.OVERLAPS else after_work if work_s else exchange.update
+            seconds, repeats = sample(step, comm, least_s)
     except NoRoomError:
         raise
     except Exception as error:
@@ -189,7 +196,8 @@ def main(folder: Path) -> None:
         software = provenance.software(MPI.Get_library_version())
         here = {"cpu": provenance.of_rank(CPU)["cpu"], "host": place.host, "environment": provenance.environment()}
         write_json(folder / "provenance.json", {"software": software, "source": provenance.source(), **here, **where})
-    items: list[RunSpec | str] = [*exchanges, *COPIES]
+    work_s = asked.get("work_s", 0.0)
+    items: list[RunSpec | str] = [*exchanges, *(() if work_s else COPIES)]
     with (folder / "samples.jsonl").open("a") as file:
         for size, turn in product(asked["sizes"], range(asked["rounds"])):
             if comm.rank == 0:
@@ -199,7 +207,7 @@ def main(folder: Path) -> None:
             for item in items[shift:] + items[:shift]:
                 about = size, comm, asked["least_s"]
                 try:
-                    taken = time_copy(item, *about) if isinstance(item, str) else time_exchange(item, *about)
+                    taken = time_copy(item, *about) if isinstance(item, str) else time_exchange(item, *about, work_s)
                 except NoRoomError as error:
                     items.remove(item)
                     if comm.rank == 0 and not isinstance(item, str):

@@ -18,6 +18,8 @@ Call = Callable[[argparse.Namespace], int]
 # messages of the test of github.com/baidu-research/baidu-allreduce, in float32; it begins with an empty one
 BAIDU_FLOATS = (32, 256, 1024, 4096, 16_384, 65_536, 262_144, 1_048_576, 8_388_608, 67_108_864, 536_870_912)
 
+PREDICTED = ("ring", "mpi_allreduce", "parameter_server", "hierarchical")  # whose predictions a bench judges
+
 DEFAULT = "profiles/default"
 
 VERBS: dict[str, "Verb"] = {}
@@ -628,6 +630,22 @@ MPIEXEC = takes("--launcher", "command that starts the ranks, without -n", type=
         takes("--rounds", "number of rounds of four blocks", type=whole(), default=20),
         MPIEXEC,
         takes("--steps", "steps of a block", type=whole(), default=100),
+    ),
+    prediction=Verb(
+        "whether predictions come true, on nodes of this machine whose links are shaped: needs root",
+        takes(
+            "--exchanges", "names, or '{name: NAME, OPTION: VALUE}'", nargs="+", metavar="EXCHANGE", default=PREDICTED
+        ),
+        takes("--fit", "numbers of nodes that the model is fitted to", type=whole(2), nargs="+", default=[2, 3]),
+        takes("--judge", "numbers of nodes that it predicts", type=whole(2), nargs="+", default=[4, 6, 8]),
+        takes("--also", "numbers of nodes that are measured, too, for --samples", type=whole(2), nargs="+"),
+        takes("--sizes", "bytes of the gradients", type=whole(4), nargs="+", default=[1 << 19, 1 << 20]),
+        takes("--work-ms", "milliseconds of a step's work, which the nodes share", type=number(0), default=100.0),
+        takes("--mbit", "rate of a node's link, each way, in Mbit/s", type=number(0, inclusive=False), default=100.0),
+        takes("--launches", "how often each number of nodes is launched", type=whole(), default=5),
+        takes("--rounds", "measurements of each exchange in a launch", type=whole(), default=2),
+        takes("--samples", "judge these measurements, a samples.parquet, and measure nothing", type=Path),
+        takes("--out", "folder of the results", type=Path, default=Path("results/bench/prediction")),
     ),
     gpu=Verb(
         "whether all is right and fast on the GPUs of this machine, in under nine minutes, with a summary",

@@ -32,6 +32,7 @@ MOST_DRAWN = 5.0  # logarithm of a factor: of one degree of freedom, further one
 DRAWS = 2000  # points at which a distribution is evaluated
 UNKNOWN_SKEWNESS = (1.0, 0.5)  # from normal to exponential
 _SKEWNESSES = np.linspace(0, 6, 31)
+CLEARLY = 4.0  # times smaller must be the squares that one algorithm misses by, to be taken for the other
 SAME = 1e-9  # relative: singular values below are 0
 LATENCY, PER_BYTE = 0, 1  # of the link within a node; those between nodes come after them
 WITHIN, BETWEEN = 0, 2
@@ -55,10 +56,7 @@ class ExchangeModel:
 
     def factors(self, place: Place) -> Array:
         """Return by what 1 (what it costs on one rank), and latency and 1/bandwidth of both links, are multiplied."""
-        n, formula = place.world_size, self.formula
-        if formula == "allreduce" and n & (n - 1):
-            formula = "ring"  # which MPI takes where the ranks are no power of two, and the buffers are not small
-        cost = perfmodel.cost(formula, self.size, n, hosts=place.nodes, **self.options)
+        cost = perfmodel.cost(self.formula, self.size, place.world_size, hosts=place.nodes, **self.options)
         network, memory = [cost.rounds, cost.path_bytes], [cost.barriers, cost.memory_bytes]
         if place.nodes == 1:
             return np.array([1.0, network[0] + memory[0], network[1] + memory[1], 0.0, 0.0])
@@ -101,7 +99,8 @@ class Model:
     """The model of a step, fitted to some runs."""
 
     def __init__(self, runs: Sequence[Run], exchange: ExchangeModel, shares_memory: bool, seed: int = 0) -> None:
-        self.runs, self.exchange, self.shares_memory = list(runs), exchange, shares_memory
+        self.runs, self.shares_memory = list(runs), shares_memory
+        self.exchange = exchange = as_it_went(exchange, self.runs)
         self.asked = exchange  # what is predicted: the one that was measured, unless `instead` says otherwise
         self._several = [at for at, run in enumerate(self.runs) if run.place.world_size > 1]
         self._exchanging = [at for at, run in enumerate(self.runs) if not isnan(run.exchange_s)]
@@ -322,6 +321,24 @@ def _scaled(rows: Array) -> Array:
 def _largest(rows: Array) -> Array:
     largest = np.abs(rows).max(axis=0, initial=0.0)
     return np.asarray(np.where(largest > 0, largest, 1.0))
+
+
+def as_it_went(exchange: ExchangeModel, runs: Sequence[Run]) -> ExchangeModel:
+    """Return an exchange with the algorithm by which its allreduce went: Rabenseifner's, unless runs speak for a ring.
+
+    For large buffers Open MPI (since 4.1) and MPICH take the former, whatever the ranks; other libraries take a ring,
+    which sends less where they are no power of two. On powers of two both send the same, and nothing tells them apart.
+    """
+    told = [run for run in runs if run.place.world_size > 1 and not isnan(run.exchange_s)]
+    if exchange.formula != "allreduce" or not any(run.place.world_size & (run.place.world_size - 1) for run in told):
+        return exchange
+    values, misses = np.array([run.exchange_s for run in told]), []
+    others = [exchange, replace(exchange, formula="ring")]
+    for one in others:
+        rows = np.array([one.factors(run.place)[1:] for run in told])
+        numbers = positive_fit(rows, values[None], values)[0]
+        misses.append(float((((rows @ numbers) / values - 1) ** 2).sum()))
+    return others[CLEARLY * misses[1] < misses[0]]
 
 
 def positive_fit(rows: Array, values: Array, weights: Array) -> Array:
