@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddp_hpc.bench import folded_bias
-from ddp_hpc.bench import shift_kernels as realign
+from ddp_hpc.models import _shift_kernels as realign
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32, torch.int64, torch.bool]
 
