@@ -4,6 +4,8 @@
 studies, and the table of claims beside each published study.
 """
 
+import io
+import zipfile
 from collections.abc import Iterator
 from functools import cache
 from math import nan
@@ -53,9 +55,19 @@ def claims(study: str) -> dict[str, Claim]:
 
 @cache
 def found(study: str) -> dict[str, dict[str, object]]:
-    """Return the rows of the published table of claims of a study, by their names; none where it has not been run."""
-    file = PUBLISHED / study / "claims.csv"
-    return {row["id"]: row for row in pd.read_csv(file).to_dict("records")} if file.is_file() else {}
+    """Return the rows of the published table of claims of a study, by their names; none where it has not been run.
+
+    It is in the study's pack or, of results from before there were packs, in its folder.
+    """
+    zipped, folder = PUBLISHED / f"{study}.zip", PUBLISHED / study
+    files = [folder / "claims.csv", folder / "tables" / "claims.csv"]
+    if zipped.is_file():
+        with zipfile.ZipFile(zipped) as archive:
+            files = [zipfile.Path(archive, name) for name in archive.namelist() if name.endswith("/tables/claims.csv")]
+            tables = [pd.read_csv(io.StringIO(file.read_text(encoding="utf-8"))) for file in files]
+    else:
+        tables = [pd.read_csv(file) for file in files if file.is_file()]
+    return {row["id"]: row for table in tables for row in table.to_dict("records")}
 
 
 def numbers() -> list[dict[str, str]]:
