@@ -2,9 +2,10 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
-from ddp_hpc.models import alexnet, folded_mlp, mlp, neuron, resnet
+from ddp_hpc.models import alexnet, alexnet_l2, folded_mlp, mlp, neuron, resnet
 
 
 def parameters(model: nn.Module) -> int:
@@ -158,3 +159,24 @@ def test_a_perceptron_with_folded_biases_trains_as_one_with_biases_beside(way):
             weight, bias = beside.gradients[2 * layer : 2 * layer + 2]
             expected = torch.cat([bias[:, None], weight], 1)
             torch.testing.assert_close(folded.gradients[layer], expected, rtol=1e-12, atol=1e-12)
+
+
+def test_a_penalty_in_the_loss_pulls_as_weight_decay_does_and_is_not_in_evaluation():
+    torch.manual_seed(0)
+    plain = alexnet.build((1, 32, 32), 10).double()
+    torch.manual_seed(0)
+    penalised = alexnet_l2.build((1, 32, 32), 10, penalty=0.3).double()
+    x, y = torch.randn(4, 1, 32, 32, dtype=torch.float64), torch.tensor([1, 0, 9, 1])
+    weights = list(penalised.parameters())
+
+    found = alexnet_l2.loss(penalised(x), y)
+
+    squares = sum(weight.square().sum() for weight in weights)
+    torch.testing.assert_close(found, F.cross_entropy(plain(x), y) + 0.15 * squares)
+    expected = torch.autograd.grad(F.cross_entropy(plain(x), y), list(plain.parameters()))
+    for weight, gradient, alone in zip(weights, torch.autograd.grad(found, weights), expected, strict=True):
+        torch.testing.assert_close(gradient, alone + 0.3 * weight)
+    assert torch.equal(penalised.eval()(x), plain(x))
+    assert alexnet_l2.loss(penalised(x), y) == F.cross_entropy(plain(x), y)
+    with pytest.raises(ValueError, match="takes datasets of 10 classes"):
+        alexnet_l2.build((1, 32, 32), 5)

@@ -4,10 +4,11 @@ import csv
 import json
 import re
 from collections.abc import Iterator
+from itertools import zip_longest
 from pathlib import Path
 
+from ddp_hpc.publication import anew, readme
 from ddp_hpc.publication import pack as names
-from ddp_hpc.publication import readme
 from ddp_hpc.publication.pack import Pack
 
 PUBLISHED = Path(__file__).parents[2] / "results" / "published"
@@ -28,10 +29,16 @@ def numbers(text: str) -> list[str]:
 
 
 def of_pack(pack: Pack) -> list[str]:
-    """Return the numbers in the README of a pack that its tables do not give, whatever code has made the words."""
+    """Return the numbers in the README of a pack that its tables do not give there.
+
+    Of a pack that other code has made, with other words, those that its tables give nowhere.
+    """
     facts = json.loads((pack.root / names.FACTS).read_text(encoding="utf-8"))
-    given = set(numbers(readme.text(pack, facts)))
-    return [one for one in numbers((pack.root / names.README).read_text(encoding="utf-8")) if one not in given]
+    given = numbers(readme.text(pack, facts))
+    there = numbers((pack.root / names.README).read_text(encoding="utf-8"))
+    if anew.otherwise(pack):
+        return [one for one in there if one not in given]
+    return [one or "one less" for one, other in zip_longest(there, given) if one != other]
 
 
 def of_folder(folder: Path) -> list[str]:
