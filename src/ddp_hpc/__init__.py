@@ -16,7 +16,7 @@ else:
         if name in ("open", "load_model"):
             return getattr(import_module("ddp_hpc.publication.notebook"), name)
         if name == "realign":  # where docs/schemes.md has it
-            return import_module("ddp_hpc.bench.shift_kernels")
+            return import_module("ddp_hpc.models._shift_kernels")
         if name == "recorder":  # of a training program of one's own
             return import_module("ddp_hpc.runs.recorder").recorder
         if name != "__version__":

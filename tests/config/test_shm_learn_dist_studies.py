@@ -11,6 +11,7 @@ from ddp_hpc.config import grid
 
 ROOT = Path(__file__).parents[2]
 STUDIES = ROOT / "config" / "studies"
+SAME = ("momentum", "optimizer", "sampling", "dtype")
 PUBLISHED = ROOT / "results" / "published" / "shm_learn_dist"
 
 
@@ -34,16 +35,18 @@ def test_the_search_is_the_published_one_point_by_point(name):
     assert {spec.samples_asked for spec in found} == {307_200}
     assert all(spec.steps_asked * spec.world_size * spec.batch_size == 307_200 for spec in found)
     assert {spec.exchange.name for spec in found if spec.world_size == 1} == {"none"}
-    assert {spec.exchange.name for spec in found if spec.world_size > 1} == {"parameter_server"}
-    assert {(spec.model.name, spec.dataset.name) for spec in found} == {("alexnet", name.removesuffix("_alexnet"))}
-    assert not any(spec.model.options or spec.dataset.options for spec in found)
-    assert {spec.weight_decay for spec in found} == {0.004}
+    assert {spec.exchange.name for spec in found if spec.world_size > 1} == {"gather_server"}
+    assert {spec.dataset.name for spec in found} == {name.removesuffix("_alexnet")}
+    decay = {(spec.model.name, spec.model.options.get("penalty", 0.004), spec.weight_decay) for spec in found}
+    assert decay == {("alexnet_l2", 0.004, 0) if name.startswith("cifar10") else ("alexnet", 0.004, 0.004)}
+    assert not any(spec.dataset.options for spec in found)
     assert grid.expand(STUDIES / f"{name}.yaml").study.rules.loss_threshold == 1.8
 
 
 def test_the_server_has_the_published_workers_and_steps():
     """Section 6: 1, 2, 4 and 8 workers at the batch sizes of table 5.1; with its rates, and those of another report."""
-    all_of_them = [spec for spec in specs("cifar10_server") if spec.seed == 0]
+    found = [spec for spec in specs("cifar10_server") if spec.seed == 0]
+    all_of_them = [spec for spec in found if spec.exchange.name in ("none", "gather_server")]  # as MPI_Gather has it
     rates = {0.9: {1: 0.001, 2: 0.001, 4: 0.001, 8: 0.001}, 0: {1: 0.5, 2: 0.5, 4: 0.4, 8: 0.6}}
 
     assert len(all_of_them) == 8
@@ -53,6 +56,20 @@ def test_the_server_has_the_published_workers_and_steps():
         assert {workers: spec.steps_asked for workers, spec in found.items()} == {1: 2400, 2: 1200, 4: 600, 8: 600}
         assert {workers: spec.learning_rate for workers, spec in found.items()} == rate
         assert all(spec.steps_asked % spec.evaluate_every_steps == 0 for spec in found.values())
+
+
+def test_our_own_server_stands_beside_that_of_the_source_at_the_same_points():
+    def points(exchange):
+        fields = ("world_size", "batch_size", "learning_rate", "momentum", "placement", "seed")
+        return {
+            tuple(getattr(spec, name) for name in fields)
+            for spec in specs("cifar10_server")
+            if spec.exchange.name == exchange
+        }
+
+    ours = points("parameter_server")
+    assert len(ours) == 9
+    assert ours < points("gather_server")
 
 
 @pytest.mark.parametrize("name", ["cifar10_alexnet", "cifar10_server", "fashion_mnist_alexnet"])
@@ -84,8 +101,8 @@ def test_the_small_study_has_the_shape_of_the_large_one(name):
     }
     assert {spec.dataset.options["train_samples"] for spec in small} == {spec.samples_asked for spec in small}
     large = specs(name.removesuffix("_small"))[0]
-    same = ("weight_decay", "momentum", "optimizer", "model", "sampling", "dtype")
-    assert all(getattr(spec, field) == getattr(large, field) for spec in small for field in same)
+    assert all(getattr(spec, field) == getattr(large, field) for spec in small for field in SAME)
+    assert {(spec.model.name, spec.weight_decay) for spec in small} == {("alexnet", 0.004)}
     assert all(spec.dataset.name == large.dataset.name for spec in small)
 
 

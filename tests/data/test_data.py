@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from ddp_hpc.config import catalog
-from ddp_hpc.data import _tasks, cifar10, digits, step_function
+from ddp_hpc.data import _tasks, cifar10, digits, random_images, step_function
 
 
 def write_cifar(folder, images_per_file=3):
@@ -84,6 +84,17 @@ def test_outputs_must_have_the_shape_of_the_targets_for_torch_would_broadcast(ki
         return
     with pytest.raises(ValueError, match=r"model mine gives .* expected for .*: floats of shape \("):
         _tasks.check_outputs("mine", kind, 3, given, targets)
+
+
+@pytest.mark.parametrize("size", [8, 32])
+def test_random_images_are_of_the_size_that_is_asked_and_the_same_for_a_seed(size, tmp_path):
+    data, other = (random_images.build(tmp_path, samples=5, size=size, seed=seed) for seed in (0, 1))
+    assert data.shape == (3, size, size)
+    assert (len(data.train), len(data.test)) == (5, random_images.TEST_SAMPLES)
+    _tasks.check_samples("random_images", random_images.TASK, random_images.OUTPUTS, data)
+    again = random_images.build(tmp_path, samples=5, size=size)
+    assert torch.equal(data.train.inputs, again.train.inputs)
+    assert not torch.equal(data.train.inputs, other.train.inputs)
 
 
 @pytest.mark.parametrize("name", ["digits", "step_function"])

@@ -25,6 +25,7 @@ EXCHANGES = {
     "hierarchical 1": {"name": "hierarchical", "ranks_per_group": 1},
     "hierarchical 2": {"name": "hierarchical", "ranks_per_group": 2},
     "parameter_server": "parameter_server",
+    "gather_server": "gather_server",
     "parameter_server float16": {"name": "parameter_server", "compression": "float16"},
     "parameter_server top_k": {"name": "parameter_server", "compression": "top_k", "kept": 0.01},
     "sharded_server 1": {"name": "sharded_server", "servers": 1},
@@ -69,6 +70,15 @@ def test_everything_of_a_parameter_server_goes_through_rank_0(mpiexec, ranks):
     assert buffer <= sent[0] <= perfmodel.cost("parameter_server", buffer, ranks).sent  # others may pass weights on
     assert all(one >= buffer for one in sent[1:])
     assert min(messages[1:]) >= ceil(buffer / PIECE_BYTES)
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+def test_gathered_by_mpi_nothing_less_is_sent_and_rank_0_sends_the_weights_alone(mpiexec, ranks):
+    """Ranks within a tree of MPI's may pass on what others have sent."""
+    sent, _, buffer = all_sent(mpiexec, ranks)["gather_server"]
+    assert sum(sent) >= 2 * (ranks - 1) * buffer
+    assert buffer <= sent[0] <= (ranks - 1) * buffer
+    assert all(one >= buffer for one in sent[1:])
 
 
 @pytest.mark.parametrize("ranks", RANKS)

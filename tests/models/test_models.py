@@ -2,9 +2,10 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
-from ddp_hpc.models import alexnet, mlp, neuron
+from ddp_hpc.models import alexnet, alexnet_l2, folded_mlp, mlp, neuron, resnet
 
 
 def parameters(model: nn.Module) -> int:
@@ -90,3 +91,92 @@ def test_dropout_draws_anew_while_training_and_not_while_testing():
     assert not torch.equal(model(x), model(x))
     model.eval()
     assert torch.equal(model(x), model(x))
+
+
+@pytest.mark.parametrize(("layers", "count"), [(20, 269_722), (32, 464_154), (56, 853_018)])
+def test_resnets_for_small_images_have_the_published_parameters(layers, count):
+    """K. He et al. (2015), table 6: 0.27, 0.46 and 0.85 million, with shortcuts that have none."""
+    with torch.device("meta"):
+        model = resnet.build((3, 32, 32), 10, layers=layers)
+    assert parameters(model) == count
+    weighted = [layer for layer in model.modules() if isinstance(layer, nn.Conv2d | nn.Linear)]
+    assert len(weighted) == layers
+
+
+@pytest.mark.parametrize(("layers", "count"), [(50, 25_557_032), (101, 44_549_160), (152, 60_192_808)])
+def test_resnets_for_imagenet_have_the_parameters_of_torchvisions(layers, count):
+    with torch.device("meta"):
+        model = resnet.build((3, 224, 224), 1000, layers=layers)
+        assert model(torch.empty(2, 3, 224, 224)).shape == (2, 1000)
+    assert parameters(model) == count
+    of_shortcuts = 4  # projections, one at the beginning of each stage
+    assert sum(isinstance(layer, nn.Conv2d | nn.Linear) for layer in model.modules()) == layers + of_shortcuts
+
+
+def test_a_shortcut_without_parameters_takes_every_second_pixel_and_adds_channels_of_zeros():
+    x = torch.arange(2 * 3 * 4 * 4.0).view(2, 3, 4, 4)
+    found = resnet.Pad(2, 5)(x)
+    assert found.shape == (2, 8, 2, 2)
+    assert torch.equal(found[:, :3], x[:, :, ::2, ::2])
+    assert not found[:, 3:].any()
+
+
+def test_a_resnet_takes_images_of_any_size_and_normalises_by_the_batch_while_training():
+    torch.manual_seed(0)
+    model = resnet.build((1, 8, 12), 7)
+    x = torch.randn(3, 1, 8, 12)
+    before = [buffer.clone() for buffer in model.buffers()]
+    assert model(x).shape == (3, 7)
+    assert not torch.equal(model(x)[0], model(x[:2])[0])
+    assert any(not torch.equal(now, then) for now, then in zip(model.buffers(), before, strict=True))
+    model.eval()
+    torch.testing.assert_close(model(x)[:2], model(x[:2]))
+    with pytest.raises(ValueError, match="takes images of shape"):
+        resnet.build((64,), 10)
+
+
+@pytest.mark.parametrize("way", ["cat", "shifts", "strides"])
+def test_a_perceptron_with_folded_biases_trains_as_one_with_biases_beside(way):
+    """From the same seed, step by step, up to rounding; and it can be asked twice, in training and in evaluation."""
+    torch.manual_seed(0)
+    beside = mlp.build((2, 3), 4, widths=(5, 7)).double()
+    torch.manual_seed(0)
+    folded = folded_mlp.build((2, 3), 4, widths=(5, 7), way=way).double()
+    assert parameters(folded) == parameters(beside)
+    draw = torch.Generator().manual_seed(1)
+    for _ in range(4):
+        x, y = (torch.randn(9, *shape, generator=draw, dtype=torch.float64) for shape in ((2, 3), (4,)))
+        kept = x.clone()
+        for model in (beside, folded):
+            torch.testing.assert_close(model.eval()(x), beside.eval()(x), rtol=1e-12, atol=1e-12)
+            gradients = torch.autograd.grad((model.train()(x) - y).square().mean(), list(model.parameters()))
+            with torch.no_grad():
+                for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+                    parameter -= 0.5 * gradient
+            model.gradients = gradients
+        assert torch.equal(x, kept)
+        for layer in range(3):
+            weight, bias = beside.gradients[2 * layer : 2 * layer + 2]
+            expected = torch.cat([bias[:, None], weight], 1)
+            torch.testing.assert_close(folded.gradients[layer], expected, rtol=1e-12, atol=1e-12)
+
+
+def test_a_penalty_in_the_loss_pulls_as_weight_decay_does_and_is_not_in_evaluation():
+    torch.manual_seed(0)
+    plain = alexnet.build((1, 32, 32), 10).double()
+    torch.manual_seed(0)
+    penalised = alexnet_l2.build((1, 32, 32), 10, penalty=0.3).double()
+    x, y = torch.randn(4, 1, 32, 32, dtype=torch.float64), torch.tensor([1, 0, 9, 1])
+    weights = list(penalised.parameters())
+
+    found = alexnet_l2.loss(penalised(x), y)
+
+    squares = sum(weight.square().sum() for weight in weights)
+    torch.testing.assert_close(found, F.cross_entropy(plain(x), y) + 0.15 * squares)
+    expected = torch.autograd.grad(F.cross_entropy(plain(x), y), list(plain.parameters()))
+    for weight, gradient, alone in zip(weights, torch.autograd.grad(found, weights), expected, strict=True):
+        torch.testing.assert_close(gradient, alone + 0.3 * weight)
+    assert torch.equal(penalised.eval()(x), plain(x))
+    assert alexnet_l2.loss(penalised(x), y) == F.cross_entropy(plain(x), y)
+    with pytest.raises(ValueError, match="takes datasets of 10 classes"):
+        alexnet_l2.build((1, 32, 32), 5)

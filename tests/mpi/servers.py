@@ -10,7 +10,7 @@ from exchange import make, replica_of, step
 from torch import nn
 
 from ddp_hpc.config import spec
-from ddp_hpc.exchange import _server, parameter_server, sharded_server
+from ddp_hpc.exchange import _server, gather_server, parameter_server, sharded_server
 from ddp_hpc.models import mlp
 from ddp_hpc.profiling.timers import Timers
 from ddp_hpc.training import components, optimizers
@@ -66,8 +66,8 @@ def test_shards_cover_the_model_once_and_differ_by_at_most_one_number():
 @pytest.mark.parametrize("length", [0, 1, 2, 7, 1000, 2 * _server.PIECE_BYTES + 3])
 def test_any_number_of_servers_gives_the_bits_of_one(comm, length):
     results = []
-    for servers in [None, *range(1, comm.size + 1)]:
-        name, options = ("sharded_server", {"servers": servers}) if servers else ("parameter_server", {})
+    several = [("sharded_server", {"servers": servers}) for servers in range(1, comm.size + 1)]
+    for name, options in [("parameter_server", {}), ("gather_server", {}), *several]:
         replica = replica_of(length, 3, dtype=torch.float32)
         exchange = make(name, replica, comm, **options)
         torch.manual_seed(comm.rank)
@@ -105,9 +105,10 @@ def test_only_servers_keep_optimiser_state_and_only_of_their_part(comm):
         assert comm.allreduce(numbers) == 2 * length
 
 
-def test_the_parameter_server_tells_its_three_times_apart(comm):
+@pytest.mark.parametrize("server", [parameter_server, gather_server])
+def test_a_parameter_server_tells_its_three_times_apart(comm, server):
     timers, replica = Marks(), replica_of(1000)
-    exchange = parameter_server.make(replica, comm, timers, optimizers.Maker("sgd", lambda step: 1.0))
+    exchange = server.make(replica, comm, timers, optimizers.Maker("sgd", lambda step: 1.0))
     step(replica, exchange, torch.ones(1000))
     if comm.rank == 0:
         assert timers.marked == ["gather_s", "average_s", "update_s", "distribute_s"]

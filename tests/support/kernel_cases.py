@@ -4,8 +4,8 @@ import sys
 
 import torch
 
-from ddp_hpc.bench import shift_kernels as realign
-from ddp_hpc.bench.shift_kernels import _triton
+from ddp_hpc.models import _shift_kernels as realign
+from ddp_hpc.models._shift_kernels import _triton
 
 SHAPES = [(1, 1), (1, 9), (9, 1), (16, 5), (5, 16), (33, 31), (100, 3), (3, 100)]
 LARGE = [(16, 5), (5000, 3), (1_000_000, 1), (1_000_000, 3), (3, 1_000_000), (5000, 1000), (75, 600), (4609, 2)]

@@ -21,7 +21,7 @@ from ddp_hpc.bench import ddp_loops, folded_bias
 from ddp_hpc.bench.ddp_loops import Loop
 from ddp_hpc.bench.gpu_check import Asked, Findings
 from ddp_hpc.bench.gpu_runs import FEW, STRAIN_STRESS, TOLERANCE, apart, spec_of, trainer_of
-from ddp_hpc.bench.shift_kernels import shift_left, shift_right
+from ddp_hpc.models._shift_kernels import shift_left, shift_right
 from ddp_hpc.config import catalog
 from ddp_hpc.config.errors import LaunchError
 from ddp_hpc.config.spec import RunSpec

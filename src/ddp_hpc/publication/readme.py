@@ -3,11 +3,15 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ddp_hpc import __version__
-from ddp_hpc.analysis.formatting import in_words
+from ddp_hpc.analysis.claim_verdict import KINDS, summary
+from ddp_hpc.analysis.columns import rows_of
+from ddp_hpc.analysis.formatting import cell, in_words
 from ddp_hpc.analysis.report import answer
+from ddp_hpc.config.claims import ARITHMETIC, MEASURED, OWN
 from ddp_hpc.publication import pack as names
 from ddp_hpc.publication.citation import CODE_LICENCE, SOFTWARE
 from ddp_hpc.publication.pack import Pack
@@ -25,6 +29,12 @@ SHOWN = (
     "ranks_on_nodes",
 )  # facts, by their beginnings
 
+OF_KIND = {  # headings
+    MEASURED: "What the sources have measured or state",
+    ARITHMETIC: "Arithmetic of a formula: no measurement, neither theirs nor ours",
+    OWN: "Expectations of our own: no source states them",
+}
+
 
 def text(pack: Pack, facts: Mapping[str, Any]) -> str:
     """Return README.md; `facts` are those of `derived.facts`."""
@@ -37,7 +47,9 @@ def text(pack: Pack, facts: Mapping[str, Any]) -> str:
     return environment.get_template("README.md.j2").render(
         title=pack.title,
         name=study.name,
-        answers=[sentence.text for sentence in answer.found(pack.study_runs, tables)],
+        answers=list(_answers(pack)),
+        citation=f"Of: {study.citation.rstrip('.')}." if study.citation else "",
+        claims=list(_claims(tables.get("claims", pd.DataFrame()))),
         coverage=f"Coverage: {read_metadata(pack.root / names.TABLES / 'runs.parquet')['coverage']}",
         rules=in_words(study.rules, study.looks),
         flags=facts["warnings"],
@@ -59,6 +71,39 @@ def text(pack: Pack, facts: Mapping[str, Any]) -> str:
         code_licence=CODE_LICENCE,
         creators="; ".join(creator.name for creator in said.creators),
     )
+
+
+def _answers(pack: Pack) -> Iterator[str]:
+    """Yield what was found: first the verdicts, those of each kind of claim counted apart."""
+    claims = pack.tables.get("claims", pd.DataFrame())
+    if len(claims):
+        counts = summary(zip(claims["kind"], claims["verdict"], strict=True))
+        yield f"{counts[:1].upper()}{counts[1:]}."
+    yield from (one.text for one in answer.found(pack.study_runs, pack.tables) if one.section != "claims")
+
+
+def _claims(claims: pd.DataFrame) -> Iterator[tuple[str, list[list[str]]]]:
+    """Yield the heading of each kind of claim that there is, and a row per claim."""
+    for kind in KINDS:
+        rows = [row for row in rows_of(claims) if row["kind"] == kind]
+        if rows:
+            yield OF_KIND[kind], [[_in_a_cell(text) for text in _claim(row)] for row in rows]
+
+
+def _claim(row: Mapping[str, Any]) -> Iterator[str]:
+    unit = f" {row['unit']}" if pd.notna(row["unit"]) else ""
+    numbers = {name: cell(row[name]) for name in ("published", "ours", "ours_low", "ours_high", "runs")}
+    yield row["statement"]
+    yield row["source"]
+    yield from (f"{numbers[name]}{unit}" if numbers[name] else "" for name in ("published", "ours"))
+    yield f"{numbers['ours_low']} to {numbers['ours_high']}" if numbers["ours_low"] and numbers["ours_high"] else ""
+    yield numbers["runs"]
+    why = f": {row['reason']}" if pd.notna(row["reason"]) else ""
+    yield f"**{row['verdict']}**, expected {row['expected']}{why}"
+
+
+def _in_a_cell(text: str) -> str:
+    return text.replace("|", "\\|")
 
 
 def _records(pack: Pack, planned: int) -> str:

@@ -83,7 +83,7 @@ def _by_kernel(direction: Literal["left", "right"], buffer: Tensor, rows: int, c
         asked = buffer.is_cuda and buffer.dtype in KERNEL_DTYPES and find_spec("triton") is not None
     if not asked or not rows * cols:
         return False
-    from ddp_hpc.bench.shift_kernels import _triton
+    from ddp_hpc.models._shift_kernels import _triton
 
     _triton.shift(direction, buffer, rows, cols)
     return True
