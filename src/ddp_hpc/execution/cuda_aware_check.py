@@ -59,11 +59,13 @@ def wrong_averages(comm: Any, device: Any) -> str | None:
     """
     import torch
 
+    from ddp_hpc.exchange._direct_bucket import bucket_average
+    from ddp_hpc.exchange._direct_gather import gathered_average
     from ddp_hpc.exchange.mpi_allreduce import mpi_average
     from ddp_hpc.exchange.ring import ring_average
 
     wrong = None
-    for average in (ring_average, mpi_average):
+    for average in (ring_average, mpi_average, bucket_average, gathered_average):
         for length in NUMBERS:
             numbers = torch.arange(length, dtype=torch.float32, device=device) % 1000
             mine = numbers + comm.rank**2
