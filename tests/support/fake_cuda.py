@@ -70,7 +70,7 @@ IN_PLACE = ("copy_", "__iadd__", "add_", "__itruediv__", "div_", "__imul__", "mu
 
 
 class Device(torch.Tensor):
-    """A tensor in the memory of that GPU: copies from and to it, and what changes it, are queued in the current stream."""
+    """A tensor in the memory of that GPU: what copies or changes it is queued in the current stream."""
 
     is_cuda = True
     device = torch.device("cuda", 0)
