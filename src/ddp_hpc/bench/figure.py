@@ -26,7 +26,7 @@ COPIES: dict[str, dict[str, Any]] = {
 
 
 def make(rows: Sequence[Row], folder: Path, device: str = "cpu") -> Path:
-    """Draw the rows of a sweep on this device as `exchange_sweep.png`, `.pdf` and `.svg` into `folder`; return the SVG file."""
+    """Draw a sweep on this device as `exchange_sweep.png`, `.pdf` and `.svg` into `folder`; return the SVG file."""
     with style():
         return save(draw(rows, device), folder, "exchange_sweep", TITLE)
 
