@@ -1,9 +1,9 @@
 """CUDA graphs on a CPU: what torch computes is recorded, and computed again from the same memory into the same memory.
 
 As on a GPU, Python does not run again, what reads a value on the host, allocates pinned memory or is queued in another
-stream cannot be recorded, and nothing that is recorded happens: memory that was there before is as it was. A graph keeps
-no memory but that which was allocated while it was recorded, and that is no place to keep anything: from a replay on,
-what this graph and later ones of the same memory have left there is NaN until it is computed anew. With a `Device`,
+stream cannot be recorded, and nothing that is recorded happens: memory that was there before is as it was. A graph
+keeps no memory but that which was allocated while it was recorded, and that is no place to keep anything: from a replay
+on, what this graph and later ones of the same memory have left there is NaN until it is computed anew. With a `Device`,
 replays take time there, and queueing them takes time here.
 """
 
@@ -180,7 +180,7 @@ LAUNCH_S, KERNEL_S = 5e-6, 3e-6  # on the host, and on the device
 
 
 class Device:
-    """A device beside its host, each with a clock of its own: what is queued there begins when all before it is done."""
+    """A device beside its host, each with a clock of its own: what is queued begins when all before it is done."""
 
     def __init__(self):
         self.host_s = self.done_s = 0.0
