@@ -137,7 +137,7 @@ class Device:
         return sum(self.ask("NvLinkState", link) == self.nvml.NVML_FEATURE_ENABLED for link in links)
 
     def nvlink(self, way: str, old: str) -> float | None:
-        """Return the bytes per second of data over all links; where the `old` counter is not, by that of newer drivers."""
+        """Return the bytes per second over all links; where the `old` counter is not, by that of newer drivers."""
         try:
             return self.rate(f"NVLINK_THROUGHPUT_DATA_{old}", KIB, ALL_LINKS)
         except self.nvml.NVMLError:
