@@ -6,6 +6,7 @@ segmentation fault. So it is tried in processes that may die,
 """
 
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -35,11 +36,15 @@ def refusal(launcher: Sequence[str], environment: Mapping[str, str], timeout_s: 
 
 def _try() -> None:
     """Average known numbers in every way that uses the direct path; rank 0 prints what was wrong. All must call."""
-    import torch
     from mpi4py import MPI
+
+    from ddp_hpc.training.placement import choose_slice
 
     comm = MPI.COMM_WORLD
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    choose_slice(os.environ, node.rank)
+    import torch
+
     found = torch.cuda.device_count() if torch.cuda.is_available() else 0
     without = [rank for rank, count in enumerate(comm.allgather(found)) if not count]
     refused = f"ranks {without} of {comm.size} see no GPU" if without else None
