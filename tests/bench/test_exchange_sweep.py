@@ -192,6 +192,40 @@ def test_an_exchange_may_be_given_with_options_and_mistakes_are_told():
     assert len(out) == 1  # more servers than ranks
 
 
+def test_on_gpus_each_exchange_is_measured_in_all_its_ways_as_far_as_mpi_takes_their_memory(monkeypatch):
+    with pytest.raises(ValueError, match="--device: given cuda, but torch finds no GPU here"):
+        exchange.sweep_of(None, None, None, 1, "mpiexec", "cuda")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    asked = exchange.sweep_of(None, None, None, 1, "mpiexec", "cuda")
+    assert asked.ranks == [2, 4]
+    specs, out = exchange.runnable(asked.exchanges, 2, asked.device)
+    assert {"nccl", "ring", "mpi_allreduce"} <= {str(spec.exchange) for spec in specs}
+    assert {spec.device for spec in specs} == {"cuda"}
+    assert out["gloo"] == "works on cpu only"
+    direct = {str(spec.exchange) for spec in specs if spec.exchange.options.get("gpu_path") == "direct"}
+    assert {text.split()[0] for text in direct} >= {"ring", "ring_overlapped", "mpi_allreduce", "parameter_server"}
+    trials = []
+    monkeypatch.setattr(
+        exchange.cuda_aware_check, "refusal", lambda launcher, environment: trials.append(launcher) or "a reason"
+    )
+    kept, out = exchange.without_refused(specs, {}, 2, "mpiexec --x")
+    assert trials == [["mpiexec", "--x", "-n", "2"]]
+    assert out == dict.fromkeys(direct, "a reason")
+    assert {str(spec.exchange) for spec in specs} - {str(spec.exchange) for spec in kept} == direct
+    assert exchange.without_refused(kept, {}, 2, "mpiexec") == (kept, {})
+    assert len(trials) == 1
+
+
+def test_the_clock_of_a_sample_stops_when_the_gpu_is_through(monkeypatch):
+    said = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: said.append("waited"))
+    monkeypatch.setattr(sweep.time, "perf_counter", lambda: said.append("clock") or 0.0)
+    how = sweep.Timed(sweep.MPI.COMM_SELF, torch.device("cuda", 0))
+    sweep.slowest_s(lambda: said.append("queued"), how)
+    assert said == ["waited", "clock", "queued", "waited", "clock"]
+
+
 def test_sizes_that_do_not_fit_into_memory_are_left_out():
     assert exchange.that_fit(exchange.SIZES, 2, 24 * 10**9) == list(exchange.SIZES)
     assert max(exchange.that_fit(exchange.SIZES, 16, 8 * 10**9)) == 4**12

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import time
 from pathlib import Path
 
@@ -92,6 +93,12 @@ def test_unknown_parts_are_refused_with_those_there_are():
     with pytest.raises(ValueError, match="given speed; expected: machine, right"):
         gpu_check.chosen(["speed"])
     assert [part.name for part in gpu_check.chosen(["clocks"])] == ["machine", "clocks"]
+
+
+def test_the_documentation_has_all_parts():
+    page = (Path(__file__).parents[2] / "docs" / "gpu.md").read_text()
+    assert all(f"`{part.name}`" in page for part in gpu_check.PARTS)
+    assert all((Path(__file__).parents[2] / file).exists() for file in re.findall(r"`(tests/\S+)`", page))
 
 
 def test_without_a_gpu_that_is_said(tmp_path):

@@ -9,12 +9,22 @@ import torch
 from fake_cuda import current
 from torch import nn
 
-from ddp_hpc.exchange import _torch_distributed, hierarchical, ring_overlapped
+from ddp_hpc.exchange import (
+    _direct_bucket,
+    _direct_gather,
+    _torch_distributed,
+    hierarchical,
+    parameter_server,
+    ring_overlapped,
+)
 from ddp_hpc.models._replica import Span
 
 
 class Ranks:
-    """A communicator of two ranks, of which the other has the same gradients, all ones; it answers at once."""
+    """A communicator of two ranks, of which the other has the same gradients, all ones; it answers at once.
+
+    It reads and writes memory as it is, whatever is queued that will change it.
+    """
 
     rank, size = 0, 2
 
@@ -23,9 +33,10 @@ class Ranks:
 
     def Isend(self, outgoing, to, tag):  # noqa: N802
         self.said.append(("sent", tag))
+        assert all(value == 1 for value in plain(outgoing).tolist())  # gradients or their mean
 
     def Irecv(self, incoming, source, tag):  # noqa: N802
-        incoming[:] = 1
+        plain(incoming)[:] = 1
 
     def Split_type(self, *_, **__):  # noqa: N802
         return self
@@ -38,6 +49,10 @@ class Ranks:
 
     def bcast(self, mine):
         return mine
+
+
+def plain(memory):
+    return torch.as_tensor(memory).as_subclass(torch.Tensor)
 
 
 class Marks(list):
@@ -67,13 +82,15 @@ def optimizer(weights, gradients):
     return SimpleNamespace(step=lambda: None)
 
 
-def test_the_last_layers_gradients_go_round_while_the_gpu_computes_the_others(replica, monkeypatch):
+@pytest.mark.parametrize("path", ["host", "direct"])
+def test_the_last_layers_gradients_go_round_while_the_gpu_computes_the_others(replica, monkeypatch, path):
     """Autograd queues all of the backward pass at once, from a thread that an MPI need not let call it."""
     request = SimpleNamespace(Testall=lambda requests: True, Waitall=lambda requests: None)
     funneled = SimpleNamespace(Request=request, Query_thread=lambda: 1, THREAD_SERIALIZED=2)
     monkeypatch.setattr(ring_overlapped, "MPI", funneled)
+    monkeypatch.setattr(_direct_bucket, "MPI", funneled)
     said = Marks()
-    exchange = ring_overlapped.make(replica, Ranks(said), said, optimizer, bucket_mb=1e-6)
+    exchange = ring_overlapped.make(replica, Ranks(said), said, optimizer, bucket_mb=1e-6, gpu_path=path)
 
     def backward():
         for bucket, layer in enumerate((1, 0)):
@@ -94,7 +111,26 @@ def test_the_last_layers_gradients_go_round_while_the_gpu_computes_the_others(re
     )
     assert said.count("overlapped") == said.count("arrived") == 1
     current[-1].synchronize()
-    assert torch.equal(replica.gradients.as_subclass(torch.Tensor), torch.ones(20))
+    assert torch.equal(plain(replica.gradients), torch.ones(20))
+    assert bool(fake_cuda.copied) == (path == "host")
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_server_gives_the_memory_of_its_gpu_to_mpi_when_it_is_written(replica, monkeypatch, rank):
+    monkeypatch.setattr(_direct_gather, "PIECE_BYTES", 5 * 4)
+    answers = SimpleNamespace(Request=SimpleNamespace(Waitall=lambda requests: None))
+    monkeypatch.setattr(_direct_gather, "MPI", answers)
+    monkeypatch.setattr(parameter_server, "MPI", answers)
+    said = Marks()
+    comm = Ranks(said)
+    comm.rank, comm.Bcast = rank, lambda weights: said.append(("weights", plain(weights).tolist()))
+    step = lambda weights, gradients: SimpleNamespace(step=lambda: weights.copy_(gradients))
+    exchange = parameter_server.make(replica, comm, said, step, gpu_path="direct")
+    replica.gradients.fill_(1)
+    exchange.update()
+    assert ("weights", [1.0 if rank == 0 else 0.0] * 20) in said
+    assert said.count(("sent", _direct_gather.GRADIENTS)) == (4 if rank else 0)
+    assert fake_cuda.copied == []
 
 
 def test_one_group_of_gpus_copies_nothing_to_the_host(replica, monkeypatch):

@@ -1,5 +1,6 @@
 """GPU memory given to MPI: not before ranks like those of the run have sent it to each other."""
 
+import os
 import sys
 from types import SimpleNamespace
 
@@ -53,6 +54,13 @@ def test_what_has_come_through_is_not_refused():
     assert cuda_aware_check.refusal(says("""print('{"refused": null}')"""), {}) is None
 
 
+def test_ranks_that_try_it_take_a_slice_of_a_gpu_each_as_those_of_a_run(monkeypatch, capsys):
+    monkeypatch.setenv(placement.VISIBLE, "MIG-a,MIG-b")
+    cuda_aware_check._try()
+    assert "ranks [0] of 1 see no GPU" in capsys.readouterr().out
+    assert os.environ[placement.VISIBLE] == "MIG-a"
+
+
 def test_a_run_that_is_refused_starts_no_rank(tmp_path):
     folder = tmp_path / "run-0123456789"
     folder.mkdir()
@@ -71,3 +79,5 @@ def test_only_gpus_have_two_paths():
         placement.check_exchange(specs.load(SPEC), on_cpus, SimpleNamespace(type="cpu"))
     with pytest.raises(ValueError, match="where it means nothing"):
         specs.load(SPEC | {"exchange": {"name": "mpi_allreduce", "gpu_path": "direct", "compression": "top_k"}})
+    with pytest.raises(ValueError, match="where it means nothing"):
+        specs.load(SPEC | {"exchange": {"name": "parameter_server", "gpu_path": "direct", "compression": "float16"}})

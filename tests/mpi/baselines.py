@@ -93,6 +93,20 @@ def test_a_rank_that_is_told_a_wrong_port_says_what_to_check_and_nobody_waits_fo
     comm.Barrier()
 
 
+def test_a_gpu_joins_nccl_at_the_start_and_what_goes_wrong_is_told_with_what_to_do(comm, monkeypatch):
+    joined = []
+
+    def refuse(backend, device_id, **how):
+        joined.append((backend, device_id))
+        raise dist.DistBackendError("NCCL error: no socket interface found")
+
+    monkeypatch.setattr(dist, "is_nccl_available", lambda: True)
+    monkeypatch.setattr(dist, "init_process_group", refuse)
+    with pytest.raises(LaunchError, match=r"cannot join nccl .*no socket interface found.*NCCL_SOCKET_IFNAME"):
+        group.start("nccl", comm, torch.device("cuda", 0))
+    assert joined == [("nccl", torch.device("cuda", 0))]
+
+
 def test_a_users_choice_of_network_is_kept(comm, monkeypatch):
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "no_such_network")
     with pytest.raises(LaunchError, match="GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME choose the network"):

@@ -12,6 +12,7 @@ from torch import nn
 from ddp_hpc.config import catalog, spec
 from ddp_hpc.models import mlp
 from ddp_hpc.profiling.phase_names import PHASES
+from ddp_hpc.profiling.timers import CudaClock
 from ddp_hpc.training import components, cuda_graphs, trainer
 from ddp_hpc.training.checkpoint import Checkpoints
 from ddp_hpc.training.placement import survey
@@ -32,13 +33,13 @@ BASE = {
 }
 
 
-def run(monkeypatch, mode, comm=MPI.COMM_SELF, ask_at=None, **fields):
+def run(monkeypatch, mode, comm=MPI.COMM_SELF, ask_at=None, clocks=None, **fields):
     """Train on the ranks of `comm`, asked to end at a step if at all; return result and replica.
 
     When the exchange is closed no graph is alive, for NCCL would wait for it for ever.
     """
     monkeypatch.setattr(cuda_graphs, "mode", lambda spec, device: mode)
-    fake_graphs.install(monkeypatch)
+    fake_graphs.install(monkeypatch, clocks)
     given, asked = spec.load(BASE | fields), []
     training = trainer.Trainer(
         given,
@@ -147,6 +148,70 @@ def test_phases_are_known_of_every_fiftieth_step_and_fill_it(monkeypatch):
     assert (phases_s[fused][:, PHASES.index("rest_s")] > 0).all()
     for phase in ("data_s", "forward_s", "backward_s", "update_s"):
         assert (phases_s[~fused][:, PHASES.index(phase)] > 0).all()
+
+
+def simulate(monkeypatch, **fields):
+    """Train by graphs on a device that has a clock of its own; return the result, and each phase's kernels in s."""
+    clocks, made = fake_graphs.Device(), []
+    read = trainer.Trainer.read_losses
+    captured = cuda_graphs.Captured.__init__
+
+    def waited(self):
+        clocks.wait()  # numbers go to the host
+        return read(self)
+
+    def remembered(self, *args, **kwargs):
+        captured(self, *args, **kwargs)
+        made.append({})
+        for replay, phase, _ in self._pieces:
+            kernels_s = fake_graphs.KERNEL_S * len(replay.__self__.tape.calls)
+            made[-1][phase] = made[-1].get(phase, 0) + kernels_s
+
+    monkeypatch.setattr(trainer.Trainer, "read_losses", waited)
+    monkeypatch.setattr(cuda_graphs.Captured, "__init__", remembered)
+    monkeypatch.setattr(components, "make_clock", lambda device: CudaClock())
+    result, _ = run(monkeypatch, "whole step", clocks=clocks, **fields)
+    return result, made[-1]
+
+
+@pytest.mark.parametrize("evaluate", [None, 20])
+def test_phases_of_a_captured_step_are_those_of_its_kernels(monkeypatch, evaluate):
+    """The host is slow, and waits for the device every few steps: that is in no phase."""
+    result, kernels_s = simulate(monkeypatch, evaluate_every_steps=evaluate, budget={"steps": 250})
+    timings = result.clock.timings()
+    sampled = timings.phases_s[trainer.WARM_UP_STEPS :][~timings.fused[trainer.WARM_UP_STEPS :]]
+    assert len(sampled) == 5
+    assert kernels_s.keys() == {"data_s", "forward_s", "backward_s", "update_s"}
+    for phase, seconds in kernels_s.items():
+        assert sampled[:, PHASES.index(phase)] == pytest.approx(seconds, rel=0.1)
+
+
+def test_the_simulated_device_shows_a_step_that_is_sampled_when_its_queue_is_empty(monkeypatch):
+    monkeypatch.setattr(cuda_graphs, "sampled_step", lambda block, evaluate: block * cuda_graphs.SAMPLE_EVERY_STEPS)
+    result, kernels_s = simulate(monkeypatch, budget={"steps": 110})
+    timings = result.clock.timings()
+    sampled = timings.phases_s[trainer.WARM_UP_STEPS :][~timings.fused[trainer.WARM_UP_STEPS :]]
+    assert sampled[1, PHASES.index("data_s")] > 1.5 * kernels_s["data_s"]
+
+
+def test_the_stand_in_refuses_what_a_gpu_would_get_wrong(monkeypatch):
+    fake_graphs.install(monkeypatch)
+    graphs, room, gone = cuda_graphs.CudaGraphs(torch.device("cpu")), torch.zeros(3), torch.ones(3)
+    graphs.begin()
+    room += gone
+    left = room * 2
+    replay = graphs.end()
+    assert room.tolist() == [0, 0, 0]  # nothing has happened yet
+    assert left.isnan().all()
+    replay()
+    assert (room.tolist(), left.tolist()) == ([1, 1, 1], [2, 2, 2])
+    del gone
+    with pytest.raises(AssertionError, match="was given back since it was recorded"):
+        replay()
+    graphs.begin()
+    with torch.cuda.stream(torch.cuda.Stream()), pytest.raises(RuntimeError, match="a stream that is not captured"):
+        room += 1
+    graphs.end()
 
 
 def test_phases_are_known_of_every_step_whose_exchange_is_not_captured(monkeypatch):

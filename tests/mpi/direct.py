@@ -11,7 +11,7 @@ from ddp_hpc.execution import cuda_aware_check
 CPU = torch.device("cpu")
 
 
-@pytest.mark.parametrize("name", ["ring", "mpi_allreduce"])
+@pytest.mark.parametrize("name", ["ring", "ring_overlapped", "mpi_allreduce", "parameter_server"])
 @pytest.mark.parametrize("shapes", [(1,), (7, (30, 7)), (1 << 20,)])
 def test_a_step_is_that_of_the_path_through_host_memory(comm, name, shapes):
     weights = []

@@ -64,6 +64,29 @@ def test_the_number_that_nvml_gives_a_device_is_not_cudas(monkeypatch):
             assert set(samples["uuid"]) == {f"GPU-{uuid}"}
 
 
+def test_traffic_that_a_newer_driver_counts_by_another_name(monkeypatch):
+    (row, _, _), (newer, _, _) = (run(monkeypatch, mode, [B]) for mode in ("", "newer"))
+    assert newer["nvlink_tx_bytes_per_s"] == pytest.approx(row["nvlink_tx_bytes_per_s"], rel=1e-2)
+    assert newer["nvlink_tx_bytes_per_s"] == pytest.approx(2 * 4e3 * 1024, rel=1e-2)
+
+
+@pytest.mark.parametrize(("link", "known"), [({"pcie_generation_max": 3, "pcie_width_max": 16}, True), ({}, False)])
+def test_a_counter_that_begins_anew_is_followed_where_it_cannot_have_done_so_twice(monkeypatch, link, known):
+    """10 GB/s come in, so a counter of 32 bits begins anew every 0.43 s."""
+    now, fake = [0.0], stand_in("wraps")
+    fake.clock = lambda: now[0]
+    monkeypatch.setattr(nvml.time, "perf_counter_ns", lambda: round(1e9 * now[0]))
+    gpu, found = nvml.Device(fake, A), []
+    gpu.facts = link
+    for tick in range(1, 30):
+        now[0] = 0.1 * tick
+        found.append(gpu.read().get("pcie_rx_bytes_per_s"))
+    rates = [rate for rate in found if rate is not None]
+    assert rates == pytest.approx([1e10] * len(rates))
+    assert len(rates) == (28 if known else 3)
+    assert gpu.reasons.get("pcie_rx_bytes_per_s") == (None if known else nvml.WRAPPED)
+
+
 def test_a_device_counts_once_however_many_ranks_and_hosts_see_it(monkeypatch):
     row, _, _ = run(monkeypatch, "", [A, A, A], share_gpu=True)
     assert (row["gpus"], row["energy_j"]) == (1, pytest.approx(200))

@@ -66,8 +66,11 @@ def stream(chosen):
     current.pop()
 
 
+IN_PLACE = ("copy_", "__iadd__", "add_", "__itruediv__", "div_", "__imul__", "mul_", "zero_", "fill_")
+
+
 class Device(torch.Tensor):
-    """A tensor in the memory of that GPU: copies from and to it are queued in the current stream."""
+    """A tensor in the memory of that GPU: what copies or changes it is queued in the current stream."""
 
     is_cuda = True
     device = torch.device("cuda", 0)
@@ -75,8 +78,8 @@ class Device(torch.Tensor):
     @classmethod
     def __torch_function__(cls, function, types, args=(), kwargs=None):
         plain = super().__torch_function__
-        if function is torch.Tensor.copy_:
-            if not all(isinstance(tensor, cls) for tensor in args[:2]):
+        if function.__name__ in IN_PLACE:
+            if function is torch.Tensor.copy_ and not all(isinstance(tensor, cls) for tensor in args[:2]):
                 copied.append(args[0].numel())
             current[-1].add(lambda: plain(function, types, args, kwargs or {}))
             return args[0]

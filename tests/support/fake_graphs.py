@@ -1,38 +1,84 @@
 """CUDA graphs on a CPU: what torch computes is recorded, and computed again from the same memory into the same memory.
 
-As on a GPU, Python does not run again, what reads a value on the host cannot be recorded, and working memory is no
-place to keep anything: from a replay on, what this graph and later ones of the same memory have left there is NaN until
-it is computed anew. Otherwise than there, what is recorded is also computed.
+As on a GPU, Python does not run again, what reads a value on the host, allocates pinned memory or is queued in another
+stream cannot be recorded, and nothing that is recorded happens: memory that was there before is as it was. A graph
+keeps no memory but that which was allocated while it was recorded, and that is no place to keep anything: from a replay
+on, what this graph and later ones of the same memory have left there is NaN until it is computed anew. With a `Device`,
+replays take time there, and queueing them takes time here.
 """
 
 import warnings
 import weakref
-from contextlib import nullcontext
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
+
+
+class Kept:
+    """A tensor of memory that was there before: where it lies, without keeping it."""
+
+    def __init__(self, tensor):
+        self.storage = StorageWeakRef(tensor.untyped_storage())
+        self.form = tensor.storage_offset(), tensor.size(), tensor.stride()
+        self.dtype = tensor.dtype
+
+    def tensor(self):
+        storage = torch.UntypedStorage._new_with_weak_ptr(self.storage.cdata)
+        assert storage is not None, "a graph is replayed that uses memory which was given back since it was recorded"
+        return torch.empty(0, dtype=self.dtype).set_(storage, *self.form)
 
 
 class Tape(TorchDispatchMode):
     """Records the operations that read or write memory; views do neither."""
 
-    def __init__(self):
+    def __init__(self, pool, stream=None):
         super().__init__()
-        self.calls, self.made = [], []
+        self.calls, self.made, self.before = [], [], {}
+        self.earlier, self.stream = pool, stream
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        if function is torch.ops.aten._local_scalar_dense.default:
-            raise RuntimeError("operation not permitted when stream is capturing")
         kwargs = kwargs or {}
-        given = {tensor.untyped_storage().data_ptr() for tensor in tensors((args, kwargs))}
+        if function is torch.ops.aten._local_scalar_dense.default or kwargs.get("pin_memory"):
+            raise RuntimeError("operation not permitted when stream is capturing")
+        if self.stream is not None and current[-1] not in (None, self.stream):
+            raise RuntimeError("work is queued in a stream that is not captured")
+        given = {place(tensor) for tensor in tensors((args, kwargs))}
+        if function._schema.is_mutable:
+            self.remember((args, kwargs))
         result = function(*args, **kwargs)
-        made = [made for made in tensors(result) if made.untyped_storage().data_ptr() not in given]
+        made = [made for made in tensors(result) if place(made) not in given]
         if made or function._schema.is_mutable:
-            self.calls.append((function, args, kwargs, result))
             self.made += made
+            self.calls.append((function, *self.kept((args, kwargs, result))))
         return result
+
+    def ours(self):
+        return {place(tensor) for tape in (*self.earlier, self) for tensor in tape.made}
+
+    def remember(self, given):
+        """Keep what memory from before holds, to put it back: all that is given, for any of it may be written."""
+        known = self.ours() | self.before.keys()
+        for tensor in tensors(given):
+            if place(tensor) not in known:
+                storage = tensor.untyped_storage()
+                self.before[place(tensor)] = storage, storage.clone()
+
+    def kept(self, tree):
+        ours = self.ours()
+        return tree_map(
+            lambda leaf: Kept(leaf) if isinstance(leaf, torch.Tensor) and place(leaf) not in ours else leaf, tree
+        )
+
+    def end(self):
+        """Let nothing have happened."""
+        for storage, values in self.before.values():
+            storage.copy_(values)
+        self.before.clear()
+        self.spoil()
 
     def spoil(self):
         for tensor in self.made:
@@ -41,11 +87,18 @@ class Tape(TorchDispatchMode):
 
     def replay(self):
         with torch.no_grad():
-            for function, args, kwargs, result in self.calls:
+            for function, *recorded in self.calls:
+                args, kwargs, result = tree_map(
+                    lambda leaf: leaf.tensor() if isinstance(leaf, Kept) else leaf, recorded
+                )
                 again = function(*args, **kwargs)
                 for old, new in zip(tensors(result), tensors(again), strict=True):
                     if old.data_ptr() != new.data_ptr():
                         old.copy_(new)
+
+
+def place(tensor):
+    return tensor.untyped_storage()._cdata
 
 
 def tensors(tree):
@@ -73,6 +126,8 @@ class Graph:
         for later in self.pool[self.pool.index(self.tape) :]:
             later.spoil()
         self.tape.replay()
+        if device:
+            device[-1].queue(KERNEL_S * len(self.tape.calls))
 
     def reset(self):
         self.tape = None
@@ -82,13 +137,14 @@ class Recording:
     """As `torch.cuda.graph`."""
 
     def __init__(self, graph, pool, stream, capture_error_mode):
-        self.graph, self.tape, self.pool = graph, Tape(), pool.tapes
+        self.graph, self.tape, self.pool = graph, Tape(list(pool.tapes), stream), pool.tapes
 
     def __enter__(self):
         self.tape.__enter__()
 
     def __exit__(self, *error):
         self.tape.__exit__(*error)
+        self.tape.end()
         self.graph.tape, self.graph.pool = self.tape, self.pool
         self.pool.append(self.tape)
         if not self.tape.calls:
@@ -108,14 +164,68 @@ class Stream:
         pass
 
 
-def install(monkeypatch):
-    """Let torch have such graphs."""
+current = [None]  # streams; None: that which is there when none is chosen
+
+
+@contextmanager
+def stream(chosen):
+    current.append(chosen)
+    try:
+        yield
+    finally:
+        current.pop()
+
+
+LAUNCH_S, KERNEL_S = 5e-6, 3e-6  # on the host, and on the device
+
+
+class Device:
+    """A device beside its host, each with a clock of its own: what is queued begins when all before it is done."""
+
+    def __init__(self):
+        self.host_s = self.done_s = 0.0
+
+    def queue(self, seconds=0.0):
+        """Queue work that takes so long; return when it is done."""
+        self.host_s += LAUNCH_S
+        self.done_s = max(self.done_s, self.host_s) + seconds
+        return self.done_s
+
+    def wait(self):
+        """Let the host wait for all that is queued."""
+        self.host_s = max(self.host_s, self.done_s)
+
+
+device = []  # that which has clocks, if any
+
+
+class Event:
+    """As `torch.cuda.Event`, by the clock of the device."""
+
+    def __init__(self, enable_timing=False):
+        pass
+
+    def record(self):
+        self.at_s = device[-1].queue()
+
+    def synchronize(self):
+        device[-1].host_s = max(device[-1].host_s, self.at_s)
+
+    def elapsed_time(self, later):
+        return 1e3 * (later.at_s - self.at_s)
+
+
+def install(monkeypatch, clocks=None):
+    """Let torch have such graphs, on a device with `clocks` if it is given."""
     begun.clear()
+    current[:], device[:] = [None], [clocks] * bool(clocks)
+    if clocks:
+        monkeypatch.setattr(torch.cuda, "Event", Event)
     usual, Stream.made = Stream(), 0
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
     monkeypatch.setattr(torch.cuda, "graph", Recording)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: SimpleNamespace(tapes=[]))
     monkeypatch.setattr(torch.cuda, "Stream", Stream)
-    monkeypatch.setattr(torch.cuda, "stream", lambda chosen: nullcontext())
+    monkeypatch.setattr(torch.cuda, "stream", stream)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: usual)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)

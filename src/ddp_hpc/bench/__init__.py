@@ -26,7 +26,8 @@ def _measure(options: Namespace) -> int:
 def _exchange(options: Namespace) -> None:
     from ddp_hpc.bench import exchange, sweep_results
 
-    sweep = exchange.sweep_of(options.exchanges, options.ranks, options.sizes, options.rounds, options.launcher)
+    asked = options.exchanges, options.ranks, options.sizes, options.rounds
+    sweep = exchange.sweep_of(*asked, options.launcher, options.device)
     rows, fitted = exchange.measure(sweep, options.out)
     print("microseconds of one exchange, or of one copy: medians over the rounds")
     write_rows(sweep_results.by_size(rows), False)

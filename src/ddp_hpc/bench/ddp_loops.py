@@ -1,6 +1,6 @@
 """The training loops that a step is compared with: DistributedDataParallel as people write it, without our trainer.
 
-The strain-stress network on random curves, one rank; `gpu_parts` times them in turns with our own step.
+On one rank; `gpu_parts` times them in turns with our own step.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,7 +19,13 @@ Loop = Callable[[int], None]  # takes so many steps
 WARM_UP_STEPS = 11  # that DDP needs before it can be captured, as torch's notes on CUDA graphs say
 
 
-def usual(model: nn.Module, samples: Samples, batch_size: int, device: torch.device) -> Loop:
+def usual(
+    model: nn.Module,
+    samples: Samples,
+    batch_size: int,
+    device: torch.device,
+    loss_of: Callable[[Tensor, Tensor], Tensor] = nn.functional.mse_loss,
+) -> Loop:
     """Return the usual loop: a DataLoader on the host that shuffles, pinned batches, DDP, and torch's Adam as it is."""
     on_gpu = device.type == "cuda"
     dataset = TensorDataset(samples.inputs.cpu(), samples.targets.cpu())
@@ -32,7 +38,7 @@ def usual(model: nn.Module, samples: Samples, batch_size: int, device: torch.dev
         for _ in range(steps):
             inputs, targets = (part.to(device, non_blocking=True) for part in next(batches))
             optimizer.zero_grad()
-            loss = nn.functional.mse_loss(wrapped(inputs), targets)
+            loss = loss_of(wrapped(inputs), targets)
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
 

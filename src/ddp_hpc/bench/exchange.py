@@ -5,6 +5,7 @@ of an exchange. Studies compare them, by samples per second: config/studies/exch
 """
 
 import json
+import shlex
 import tempfile
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -15,13 +16,14 @@ from pydantic import ValidationError
 
 from ddp_hpc.bench import figure
 from ddp_hpc.bench.fit import fits
-from ddp_hpc.bench.launch import cpu_spec, run_ranks
+from ddp_hpc.bench.launch import cpu_spec, environment_of, run_ranks
 from ddp_hpc.bench.sweep_results import FITS, SWEEP, in_words, rows_of
 from ddp_hpc.bench.timing import Row, say, write
 from ddp_hpc.config import catalog
 from ddp_hpc.config.grid_checks import field_type
 from ddp_hpc.config.spec import Component, RunSpec
 from ddp_hpc.config.validation import reason
+from ddp_hpc.execution import cuda_aware_check
 from ddp_hpc.system.cgroups import memory_bytes
 from ddp_hpc.system.files import read_json, text_of
 from ddp_hpc.system.process import usable_cores
@@ -41,29 +43,45 @@ class Sweep(NamedTuple):
     sizes: Sequence[int]  # in bytes, multiples of 4
     rounds: int  # how often each is measured
     launcher: str  # starts the ranks, without `-n`; one rank needs none
+    device: str = "cpu"  # or `cuda`: each rank has a GPU of its own
 
 
-def runnable(exchanges: Sequence[Component], world_size: int) -> tuple[list[RunSpec], dict[str, str]]:
+def runnable(
+    exchanges: Sequence[Component], world_size: int, device: str = "cpu"
+) -> tuple[list[RunSpec], dict[str, str]]:
     """Return the specs of those exchanges that can be measured here on so many ranks, and why the others cannot."""
     fit, out = [], {}
     for choice in exchanges:
-        flags, devices = catalog.constants("exchange", choice.name), catalog.devices(choice.name)
+        flags, devices = catalog.constants("exchange", choice.name), catalog.devices(choice.name, choice.options)
         package = str(flags.get("PACKAGE", ""))
         if flags.get("MAX_WORLD_SIZE") == 1:
             out[str(choice)] = "exchanges nothing"
         elif not flags["SYNCHRONOUS"]:
             out[str(choice)] = "asynchronous: no time of its own; compare it in a study"
-        elif "cpu" not in devices:
+        elif device not in devices:
             out[str(choice)] = f"works on {' and '.join(devices)} only"
         elif package and find_spec(package) is None:
             out[str(choice)] = f"{package} is not installed"
         else:
             try:
                 spec = {"model": "mlp", "dataset": "digits", "exchange": choice, "world_size": world_size}
-                fit.append(cpu_spec(**spec, batch_size=1, learning_rate=1.0))  # nothing is trained
+                # nothing is trained
+                fit.append(cpu_spec(**spec, device=device, batch_size=1, learning_rate=1.0))
             except ValidationError as error:
                 out[str(choice)] = reason(error.errors()[0])
     return fit, out
+
+
+def without_refused(
+    specs: list[RunSpec], out: dict[str, str], world_size: int, launcher: str
+) -> tuple[list[RunSpec], dict[str, str]]:
+    """Leave out what gives GPU memory to MPI, if MPI cannot take it here: ranks like those of the sweep try it."""
+    direct = [spec for spec in specs if catalog.asked(spec.exchange.name, "CUDA_AWARE", spec.exchange.options)]
+    command = [*shlex.split(launcher), "-n", str(world_size)] if world_size > 1 else []
+    why = cuda_aware_check.refusal(command, environment_of(world_size)) if direct else None
+    if why is None:
+        return specs, out
+    return [spec for spec in specs if spec not in direct], out | {str(spec.exchange): why for spec in direct}
 
 
 def that_fit(sizes: Sequence[int], world_size: int, free_bytes: int) -> list[int]:
@@ -82,7 +100,8 @@ def measure(sweep: Sweep, folder: Path) -> tuple[list[Row], list[Row]]:
     provenance: dict[str, Any] = {}
     try:
         for world_size in sweep.ranks:
-            specs, out = runnable(sweep.exchanges, world_size)
+            specs, out = runnable(sweep.exchanges, world_size, sweep.device)
+            specs, out = without_refused(specs, out, world_size, sweep.launcher)
             ranks = counted(world_size, "rank")
             for name, why in out.items():
                 say(f"{ranks}: without {name}: {why}")
@@ -107,27 +126,56 @@ def measure(sweep: Sweep, folder: Path) -> tuple[list[Row], list[Row]]:
         if rows:
             write("sweep", SWEEP, rows, folder / "sweep.parquet", provenance)
             write("fits", FITS, fitted, folder / "fits.parquet", provenance)
-            figure.make(rows, folder)
+            figure.make(rows, folder, sweep.device)
     if not rows:
         raise ValueError("nothing was measured: no exchange of those asked for can run here, or no size fits")
     return rows, fitted
 
 
 def sweep_of(
-    exchanges: list[str] | None, ranks: list[int] | None, sizes: list[int] | None, rounds: int, launcher: str
+    exchanges: list[str] | None,
+    ranks: list[int] | None,
+    sizes: list[int] | None,
+    rounds: int,
+    launcher: str,
+    device: str = "cpu",
 ) -> Sweep:
-    """Return the sweep that a command line asks for; None: all exchanges and sizes, 2, 4, 8, ... ranks up to the cores.
+    """Return the sweep that a command line asks for.
+
+    None: all exchanges, each in all its ways to a GPU's memory, and sizes; 2, 4, 8, ... ranks up to the cores or GPUs.
 
     Raises:
-        ValueError: an exchange that does not exist, or numbers that cannot be.
+        ValueError: an exchange that does not exist, numbers that cannot be, or GPUs where there are none.
     """
+    most = usable_cores() if device == "cpu" else gpus()
     if bad := [size for size in sizes or () if size < 4 or size % 4]:
         raise ValueError(f"--sizes: given {', '.join(map(str, bad))}, expected: multiples of 4, 4 at least")
     if min([rounds, *(ranks or ())]) < 1:
         raise ValueError("--rounds and --ranks: expected: integers greater than 0")
-    named = [component(name) for name in exchanges or catalog.readable("exchange")]
-    ranks = ranks or [2**power for power in range(1, max(2, usable_cores().bit_length()))]
-    return Sweep(named, sorted(set(ranks)), sorted(set(sizes or SIZES)), rounds, launcher)
+    named = [component(name) for name in exchanges or _all(device)]
+    alone = device == "cuda" and most == 1  # a rank for each GPU; two on a single core
+    ranks = ranks or ([1] if alone else [2**power for power in range(1, max(2, most.bit_length()))])
+    return Sweep(named, sorted(set(ranks)), sorted(set(sizes or SIZES)), rounds, launcher, device)
+
+
+def _all(device: str) -> list[str]:
+    """Return all exchanges as a command line has them; those that can give GPU memory to MPI there in both ways."""
+    names = catalog.readable("exchange")
+    direct = [name for name in names if device == "cuda" and "CUDA_AWARE" in catalog.constants("exchange", name)]
+    return [*names, *(f"{{name: {name}, gpu_path: direct}}" for name in direct)]
+
+
+def gpus() -> int:
+    """Return how many GPUs are here.
+
+    Raises:
+        ValueError: none.
+    """
+    import torch
+
+    if count := torch.cuda.device_count() if torch.cuda.is_available() else 0:
+        return count
+    raise ValueError("--device: given cuda, but torch finds no GPU here")
 
 
 def component(text: str) -> Component:

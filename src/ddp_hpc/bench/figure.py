@@ -25,13 +25,13 @@ COPIES: dict[str, dict[str, Any]] = {
 }
 
 
-def make(rows: Sequence[Row], folder: Path) -> Path:
-    """Draw the rows of a sweep as `exchange_sweep.png`, `.pdf` and `.svg` into `folder`; return the SVG file."""
+def make(rows: Sequence[Row], folder: Path, device: str = "cpu") -> Path:
+    """Draw a sweep on this device as `exchange_sweep.png`, `.pdf` and `.svg` into `folder`; return the SVG file."""
     with style():
-        return save(draw(rows), folder, "exchange_sweep", TITLE)
+        return save(draw(rows, device), folder, "exchange_sweep", TITLE)
 
 
-def draw(rows: Sequence[Row]) -> Figure:
+def draw(rows: Sequence[Row], device: str = "cpu") -> Figure:
     """Return two panels for each number of ranks: seconds, and bytes per second, over bytes; all logarithmic."""
     table = pd.DataFrame(rows)
     table["name"] = [name_of(row) for row in rows]
@@ -51,7 +51,7 @@ def draw(rows: Sequence[Row]) -> Figure:
     note = (
         "Points: medians over the rounds, bars from the least to the largest. Bus bandwidth: bytes / time x 2(n-1)/n; "
         "of a memory copy, the bytes that are copied, per rank."
-    )
+    ) + (" Each rank has a GPU, within whose memory is copied." if device == "cuda" else "")
     legend = [Line2D([], [], label=name, markersize=3.5, **look) for name, look in looks.items()]
     return finished(figure, "", [note], legend, table)
 

@@ -102,6 +102,7 @@ PARTS = (  # the most worth first
     Part("resumed", 40),
     Part("clocks", 40),
     Part("shared_gpu", 70, RUNS),
+    Part("images", 60),
     Part("language_model", 60),
     Part("out_of_memory", 40, RUNS),
     Part("realign", 40),

@@ -26,7 +26,7 @@ from ddp_hpc.config import catalog
 from ddp_hpc.config.errors import LaunchError
 from ddp_hpc.config.spec import RunSpec
 from ddp_hpc.exchange import _torch_distributed
-from ddp_hpc.models import mlp
+from ddp_hpc.models import alexnet, mlp
 from ddp_hpc.profiling import flops, provenance
 from ddp_hpc.profiling.peaks import peak_flop_per_s
 from ddp_hpc.profiling.telemetry import NodeTelemetry
@@ -222,11 +222,38 @@ def tuned_loop(asked: Asked, tell: Findings) -> None:
     against(asked, tell, ddp_loops.tuned, "tuned DDP loop", "at least 1.2")
 
 
-def against(asked: Asked, tell: Findings, make: Callable[..., Loop], name: str, goal: str) -> None:
-    """Compare our step with another loop, which gets a process group that ends with this process: graphs that have
-    captured it live as long."""
+def images(asked: Asked, tell: Findings) -> None:
+    """Our step of AlexNet on images, with and without CUDA graphs and by precision, against the usual DDP loop."""
+    start_group(asked)
+    batch_size = 4 if asked.small else 128
+    fields = {"model": "alexnet", "dataset": {"name": "random_images", "size": 32, "samples": 10 * batch_size}}
+    usual_name, mine = f"usual DDP loop, AlexNet, batch {batch_size}", f"our step, AlexNet, batch {batch_size}"
+    for precision in ("full",) if asked.small else ("full", "tf32", "bfloat16"):
+        spec, plain = (
+            spec_of(asked, batch_size=batch_size, precision=precision, **fields, **how)
+            for how in ({}, {"capture": "off"})
+        )
+        with running(spec) as training, running(plain) as uncaptured:
+            loops = {f"{mine}, {precision}": ours(training), f"{mine}, {precision}, uncaptured": ours(uncaptured)}
+            if precision == "full":
+                samples, place = training.components.dataset.train, training.components.device
+                model, loss_of = alexnet.build((3, 32, 32), 10), torch.nn.functional.cross_entropy
+                loops[usual_name] = ddp_loops.usual(model, samples, batch_size, place, loss_of)
+            taken = in_turns(asked, loops, 6)
+        tell_times(tell, taken)
+        for other in list(loops)[1:]:
+            times_as_fast(tell, taken, f"{mine}, {precision}", other, "at least 1")
+
+
+def start_group(asked: Asked) -> None:
+    """Start a process group of one, which ends with this process: graphs that have captured it live as long."""
     backend, device = ("nccl", torch.device("cuda", 0)) if asked.device == "cuda" else ("gloo", torch.device("cpu"))
     _torch_distributed.start(backend, MPI.COMM_WORLD, device)
+
+
+def against(asked: Asked, tell: Findings, make: Callable[..., Loop], name: str, goal: str) -> None:
+    """Compare our step of the strain-stress network with another loop."""
+    start_group(asked)
     for batch_size, compiled in ((75, False),) if asked.small else ((75, False), (1000, False), (75, True)):
         with running(spec_of(asked, batch_size=batch_size, compile=compiled)) as training:
             samples, place = training.components.dataset.train, training.components.device

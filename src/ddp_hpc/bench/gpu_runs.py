@@ -4,6 +4,7 @@ MPI is not started here, for a process that has done so can start no launcher. A
 `python -m ddp_hpc.bench.gpu_runs FOLDER`: it trains what FOLDER/asked.json asks for, one spec after another.
 """
 
+import os
 import shlex
 import tempfile
 from collections.abc import Sequence
@@ -48,10 +49,12 @@ def trainer_of(spec: RunSpec, **more: Any) -> "Trainer":
     """Return the training of one of the ranks, which all must call."""
     from mpi4py import MPI
 
-    from ddp_hpc.training.placement import survey
+    from ddp_hpc.training.placement import choose_slice, survey
     from ddp_hpc.training.trainer import Trainer
 
-    return Trainer(spec, MPI.COMM_WORLD, survey(spec, MPI.COMM_WORLD), Path("unused"), **more)
+    place = survey(spec, MPI.COMM_WORLD)
+    choose_slice(os.environ, place.local_rank)
+    return Trainer(spec, MPI.COMM_WORLD, place, Path("unused"), **more)
 
 
 def apart(losses: Tensor, expected: Tensor) -> float:

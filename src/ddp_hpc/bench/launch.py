@@ -37,6 +37,11 @@ def cpu_spec(**fields: Any) -> RunSpec:
     return RunSpec.model_validate({"budget": {"steps": 1}, "threads_per_rank": 1, "device": "cpu"} | fields)
 
 
+def environment_of(ranks: int) -> dict[str, str]:
+    """Return the environment of so many ranks, as in runs: an MPI that came with us is found, one thread calls it."""
+    return of_launcher(ranks, 1) | {"PATH": path_with_own_scripts(), "MPI4PY_RC_THREAD_LEVEL": "funneled"}
+
+
 def run_ranks(module: str, folder: Path, asked: Mapping[str, Any], ranks: int, launcher: str) -> None:
     """Run `python -m ddp_hpc.bench.MODULE FOLDER` on each rank, to its end. It ends when we do, or after an hour.
 
@@ -48,8 +53,7 @@ def run_ranks(module: str, folder: Path, asked: Mapping[str, Any], ranks: int, l
     write_json(folder / "asked.json", asked)
     command = [*shlex.split(launcher), "-n", str(ranks)] if ranks > 1 else []
     command += [sys.executable, "-m", f"ddp_hpc.bench.{module}", str(folder)]
-    # as in runs: an MPI that came with us is found, and only one thread calls it
-    environment = of_launcher(ranks, 1) | {"PATH": path_with_own_scripts(), "MPI4PY_RC_THREAD_LEVEL": "funneled"}
+    environment = environment_of(ranks)
     try:
         process = subprocess.Popen(
             command,

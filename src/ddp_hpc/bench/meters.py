@@ -53,7 +53,7 @@ def main(folder: Path) -> None:
     import torch
     from mpi4py import MPI
 
-    from ddp_hpc.bench.sweep import slowest_s
+    from ddp_hpc.bench.sweep import CPU, Timed, slowest_s
     from ddp_hpc.config import spec as specs
     from ddp_hpc.profiling.telemetry import NodeTelemetry
     from ddp_hpc.profiling.timers import Timers
@@ -79,7 +79,7 @@ def main(folder: Path) -> None:
         """Return the seconds of a block, with all clocks or without any."""
         components.timers.target = components.clock if metered else Timers()
         components.clock.start()
-        return slowest_s(lambda: block(metered), comm)
+        return slowest_s(lambda: block(metered), Timed(comm, CPU))
 
     blocks_s, started = [], False
     block_s(True)  # nothing is done for the first time later

@@ -10,6 +10,7 @@ exchanges nothing, in the same round. Each round takes every exchange once, in a
 memory at a time, and where its buffers lie is drawn anew too.
 
 With `work_s` a rank sleeps so long before each exchange, as if a device computed: steps are timed, nothing is copied.
+On GPUs the device has done all of a sample when its clock stops, and a memory copy is one within the GPU.
 
 What an exchange leaves to the optimiser is not in its time: where ranks share one model, as in shared_memory, the mean
 goes to all ranks as the optimiser writes the model and the next forward pass reads it. Whole steps are compared by a
@@ -17,13 +18,14 @@ study, config/studies/exchange_speed.yaml.
 """
 
 import json
+import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from importlib import import_module
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -81,12 +83,12 @@ class _Write(torch.autograd.Function):
 class Buffers(nn.Module):
     """A model of so many numbers, in parameters of at most `PART_BYTES`; its gradient is 1 everywhere."""
 
-    def __init__(self, length: int) -> None:
+    def __init__(self, length: int, device: torch.device) -> None:
         super().__init__()
         part = PART_BYTES // ITEM_BYTES
         lengths = [min(part, length - start) for start in range(0, length, part)]
         self.parts = nn.ParameterList(torch.zeros(one) for one in lengths)
-        self._ones = [torch.ones(()).expand(one) for one in lengths]
+        self._ones = [torch.ones((), device=device).expand(one) for one in lengths]
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return 0, at no cost; `inputs` are not looked at."""
@@ -94,9 +96,9 @@ class Buffers(nn.Module):
         return loss
 
 
-def replica_of(size: int) -> Replica:
+def replica_of(size: int, device: torch.device = CPU) -> Replica:
     """Return a replica whose flat tensors have just `size` bytes: without what aligns the end of the last parameter."""
-    replica = Replica(Buffers(size // ITEM_BYTES), CPU, torch.float32)
+    replica = Replica(Buffers(size // ITEM_BYTES, device), device, torch.float32)
     exact = slice(0, size // ITEM_BYTES)
     replica.weights, replica.gradients = replica.weights[exact], replica.gradients[exact]
     replica.gradients.fill_(1)
@@ -110,14 +112,23 @@ def backward_pass(replica: Replica) -> None:
     loss.backward()  # type: ignore[no-untyped-call]
 
 
-def sample(step: Callable[[], None], comm: MPI.Intracomm, least_s: float) -> tuple[float, int]:
+class Timed(NamedTuple):
+    """How a sample is taken: by which ranks, on what, about how long, and after what sleep before each exchange."""
+
+    comm: MPI.Intracomm
+    device: torch.device
+    least_s: float = 0.0
+    work_s: float = 0.0
+
+
+def sample(step: Callable[[], object], how: Timed) -> tuple[float, int]:
     """Return the seconds of one `step`, on the slowest rank, and of how many that is the mean. All ranks must call.
 
     So many steps are timed that they take about `least_s`, at most `MOST_REPEATS`, and some are taken before.
     """
     step()
-    first_s = slowest_s(step, comm)
-    repeats = max(1, min(MOST_REPEATS, round(least_s / max(first_s, 1e-9))))
+    first_s = slowest_s(step, how)
+    repeats = max(1, min(MOST_REPEATS, round(how.least_s / max(first_s, 1e-9))))
     for _ in range(min(WARM_UPS, repeats - 1)):
         step()
 
@@ -125,20 +136,28 @@ def sample(step: Callable[[], None], comm: MPI.Intracomm, least_s: float) -> tup
         for _ in range(repeats):
             step()
 
-    return slowest_s(some, comm) / repeats, repeats
+    return slowest_s(some, how) / repeats, repeats
 
 
-def slowest_s(work: Callable[[], None], comm: MPI.Intracomm) -> float:
-    """Return the seconds of some work on the slowest rank. All ranks must call."""
-    comm.Barrier()
+def slowest_s(work: Callable[[], object], how: Timed) -> float:
+    """Return the seconds of some work, to its end on the device, on the slowest rank. All ranks must call."""
+    wait_for(how.device)
+    how.comm.Barrier()
     began = time.perf_counter()
     work()
-    slowest: float = comm.allreduce(time.perf_counter() - began, MPI.MAX)
+    wait_for(how.device)
+    slowest: float = how.comm.allreduce(time.perf_counter() - began, MPI.MAX)
     return slowest
 
 
-def time_exchange(spec: RunSpec, size: int, comm: MPI.Intracomm, least_s: float, work_s: float = 0.0) -> dict[str, Any]:
-    """Return a sample of an exchange, or of steps that sleep `work_s` before it. All ranks must call.
+def wait_for(device: torch.device) -> None:
+    """Wait until the device has done all that is queued."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def time_exchange(spec: RunSpec, size: int, how: Timed) -> dict[str, Any]:
+    """Return a sample of an exchange, or of steps that sleep `how.work_s` before it. All ranks must call.
 
     Raises:
         NoRoomError: the node has too little shared memory, on all ranks.
@@ -148,21 +167,21 @@ def time_exchange(spec: RunSpec, size: int, comm: MPI.Intracomm, least_s: float,
     module = import_module(f"ddp_hpc.exchange.{name}")
     try:
         if module.OVERLAPS:
-            alone = replica_of(size)
-            backward_s, _ = sample(lambda: backward_pass(alone), comm, least_s)
-        replica = replica_of(size)
-        with closing(module.make(replica, comm, Timers(), Idle(), **spec.exchange.options)) as exchange:
+            alone = replica_of(size, how.device)
+            backward_s, _ = sample(lambda: backward_pass(alone), how)
+        replica = replica_of(size, how.device)
+        with closing(module.make(replica, how.comm, Timers(), Idle(), **spec.exchange.options)) as exchange:
 
             def with_backward_pass() -> None:
                 backward_pass(replica)
                 exchange.update()
 
             def after_work() -> None:
-                time.sleep(work_s)
+                time.sleep(how.work_s)
                 exchange.update()
 
-            step = with_backward_pass if module.OVERLAPS else after_work if work_s else exchange.update
-            seconds, repeats = sample(step, comm, least_s)
+            step = with_backward_pass if module.OVERLAPS else after_work if how.work_s else exchange.update
+            seconds, repeats = sample(step, how)
     except NoRoomError:
         raise
     except Exception as error:
@@ -171,14 +190,20 @@ def time_exchange(spec: RunSpec, size: int, comm: MPI.Intracomm, least_s: float,
     return {"exchange": name, "exchange_options": spec.exchange.options_json} | times
 
 
-def time_copy(what: str, size: int, comm: MPI.Intracomm, least_s: float) -> dict[str, Any]:
+def time_copy(what: str, size: int, how: Timed) -> dict[str, Any]:
     """Return a sample of copying `size` bytes: on rank 0 while the others wait, or on all ranks at once."""
-    source, target = np.ones(size, dtype=np.uint8), np.zeros(size, dtype=np.uint8)
-    if what == COPY_ALONE:
-        mine = sample(lambda: np.copyto(target, source), MPI.COMM_SELF, least_s) if comm.rank == 0 else None
-        seconds, repeats = comm.bcast(mine)
+    if how.device == CPU:
+        there, here = np.ones(size, dtype=np.uint8), np.zeros(size, dtype=np.uint8)
+        copy: Callable[[], object] = lambda: np.copyto(here, there)
     else:
-        seconds, repeats = sample(lambda: np.copyto(target, source), comm, least_s)
+        source = torch.ones(size, dtype=torch.uint8, device=how.device)
+        target = torch.zeros_like(source)
+        copy = lambda: target.copy_(source)
+    if what == COPY_ALONE:
+        mine = sample(copy, how._replace(comm=MPI.COMM_SELF)) if how.comm.rank == 0 else None
+        seconds, repeats = how.comm.bcast(mine)
+    else:
+        seconds, repeats = sample(copy, how)
     return {"exchange": what, "exchange_options": "{}", "seconds": seconds, "backward_s": None, "repeats": repeats}
 
 
@@ -189,15 +214,18 @@ def main(folder: Path) -> None:
     torch.set_num_threads(1)
     exchanges = [specs.load(one) for one in asked["specs"]]
     place = placement.survey(exchanges[0], comm)
+    placement.choose_slice(os.environ, place.local_rank)
+    device = placement.choose_device(exchanges[0], place, comm)
     for spec in exchanges:
-        placement.check_exchange(spec, place, CPU)
+        placement.check_exchange(spec, place, device)
     where = {"cores": place.cores, "hosts": place.hosts, "oversubscribed": place.oversubscribed}
     if comm.rank == 0:
         software = provenance.software(MPI.Get_library_version())
-        here = {"cpu": provenance.of_rank(CPU)["cpu"], "host": place.host, "environment": provenance.environment()}
+        about = {name: provenance.of_rank(device)[name] for name in ("cpu", "gpu")}
+        here = about | {"host": place.host, "environment": provenance.environment()}
         write_json(folder / "provenance.json", {"software": software, "source": provenance.source(), **here, **where})
-    work_s = asked.get("work_s", 0.0)
-    items: list[RunSpec | str] = [*exchanges, *(() if work_s else COPIES)]
+    how = Timed(comm, device, asked["least_s"], asked.get("work_s", 0.0))
+    items: list[RunSpec | str] = [*exchanges, *(() if how.work_s else COPIES)]
     with (folder / "samples.jsonl").open("a") as file:
         for size, turn in product(asked["sizes"], range(asked["rounds"])):
             if comm.rank == 0:
@@ -205,9 +233,8 @@ def main(folder: Path) -> None:
                 tell(f"{ranks}: {in_words(size)}, {place_of}, round {turn + 1} of {asked['rounds']}")
             shift = turn * len(items) // asked["rounds"]
             for item in items[shift:] + items[:shift]:
-                about = size, comm, asked["least_s"]
                 try:
-                    taken = time_copy(item, *about) if isinstance(item, str) else time_exchange(item, *about, work_s)
+                    taken = time_copy(item, size, how) if isinstance(item, str) else time_exchange(item, size, how)
                 except NoRoomError as error:
                     items.remove(item)
                     if comm.rank == 0 and not isinstance(item, str):

@@ -605,7 +605,13 @@ MPIEXEC = takes("--launcher", "command that starts the ranks, without -n", type=
     ),
     exchange=Verb(
         "every exchange at message sizes from 4 bytes to 256 MB",
-        takes("--ranks", "numbers of ranks (default: 2, 4, 8, ... as far as there are cores)", type=whole(), nargs="+"),
+        takes(
+            "--ranks",
+            "numbers of ranks (default: 2, 4, 8, ... as far as there are cores, or GPUs)",
+            type=whole(),
+            nargs="+",
+        ),
+        takes("--device", "device; a GPU for each rank: cuda", choices=("cpu", "cuda"), default="cpu"),
         takes(
             "--exchanges",
             "names, or '{name: NAME, OPTION: VALUE}' (default: all that run here)",

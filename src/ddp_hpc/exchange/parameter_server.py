@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ddp_hpc.config.catalog import Share
 from ddp_hpc.exchange._compression import Compression, make_wire
+from ddp_hpc.exchange._direct_gather import Direct, DirectGather
 from ddp_hpc.exchange._pinned import Pinned, when_ready
 from ddp_hpc.exchange._protocol import Exchange, MakeOptimizer, Timers
 from ddp_hpc.exchange._server import GRADIENTS, Collector, send
@@ -26,7 +27,8 @@ OVERLAPS = False
 CAPTURABLE = False
 COST = "parameter_server"
 COMPRESSES = {"compression": ("float16", "bfloat16", "top_k")}
-ONLY_WITH = {"kept": {"compression": ("top_k",)}}
+CUDA_AWARE = {"gpu_path": ("direct",)}
+ONLY_WITH = {"kept": {"compression": ("top_k",)}, "gpu_path": {"compression": ("none",)}}
 
 
 class Gather:
@@ -81,12 +83,13 @@ class ParameterServer(Exchange):
     """The scheme of SHM-Learn-Dist (Biswas, 2017), section 6, steps 3 to 6, with the three times that it publishes.
 
     All goes through rank 0, which takes in (n-1) times the gradients. What it waits for counts as gathering; elsewhere
-    gathering is sending, and distributing is to wait for the weights and to receive them. What lies on a GPU goes
-    through pinned host memory.
+    gathering is sending, and distributing is to wait for the weights and to receive them.
 
     Args:
         compression: how gradients are sent, which must have more than two bytes each; weights go out in full.
         kept: which part of the gradients `top_k` sends in a step.
+        gpu_path: of what lies on a GPU: through pinned host memory, or given to MPI as it lies, which must be
+            CUDA-aware; that is tried before the training starts.
     """
 
     def __init__(
@@ -98,12 +101,16 @@ class ParameterServer(Exchange):
         *,
         compression: Literal["none", "float16", "bfloat16", "top_k"] = "none",
         kept: Share = 0.01,
+        gpu_path: Literal["host", "direct"] = "host",
     ) -> None:
         self._replica, self._comm, self._timers = replica, comm, timers
-        self._weights, gradients = Pinned(replica.weights), replica.gradients
-        self._gradients: Gather | CompressedGather = (
-            Gather(gradients, comm) if compression == "none" else CompressedGather(gradients, comm, compression, kept)
-        )
+        direct, gradients = gpu_path == "direct", replica.gradients
+        self._weights: Pinned | Direct = Direct(replica.weights) if direct else Pinned(replica.weights)
+        self._gradients: Gather | DirectGather | CompressedGather
+        if compression != "none":
+            self._gradients = CompressedGather(gradients, comm, compression, kept)
+        else:
+            self._gradients = DirectGather(gradients, comm) if direct else Gather(gradients, comm)
         self.state = self._gradients.state
         if comm.rank == 0:
             self._optimizer = make_optimizer(replica.weights, replica.gradients)

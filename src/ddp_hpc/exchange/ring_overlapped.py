@@ -1,14 +1,15 @@
 """Gradients averaged by a ring per bucket, in reverse order of the layers, while the backward pass goes on."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from time import perf_counter
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from mpi4py import MPI
 from torch import Tensor
 
 from ddp_hpc.config.catalog import Megabytes
+from ddp_hpc.exchange._direct_bucket import Beside, DirectBucket
 from ddp_hpc.exchange._pinned import PinnedPieces
 from ddp_hpc.exchange._protocol import MakeOptimizer, Timers
 from ddp_hpc.exchange.ring import Step, make_inbox, ring_in_pieces
@@ -25,6 +26,7 @@ DETERMINISTIC = True
 OVERLAPS = True
 CAPTURABLE = False
 COST = "ring"
+CUDA_AWARE = {"gpu_path": ("direct",)}
 
 
 class Bucket:
@@ -84,12 +86,14 @@ class RingOverlapped:
     """A bucket starts when its last gradient is there; hooks of the later ones drive it, and `update` the rest of it.
 
     No thread: it would share its core with the backward pass. Messages of a bucket carry its number as their tag, so
-    ranks need not start them in the same order, and sums do not depend on it. GPU gradients go through pinned host
-    memory; there hooks only queue the copies, long before the GPU gets there, and `update` drives all buckets while the
-    GPU computes.
+    ranks need not start them in the same order, and sums do not depend on it. On a GPU hooks only queue what
+    comes before the first message, long before the GPU gets there, and `update` drives all buckets while the GPU
+    computes.
 
     Args:
         bucket_mb: how much goes round together at least, in MB (1e6 bytes), but for the last.
+        gpu_path: of the gradients of a GPU: through pinned host memory, or given to MPI as they lie, which must be
+            CUDA-aware; that is tried before the training starts.
     """
 
     def __init__(
@@ -100,14 +104,24 @@ class RingOverlapped:
         make_optimizer: MakeOptimizer,
         *,
         bucket_mb: Megabytes = 4.0,
+        gpu_path: Literal["host", "direct"] = "host",
     ) -> None:
         self._replica, self._timers, gradients = replica, timers, replica.gradients
         filled = in_buckets(replica.spans, 1e6 * bucket_mb, gradients.element_size())
         starts = [spans[-1].start for spans in filled]
         bounds = [slice(start, end) for start, end in zip(starts, [len(gradients), *starts], strict=False)]
-        self._gradients = PinnedPieces(gradients, bounds, one_stream=True)
-        self._buckets = [Bucket(spans, self._gradients, number, comm) for number, spans in enumerate(filled)]
-        self._flying: list[Bucket] = []
+        self._gradients: PinnedPieces | Beside
+        self._buckets: Sequence[Bucket | DirectBucket]
+        if gpu_path == "direct":
+            self._gradients = beside = Beside(gradients)
+            parts = zip(filled, bounds, strict=True)
+            self._buckets = [
+                DirectBucket(spans, gradients[part], number, comm, beside) for number, (spans, part) in enumerate(parts)
+            ]
+        else:
+            self._gradients = staged = PinnedPieces(gradients, bounds, one_stream=True)
+            self._buckets = [Bucket(spans, staged, number, comm) for number, spans in enumerate(filled)]
+        self._flying: list[Bucket | DirectBucket] = []
         self._took_off = 0.0
         self._on_gpu = gradients.is_cuda
         self._hooks = [
@@ -117,7 +131,7 @@ class RingOverlapped:
         ]
         self._optimizer = make_optimizer(replica.weights, replica.gradients)
 
-    def _hook(self, bucket: Bucket) -> Any:
+    def _hook(self, bucket: Bucket | DirectBucket) -> Any:
         """Return what is to be done when a parameter of `bucket` has got its gradient."""
 
         def arrived(_: Tensor) -> None:

@@ -6,6 +6,7 @@ segmentation fault. So it is tried in processes that may die,
 """
 
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -35,11 +36,15 @@ def refusal(launcher: Sequence[str], environment: Mapping[str, str], timeout_s: 
 
 def _try() -> None:
     """Average known numbers in every way that uses the direct path; rank 0 prints what was wrong. All must call."""
-    import torch
     from mpi4py import MPI
+
+    from ddp_hpc.training.placement import choose_slice
 
     comm = MPI.COMM_WORLD
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    choose_slice(os.environ, node.rank)
+    import torch
+
     found = torch.cuda.device_count() if torch.cuda.is_available() else 0
     without = [rank for rank, count in enumerate(comm.allgather(found)) if not count]
     refused = f"ranks {without} of {comm.size} see no GPU" if without else None
@@ -59,11 +64,13 @@ def wrong_averages(comm: Any, device: Any) -> str | None:
     """
     import torch
 
+    from ddp_hpc.exchange._direct_bucket import bucket_average
+    from ddp_hpc.exchange._direct_gather import gathered_average
     from ddp_hpc.exchange.mpi_allreduce import mpi_average
     from ddp_hpc.exchange.ring import ring_average
 
     wrong = None
-    for average in (ring_average, mpi_average):
+    for average in (ring_average, mpi_average, bucket_average, gathered_average):
         for length in NUMBERS:
             numbers = torch.arange(length, dtype=torch.float32, device=device) % 1000
             mine = numbers + comm.rank**2

@@ -11,7 +11,10 @@ from typing import Any
 KIB, KB = 1024, 1000
 POLL_EVERY_S = 2.0  # without a counter of PCIe traffic NVML watches it for 20 ms at each call
 ALL_LINKS = 0xFFFFFFFF  # scope of an NVLink counter: summed over the links
+WRAP = 2**32  # where a counter of 32 bits begins anew
+PCIE_LANE = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.97e9, 5: 3.94e9, 6: 7.56e9}  # bytes per second, by generation
 
+WRAPPED = "the counter has 32 bits, and may have begun anew more than once between two samples"
 MIG = "a MIG slice has no meter of its own: the GPU's counts all of its slices"
 
 _FINAL = ("NOT_SUPPORTED", "NO_PERMISSION", "FUNCTION_NOT_FOUND", "INVALID_ARGUMENT")
@@ -30,6 +33,7 @@ class Device:
         self.reasons: dict[str, str] = {}  # by counter, why it was never read; a counter that was read has none
         self._final: set[str] = set()
         self._last: dict[str, tuple[int, float]] = {}  # of rising counters: when, how much
+        self._wraps: set[str] = set()  # counters that have begun anew, or have 32 bits
         self._polled_ns: dict[str, int] = {}  # of PCIe traffic that has no counter: when it was last asked for
         problem = ""
         for form in [uuid] if uuid.startswith(("GPU-", "MIG-")) else [f"GPU-{uuid}", f"MIG-{uuid}"]:
@@ -107,19 +111,37 @@ class Device:
         """Return the bytes per second that come in, `RX`, or go out, `TX`."""
         if way not in self._polled_ns:
             try:
-                return self.rate(f"PCIE_COUNT_{way}_BYTES", 1)
+                found = self.rate(counter := f"PCIE_COUNT_{way}_BYTES", 1)
             except self.nvml.NVMLError:
                 self._polled_ns[way] = 0
+            else:
+                if found is None and counter in self._wraps:
+                    self.reasons.setdefault(f"pcie_{way.lower()}_bytes_per_s", WRAPPED)
+                return found
         now_ns = time.perf_counter_ns()
         if now_ns - self._polled_ns[way] < 1e9 * POLL_EVERY_S:
             return None
         self._polled_ns[way] = now_ns
         return KB * float(self.ask("PcieThroughput", getattr(self.nvml, f"NVML_PCIE_UTIL_{way}_BYTES")))
 
+    def throttle_reasons(self) -> int:
+        """Return why clocks are slow, as bits; by the old name of the call where a driver does not know the new one."""
+        try:
+            return int(self.ask("CurrentClocksEventReasons"))
+        except (self.nvml.NVMLError, AttributeError):
+            return int(self.ask("CurrentClocksThrottleReasons"))
+
     def nvlinks(self) -> int:
         """Return how many NVLinks are up."""
         links = range(int(self._field(self.nvml.NVML_FI_DEV_NVLINK_LINK_COUNT)))
         return sum(self.ask("NvLinkState", link) == self.nvml.NVML_FEATURE_ENABLED for link in links)
+
+    def nvlink(self, way: str, old: str) -> float | None:
+        """Return the bytes per second over all links; where the `old` counter is not, by that of newer drivers."""
+        try:
+            return self.rate(f"NVLINK_THROUGHPUT_DATA_{old}", KIB, ALL_LINKS)
+        except self.nvml.NVMLError:
+            return self.rate(f"NVLINK_COUNT_{way}_BYTES", 1, ALL_LINKS)
 
     def _field(self, number: int, scope: int = 0) -> float:
         value = self.ask("FieldValues", [(number, scope)])[0]
@@ -135,12 +157,28 @@ class Device:
         return float(getattr(value.value, kinds[value.valueType]))
 
     def rate(self, name: str, unit: int, scope: int = 0) -> float | None:
-        """Return how fast a counter rises, in bytes per second; None at first, and where it went back."""
+        """Return how fast a counter rises, in bytes per second; None at first, and where that is not known.
+
+        NVML warns that counters of PCIe may wrap. One that did is taken to have 32 bits from then on: of it no more is
+        known than that the link cannot have carried so much twice.
+        """
         number = getattr(self.nvml, f"NVML_FI_DEV_{name}")
-        now_ns, now = time.perf_counter_ns(), unit * self._field(number, scope)
+        now_ns, now = time.perf_counter_ns(), self._field(number, scope)
         then_ns, then = self._last.get(name, (now_ns, now))
         self._last[name] = (now_ns, now)
-        return (now - then) / (now_ns - then_ns) * 1e9 if now_ns > then_ns and now >= then else None
+        if now < then < WRAP and name.startswith("PCIE_"):
+            self._wraps.add(name)
+        rise, seconds = now - then, (now_ns - then_ns) / 1e9
+        if name in self._wraps:
+            rise %= WRAP
+            if rise + WRAP <= self._pcie_most() * seconds:
+                return None
+        return unit * rise / seconds if seconds > 0 and rise >= 0 else None
+
+    def _pcie_most(self) -> float:
+        """Return the bytes per second that the link to the host may carry; a fast one's if that is not known."""
+        generation, width = self.facts.get("pcie_generation_max"), self.facts.get("pcie_width_max", 16)
+        return PCIE_LANE.get(generation, max(PCIE_LANE.values())) * width
 
 
 def as_text(words: str | bytes) -> str:
@@ -157,11 +195,11 @@ COUNTERS: dict[str, Callable[[Device], float | None]] = {
     "sm_clock_mhz": lambda gpu: gpu.ask("ClockInfo", gpu.nvml.NVML_CLOCK_SM),
     "memory_clock_mhz": lambda gpu: gpu.ask("ClockInfo", gpu.nvml.NVML_CLOCK_MEM),
     "temperature_c": lambda gpu: gpu.ask("Temperature", gpu.nvml.NVML_TEMPERATURE_GPU),
-    "throttle_reasons": lambda gpu: gpu.ask("CurrentClocksThrottleReasons"),
+    "throttle_reasons": lambda gpu: gpu.throttle_reasons(),
     "pcie_rx_bytes_per_s": lambda gpu: gpu.pcie("RX"),
     "pcie_tx_bytes_per_s": lambda gpu: gpu.pcie("TX"),
-    "nvlink_rx_bytes_per_s": lambda gpu: gpu.rate("NVLINK_THROUGHPUT_DATA_RX", KIB, ALL_LINKS),
-    "nvlink_tx_bytes_per_s": lambda gpu: gpu.rate("NVLINK_THROUGHPUT_DATA_TX", KIB, ALL_LINKS),
+    "nvlink_rx_bytes_per_s": lambda gpu: gpu.nvlink("RCV", "RX"),
+    "nvlink_tx_bytes_per_s": lambda gpu: gpu.nvlink("XMIT", "TX"),
 }
 
 

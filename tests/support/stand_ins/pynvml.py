@@ -22,7 +22,7 @@ ORDER = [2, 0, 1]  # as NVML counts
 SLICE = "dddddddd-0000-1111-2222-333333333333"  # a MIG slice of the first
 MODES = (
     "", "bytes", "no counter", "no power", "neither", "no permission", "no driver", "not there", "mig slice",
-    "mig mode", "old", "lost", "reset", "stands still", "coarse", "hangs", "hangs at once", "breaks",
+    "mig mode", "old", "lost", "reset", "stands still", "coarse", "wraps", "newer", "hangs", "hangs at once", "breaks",
 )  # fmt: skip
 
 mode = os.environ.get("FAKE_NVML", "")
@@ -104,19 +104,25 @@ def nvmlDeviceGetPowerUsage(handle):  # noqa: N802
 
 def nvmlDeviceGetFieldValues(handle, fields):  # noqa: N802
     rates = {
-        NVML_FI_DEV_PCIE_COUNT_RX_BYTES: 1e6,  # noqa: F821
-        NVML_FI_DEV_PCIE_COUNT_TX_BYTES: 2e6,  # noqa: F821
-        NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX: 3e3,  # noqa: F821
-        NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX: 4e3,  # noqa: F821
+        _real.NVML_FI_DEV_PCIE_COUNT_RX_BYTES: 1e6,
+        _real.NVML_FI_DEV_PCIE_COUNT_TX_BYTES: 2e6,
     }
+    if mode == "newer":
+        links = {_real.NVML_FI_DEV_NVLINK_COUNT_RCV_BYTES: 1024, _real.NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES: 1024}
+    else:
+        links = {_real.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX: 1, _real.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX: 1}
+    rates |= {field: unit * rate for (field, unit), rate in zip(links.items(), (3e3, 4e3), strict=True)}
     (number, _scope) = fields[0]
-    if number == NVML_FI_DEV_NVLINK_LINK_COUNT and mode != "old":  # noqa: F821
-        value = SimpleNamespace(uiVal=6)
-        return [SimpleNamespace(nvmlReturn=0, valueType=_real.NVML_VALUE_TYPE_UNSIGNED_INT, value=value)]
-    if number not in rates or mode == "old":
-        return [SimpleNamespace(nvmlReturn=_real.NVML_ERROR_NOT_SUPPORTED)]
-    value = SimpleNamespace(ullVal=int(rates[number] * (handle.number + 1) * clock()))
-    return [SimpleNamespace(nvmlReturn=0, valueType=_real.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, value=value)]
+    found = _real.c_nvmlFieldValue_t(fieldId=number)
+    if number == _real.NVML_FI_DEV_NVLINK_LINK_COUNT and mode != "old":
+        found.valueType, found.value.uiVal = _real.NVML_VALUE_TYPE_UNSIGNED_INT, 6
+    elif number in rates and mode != "old":
+        count = int((1e4 if mode == "wraps" else 1) * rates[number] * (handle.number + 1) * clock())
+        found.valueType = _real.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG
+        found.value.ullVal = count % 2**32 if mode == "wraps" else count
+    else:
+        found.nvmlReturn = _real.NVML_ERROR_NOT_SUPPORTED
+    return [found]
 
 
 def nvmlDeviceGetPcieThroughput(handle, way):  # noqa: N802
@@ -178,5 +184,13 @@ def nvmlDeviceGetTemperature(handle, sensor):  # noqa: N802
     return 40 + handle.number
 
 
+def nvmlDeviceGetCurrentClocksEventReasons(handle):  # noqa: N802
+    return _fail("FUNCTION_NOT_FOUND") if mode == "old" else _clocks(handle)
+
+
 def nvmlDeviceGetCurrentClocksThrottleReasons(handle):  # noqa: N802
+    return _clocks(handle) if mode == "old" else _fail("FUNCTION_NOT_FOUND")
+
+
+def _clocks(handle):
     return _real.nvmlClocksThrottleReasonSwPowerCap if handle.number == 2 else _real.nvmlClocksThrottleReasonGpuIdle
