@@ -17,11 +17,11 @@ from matplotlib.text import Text
 
 from ddp_hpc.analysis import figures, tables
 from ddp_hpc.analysis.figures import _layout as layout
-from ddp_hpc.analysis.figures import exchange_speed, loss_areas, loss_curves, waterfall
+from ddp_hpc.analysis.figures import exchange_speed, loss_areas, loss_curves, phases, waterfall
 from ddp_hpc.analysis.figures._curves import colour_of, look, looks_of, over_ranks, world_size_axis
 from ddp_hpc.analysis.figures._marks import OVERSUBSCRIBED
 from ddp_hpc.analysis.figures._panels import Panel, few
-from ddp_hpc.analysis.figures._style import EXCHANGES, SIZES, TEXT, style
+from ddp_hpc.analysis.figures._style import EXCHANGES, SIZES, TEXT, style, time_unit
 from ddp_hpc.config import catalog
 
 FIGURES = catalog.names("figure")
@@ -155,6 +155,17 @@ def test_a_complete_study_needs_no_small_print_on_coverage(picture, name):
 
     assert "Coverage" not in text
     assert OVERSUBSCRIBED not in text
+
+
+def test_steps_whose_phases_are_not_known_are_whole_bars_and_times_have_the_unit_that_suits_them(situation):
+    study_runs, frames = situation("usual")
+    whole = frames["phases"].assign(**{name: np.nan for name in phases.PARTS if name != "step_s"})
+    figure = draw((study_runs, frames | {"phases": whole}), "phases", "")
+
+    heights = {round(patch.get_height(), 6) for axes in figure.axes for patch in axes.patches}
+    assert heights == {round(1e3 * seconds, 6) for seconds in whole["step_s"]}
+    for seconds, expected in ((3e-6, ("us", 1e-6)), (0.02, ("ms", 1e-3)), (300, ("min", 60)), (1e5, ("h", 3600))):
+        assert time_unit(pd.Series([seconds] * 3)) == expected
 
 
 def marks(figure, marker):

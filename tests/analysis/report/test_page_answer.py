@@ -7,8 +7,9 @@ import pytest
 from factory import constant, made_up, planned, realistic
 
 from ddp_hpc.analysis import tables
+from ddp_hpc.analysis.formatting import as_texts
 from ddp_hpc.analysis.report.answer import found, how_sure
-from ddp_hpc.analysis.report.publishable import ALONE, publishable
+from ddp_hpc.analysis.report.publishable import ALONE, publishable, rows_named
 from ddp_hpc.analysis.report.row_runs import runs_of_rows
 
 GRID = [
@@ -171,3 +172,15 @@ def test_exchanges_and_pairs_are_compared_in_sentences_and_a_reference_not_with_
         ALONE: 1,
         "the two of a round were no neighbours in time": 1,
     }
+
+
+def test_groups_that_differ_in_the_options_of_a_choice_alone_are_told_apart():
+    models = ['{"channels": 4}', '{"channels": 16, "wide": true}']
+    table = pd.DataFrame({"exchange": "none", "world_size": 1, "model": "conv", "model_options": models})
+    of_what = rows_named(table)
+
+    assert [of_what(row) for row in table.to_dict("records")] == [
+        "no exchange, 1 rank, model conv (channels 4)",
+        "no exchange, 1 rank, model conv (channels 16, wide)",
+    ]
+    assert list(as_texts(table)["model_options"]) == ["channels 4", "channels 16, wide"]

@@ -69,8 +69,8 @@ def _bad_times(runs: pd.DataFrame) -> Iterator[str]:
         yield (
             f"In {len(slowed)} of {all_runs} threads were ready and had no core in over {100 * CROWDED:.0f} % of the "
             f"time, and others used up to {100 * slowed['others_core_share'].max():.0f} % of their cores "
-            "(core_wait_share and others_core_share in the table of runs). This may slow down all steps evenly, so that "
-            "none stands out: run again on a quiet machine."
+            "(core_wait_share and others_core_share in the table of runs). This may slow down all steps evenly, so "
+            "that none stands out: run again on a quiet machine."
         )
     beside = runs["other_trainings"].astype("float64")
     if count := int((beside > 0).sum()):
