@@ -45,7 +45,7 @@ class LibraryTrainer:
             xs = [samples.uniform(-1, 1) for _ in range(self.batch)]
             errors = [slope * x - 3 * x for x in xs]
             loss = sum(error * error for error in errors) / self.batch  # ** raises where this becomes infinite
-            gradient = sum(2 * x * error for x, error in zip(xs, errors)) / self.batch
+            gradient = sum(2 * x * error for x, error in zip(xs, errors, strict=True)) / self.batch
             slope -= self.rate * ranks.allreduce(gradient) / ranks.size
             if self.callback.on_step_end(loss, self.batch):
                 break
