@@ -110,7 +110,7 @@ def test_a_table_that_reads_what_is_in_no_pack_is_told_before_it_is_published(pr
     file.write_text('from pathlib import Path\n\nSUM = (Path(__file__).parents[1] / "notes.txt").read_text()\n')
     identity.forget()
     try:
-        with pytest.raises(PackError, match=r"tables/_words.py cannot make .* FileNotFoundError: .*notes.txt"):
+        with pytest.raises(PackError, match=r"tables/_words.py, tables/late.py: cannot .*'notes.txt'"):
             publish(project, "made_up", PackOptions(to=tmp_path / "pack", allow_private=True))
     finally:
         file.write_text(before)

@@ -192,7 +192,7 @@ def _at(point: Point, fields: tuple[str, ...]) -> str:
 
 
 def _short(value: Any) -> str:
-    """Return a value as a study file writes it, on one line; of a choice its name, of a program that or its first file."""
+    """Return a value as a study file writes it, on one line; a choice by its name, a program by its first file."""
     if isinstance(value, Mapping):
         files = value.get("files")
         called = value.get("name", files[0] if isinstance(files, list) and files else None)

@@ -164,13 +164,13 @@ def _draw(pack: Pack) -> None:
         derived.make_tables(pack, pack.root)
         derived.make_figures(pack, pack.root)
     except Exception as error:
-        if not (own := sorted(pack.own_outputs)):
+        own = sorted(name.removeprefix(identity.OWN) for name in pack.own_outputs)
+        if not own:
             raise
-        needs = (
-            f"{', '.join(own)} cannot make tables and figures from what a pack holds: {type(error).__name__}: {error}"
-        )
+        why = f"{type(error).__name__}: {error}".replace(f"{pack.root}/{names.PROJECT}/", "")
         raise PackError(
-            f"{needs}; expected: they read no files of the project but those beside them, by their name"
+            f"{', '.join(own)}: cannot make tables and figures from what a pack holds: {why}; "
+            "expected: they read no files of the project but those beside them, by their name"
         ) from error
 
 
