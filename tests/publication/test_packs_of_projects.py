@@ -103,6 +103,20 @@ def published(project, tmp_path_factory):
     return folder
 
 
+def test_a_table_that_reads_what_is_in_no_pack_is_told_before_it_is_published(project, tmp_path):
+    file = project.root / "tables" / "_words.py"
+    before = file.read_text()
+    (project.root / "notes.txt").write_text("sum")
+    file.write_text('from pathlib import Path\n\nSUM = (Path(__file__).parents[1] / "notes.txt").read_text()\n')
+    identity.forget()
+    try:
+        with pytest.raises(PackError, match=r"tables/_words.py, tables/late.py: cannot .*'notes.txt'"):
+            publish(project, "made_up", PackOptions(to=tmp_path / "pack", allow_private=True))
+    finally:
+        file.write_text(before)
+        identity.forget()
+
+
 @pytest.fixture
 def stranger():
     """Who has the pack alone, and no project."""

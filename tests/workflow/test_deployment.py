@@ -15,7 +15,8 @@ from sandbox import PROJECT, Sandbox
 
 PAGE = (PROJECT / "docs" / "deployment.md").read_text()
 STUDY = """
-base: {dataset: digits, model: {name: mlp, widths: [4]}, exchange: none, batch_size: 32, learning_rate: 0.1}
+base:
+  {dataset: digits, model: {name: mlp, widths: [4]}, exchange: none, world_size: 1, batch_size: 32, learning_rate: 0.1}
 budget: {steps: 5}
 tables: [runs]
 figures: []

@@ -192,9 +192,11 @@ def _at(point: Point, fields: tuple[str, ...]) -> str:
 
 
 def _short(value: Any) -> str:
-    """Return a value as a study file writes it, on one line; of a choice its name."""
+    """Return a value as a study file writes it, on one line; a choice by its name, a program by its first file."""
     if isinstance(value, Mapping):
-        return str(value.get("name")) if "name" in value else flow(value)
+        files = value.get("files")
+        called = value.get("name", files[0] if isinstance(files, list) and files else None)
+        return flow(value) if called is None else str(called)
     return "null" if value is None else str(value)
 
 

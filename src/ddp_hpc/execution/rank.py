@@ -42,8 +42,8 @@ EXIT_ERROR, EXIT_LAUNCH = 1, 3
 MOST_WARNINGS, WARNING_LENGTH = 20, 300  # that a record keeps of a rank
 # how torch, NCCL, Triton and NVIDIA's libraries say that the memory of a GPU, or of the host, does not suffice
 NO_MEMORY = re.compile(
-    r"out[ _]of[ _]memory|\bMemoryError\b|can(no|')t allocate memory|cuda failure 2\b|CU[A-Z]+_\w*ALLOC\w*FAILED"
-    r"|CUBLAS_STATUS_NOT_INITIALIZED",
+    r"out[ _]of[ _]memory|\w*MemoryError\b|bad_alloc\b|can(no|')t allocate memory|cuda failure 2\b"
+    r"|CU[A-Z]+_\w*ALLOC\w*FAILED|CUBLAS_STATUS_NOT_INITIALIZED",
     re.IGNORECASE,
 )
 OF_GPU = re.compile(r"cuda|nccl|cublas|cudnn|cusolver|cusparse|cufft|triton", re.IGNORECASE)

@@ -156,8 +156,10 @@ def _quoted(text: str) -> str:
 
 def licence_text(name: str, year: int, holders: str) -> str:
     """Return the text of a licence as SPDX has it; of one that is not in `licences/` where it stands."""
-    if name == CODE_LICENCE and (ours := metadata.distribution("ddp-hpc").read_text("licenses/LICENSE")):
-        return ours
+    if name == CODE_LICENCE:  # what a build leaves in a clone is a distribution too, and has no texts
+        texts = (one.read_text("licenses/LICENSE") for one in metadata.distributions(name="ddp-hpc"))
+        if ours := next(filter(None, texts), None):
+            return ours
     file = TEXTS / f"{name}.txt"
     text = (
         file.read_text(encoding="utf-8")

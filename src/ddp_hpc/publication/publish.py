@@ -143,8 +143,7 @@ def _made(root: Path, runs: str) -> Pack:
     for folder in Store(root).runs.iterdir():
         evidence.seal(Store(root).run(folder.name))
     pack = Pack(root)
-    derived.make_tables(pack, root)
-    derived.make_figures(pack, root)
+    _draw(pack)
     (root / names.FACTS).write_text(derived.facts(pack), encoding="utf-8")
     (root / names.MADE_BY).write_text(derived.in_json(anew.made_by(pack)), encoding="utf-8")
     kept = _kept(pack, runs)
@@ -157,6 +156,22 @@ def _made(root: Path, runs: str) -> Pack:
     pack = Pack(root)
     (root / names.SUMS).write_text(sums(pack), encoding="utf-8")
     return pack
+
+
+def _draw(pack: Pack) -> None:
+    """Make tables, figures and page; a PackError if code of the project needs more than the pack holds."""
+    try:
+        derived.make_tables(pack, pack.root)
+        derived.make_figures(pack, pack.root)
+    except Exception as error:
+        own = sorted(name.removeprefix(identity.OWN) for name in pack.own_outputs)
+        if not own:
+            raise
+        why = f"{type(error).__name__}: {error}".replace(f"{pack.root}/{names.PROJECT}/", "")
+        raise PackError(
+            f"{', '.join(own)}: cannot make tables and figures from what a pack holds: {why}; "
+            "expected: they read no files of the project but those beside them, by their name"
+        ) from error
 
 
 def _kept(pack: Pack, runs: str) -> set[str]:

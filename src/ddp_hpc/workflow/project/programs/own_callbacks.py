@@ -43,8 +43,9 @@ class LibraryTrainer:
         self.callback.on_train_begin()
         for _ in range(self.steps):
             xs = [samples.uniform(-1, 1) for _ in range(self.batch)]
-            loss = sum((slope * x - 3 * x) ** 2 for x in xs) / self.batch
-            gradient = sum(2 * x * (slope * x - 3 * x) for x in xs) / self.batch
+            errors = [slope * x - 3 * x for x in xs]
+            loss = sum(error * error for error in errors) / self.batch  # ** raises where this becomes infinite
+            gradient = sum(2 * x * error for x, error in zip(xs, errors, strict=True)) / self.batch
             slope -= self.rate * ranks.allreduce(gradient) / ranks.size
             if self.callback.on_step_end(loss, self.batch):
                 break
