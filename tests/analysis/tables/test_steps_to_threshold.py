@@ -64,7 +64,7 @@ def test_batches_that_were_not_measured_take_the_steps_of_the_law(study_runs):
     ]  # ranks and exchange make no other training: a seed counts once
     assert table["learning_rate"].dropna().unique().tolist() == [BEST]
     for batch, row in table.iterrows():
-        assert row["steps"] == pytest.approx(law(batch), rel=0.03)
+        assert row["predicted_steps"] == pytest.approx(law(batch), rel=0.03)
     assert table["critical_batch"].unique() == pytest.approx([NOISE_SCALE], rel=1e-6)
     assert table["held_out_batch"].unique().tolist() == [256]
     assert abs(table["held_out_error_percent"].iloc[0]) < 4

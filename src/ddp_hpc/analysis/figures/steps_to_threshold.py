@@ -63,8 +63,8 @@ def _panel(axes: Axes, rows: pd.DataFrame) -> None:
     x = rows["global_batch_size"].to_numpy(float)
     measured, low, high = (rows[f"measured_steps{end}"].to_numpy(float) for end in ("", "_low", "_high"))
     axes.set(xscale="log", yscale="log")
-    modelled = rows[rows["steps"].notna()]
-    drawn = [*measured, *modelled["steps"]]
+    modelled = rows[rows["predicted_steps"].notna()]
+    drawn = [*measured, *modelled["predicted_steps"]]
     if len(modelled):
         _model(axes, modelled)
     first = int(np.flatnonzero(np.isfinite(measured))[0])
@@ -82,7 +82,9 @@ def _model(axes: Axes, rows: pd.DataFrame) -> None:
     row, ends = rows_of(rows)[0], rows["global_batch_size"].to_numpy(float)
     x = np.geomspace(ends[0], ends[-1], CURVE_POINTS)
     axes.plot(x, row["least_steps"] * (1 + row["critical_batch"] / x), **CURVE)
-    axes.fill_between(ends, rows["steps_low"].to_numpy(float), rows["steps_high"].to_numpy(float), **BAND)
+    axes.fill_between(
+        ends, rows["predicted_steps_low"].to_numpy(float), rows["predicted_steps_high"].to_numpy(float), **BAND
+    )
     if ends[0] < row["critical_batch"] < ends[-1]:
         axes.axvline(row["critical_batch"], **CRITICAL)
         text = three_digits(row["critical_batch"])
