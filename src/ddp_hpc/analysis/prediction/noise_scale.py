@@ -133,7 +133,7 @@ class StepsModel:
 
     @cached_property
     def drawn(self) -> tuple[Array, Array]:
-        """S_min and B_noise as another batch might have them: as far from the model as the measured ones, by Student's t.
+        """S_min and B_noise as another batch might have them: as far off as the measured ones, by Student's t.
 
         What a batch is off is not only noise: its best learning rate lies between those that were tried. So batches
         count, not runs.
