@@ -48,10 +48,10 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
         Line2D([], [], label="measured", **POINT),
         Line2D([], [], label="from the noise scale", **CURVE),
         Line2D([], [], label="critical batch", **CRITICAL),
-        Line2D([], [], label="half the steps at twice the batch", **IDEAL),
+        Line2D([], [], label="perfect scaling", **IDEAL),
         Patch(label="95 %", **BAND),
     ]
-    notes = ["Vertical: 95 % intervals of what was measured."]
+    notes = ["Vertical: 95 % intervals of what was measured. Perfect scaling: half the steps at twice the batch."]
     notes += [_checked(number, rows) for number, (_, rows) in enumerate(shown, 1)]
     if doubts := sorted(set(known["doubt"].dropna())):
         notes.append(f"Of some batches {'; '.join(doubts)}: these may take fewer steps.")
@@ -63,8 +63,8 @@ def _panel(axes: Axes, rows: pd.DataFrame) -> None:
     x = rows["global_batch_size"].to_numpy(float)
     measured, low, high = (rows[f"measured_steps{end}"].to_numpy(float) for end in ("", "_low", "_high"))
     axes.set(xscale="log", yscale="log")
-    modelled = rows[rows["steps"].notna()]
-    drawn = [*measured, *modelled["steps"]]
+    modelled = rows[rows["predicted_steps"].notna()]
+    drawn = [*measured, *modelled["predicted_steps"]]
     if len(modelled):
         _model(axes, modelled)
     first = int(np.flatnonzero(np.isfinite(measured))[0])
@@ -78,11 +78,13 @@ def _panel(axes: Axes, rows: pd.DataFrame) -> None:
 
 
 def _model(axes: Axes, rows: pd.DataFrame) -> None:
-    """Draw the curve between the batches of the table, its band at these, and the critical batch."""
+    """Draw the curve between the batches of the table, its band, relative to it as there, and the critical batch."""
     row, ends = rows_of(rows)[0], rows["global_batch_size"].to_numpy(float)
     x = np.geomspace(ends[0], ends[-1], CURVE_POINTS)
-    axes.plot(x, row["least_steps"] * (1 + row["critical_batch"] / x), **CURVE)
-    axes.fill_between(ends, rows["steps_low"].to_numpy(float), rows["steps_high"].to_numpy(float), **BAND)
+    curve = row["least_steps"] * (1 + row["critical_batch"] / x)
+    middle, *band = (rows[f"predicted_steps{end}"].to_numpy(float) for end in ("", "_low", "_high"))
+    axes.plot(x, curve, **CURVE)
+    axes.fill_between(x, *(curve * np.interp(np.log(x), np.log(ends), edge / middle) for edge in band), **BAND)
     if ends[0] < row["critical_batch"] < ends[-1]:
         axes.axvline(row["critical_batch"], **CRITICAL)
         text = three_digits(row["critical_batch"])

@@ -112,9 +112,9 @@ class StepsModel:
 
     @cached_property
     def points(self) -> tuple[Array, Array]:
-        """The global batch and the steps of each run."""
-        both = [(float(way.batch), steps) for way in self.ways for steps in way.steps]
-        return np.array([batch for batch, _ in both]), np.array([steps for _, steps in both])
+        """The global batches and the steps that they took: the median over the runs of each."""
+        steps = [float(np.median(one.steps)) for one in self.ways]
+        return np.array([float(one.batch) for one in self.ways]), np.array(steps)
 
     @property
     def known(self) -> bool:
@@ -133,13 +133,19 @@ class StepsModel:
 
     @cached_property
     def drawn(self) -> tuple[Array, Array]:
-        """S_min and B_noise as they might be as well: both by Student's t, as far as runs are from the model."""
+        """S_min and B_noise as another batch might have them: as far off as the measured ones, by Student's t.
+
+        What a batch is off is not only noise: its best learning rate lies between those that were tried. So batches
+        count, not runs.
+        """
         rng, (batch, steps), scales = np.random.default_rng(0), self.points, np.log(self.noise_scales)
         off = np.log(steps) - np.log(self.steps(batch))
-        error, error_of_scale = (float(np.std(x, ddof=1)) / sqrt(len(x)) if len(x) > 1 else nan for x in (off, scales))
-        noise = self.noise_scale * np.exp(error_of_scale * rng.standard_t(max(1, len(scales) - 1), DRAWS))
+        n, m = len(off), len(scales)
+        error = float(np.std(off, ddof=1)) * sqrt(1 + 1 / n) if n > 1 else nan
+        error_of_scale = float(np.std(scales, ddof=1)) / sqrt(m) if m > 1 else nan
+        noise = self.noise_scale * np.exp(error_of_scale * rng.standard_t(max(1, m - 1), DRAWS))
         least = np.array([self.least_steps(one) for one in noise])
-        return least * np.exp(error * rng.standard_t(max(1, len(off) - 1), DRAWS)), noise
+        return least * np.exp(error * rng.standard_t(max(1, n - 1), DRAWS)), noise
 
     def steps(self, batch: "Array | float") -> Array:
         """Return the steps at other global batches."""
@@ -148,16 +154,15 @@ class StepsModel:
     def interval(self, batch: float) -> Interval:
         """Return the steps at a global batch and their 95 % interval."""
         least, noise = self.drawn
-        return self._between(float(self.steps(batch)), least * (1 + noise / batch))
+        return self._between(float(self.steps(batch)), least * (1 + noise / batch), f"{len(self.ways)} batches")
 
     def critical_batch(self) -> Interval:
         """Return B_noise: the batch that takes twice the fewest steps, and twice the fewest samples."""
-        return self._between(self.noise_scale, self.drawn[1])
+        return self._between(self.noise_scale, self.drawn[1], f"{len(self.noise_scales)} runs")
 
-    def _between(self, middle: float, values: Array) -> Interval:
-        basis = f"{len(self.points[0])} runs"
+    def _between(self, middle: float, values: Array, basis: str) -> Interval:
         if not np.isfinite(values).all():
-            return Interval(middle, nan, nan, "1 run")
+            return Interval(middle, nan, nan, basis)
         low, high = np.quantile(values, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
         return Interval(middle, min(middle, float(low)), max(middle, float(high)), basis)
 

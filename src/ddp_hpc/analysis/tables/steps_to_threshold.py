@@ -19,11 +19,11 @@ CAPTION = (
     "Steps to the loss threshold at each global batch, with the best learning rate: measured, and predicted from the "
     "gradient noise scale, with 95 % intervals."
 )
-LEFT_OUT = columns("measured_steps_from steps_from critical_batch_low critical_batch_high")
+LEFT_OUT = columns("measured_steps_from critical_batch_low critical_batch_high")
 _COLUMNS = columns(
-    "global_batch_size runs learning_rate measured_steps measured_steps_low measured_steps_high steps steps_low",
-    "steps_high least_steps critical_batch critical_batch_low critical_batch_high critical_batch_of_steps",
-    "held_out_batch held_out_error_percent doubt reason",
+    "global_batch_size runs learning_rate measured_steps measured_steps_low measured_steps_high predicted_steps",
+    "predicted_steps_low predicted_steps_high least_steps critical_batch critical_batch_low critical_batch_high",
+    "critical_batch_of_steps held_out_batch held_out_error_percent doubt reason",
 )
 
 
@@ -32,10 +32,10 @@ def build(study_runs: StudyRuns) -> pd.DataFrame:
 
     A training is of one kind whatever its ranks, learning rate and exact exchange. `measured_steps` are those with the
     `learning_rate` that is there in the fewest, median over the seeds; `doubt` says where it may not be the best.
-    `steps` = `least_steps` (1 + `critical_batch` / batch): `critical_batch` is the noise scale that the gradients
-    showed on the way, `least_steps` is fitted to the measured steps. `critical_batch_of_steps` is what the steps alone
-    would give, from two batches or more. `held_out_error_percent` is how far the model is off at `held_out_batch`,
-    fitted to the others.
+    `predicted_steps` = `least_steps` (1 + `critical_batch` / batch): `critical_batch` is the noise scale that the
+    gradients showed on the way, `least_steps` is fitted to the measured steps. `critical_batch_of_steps` is what the
+    steps alone would give, from two batches or more. `held_out_error_percent` is how far the model is off at
+    `held_out_batch`, fitted to the others.
     """
     names = [name for name in kind_columns(study_runs.runs) if name not in _COLUMNS]
     reached = to_threshold(study_runs)
@@ -63,7 +63,9 @@ def _rows(approach: Approach) -> Iterator[Row]:
         if why := approach.doubt(batch):
             yield about | {"reason": why}
             continue
-        about |= spread("steps", "", model.interval(batch)) | spread("critical_batch", "", model.critical_batch())
+        about |= spread("predicted_steps", "", model.interval(batch)) | spread(
+            "critical_batch", "", model.critical_batch()
+        )
         about |= {"least_steps": model.least_steps(), "critical_batch_of_steps": model.noise_scale_of_steps}
         held_out = model.held_out or (None, None)
         yield about | dict(zip(("held_out_batch", "held_out_error_percent"), held_out, strict=True))
