@@ -61,8 +61,8 @@ def build(
     Up to 44, and with 56 and 110, they are plain blocks of 16, 32 and 64 channels; with 50, 101 and 152, bottlenecks of
     64 to 512, behind a convolution of 7x7 and a pooling, each of which halves the image.
 
-    Each rank normalises by its own batch, and keeps running means of its own, as torch's DistributedDataParallel does by
-    default but for one thing: that sends rank 0's running means to all before each step, here rank 0's are what is
+    Each rank normalises by its own batch, and keeps its own running means, as torch's DistributedDataParallel does but
+    for one thing: that sends rank 0's running means to all before each step, here rank 0's are what is
     evaluated. So the losses depend on `world_size`, though not on the exact exchange. They are not exchanged.
 
     Args:
