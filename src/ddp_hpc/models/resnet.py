@@ -78,12 +78,13 @@ def build(
     if len(input_shape) != 3:
         raise ValueError(f"model resnet takes images of shape (channels, height, width); given {input_shape}")
     channels = input_shape[0]
+    stages: Sequence[int] = BOTTLENECKS.get(layers, ((layers - 2) // 6,) * 3)
     if layers in BOTTLENECKS:
         net = [*convolution(channels, 64, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, padding=1)]
-        make, factor, before, width, stages = bottleneck, 4, 64, 64, BOTTLENECKS[layers]
+        make, factor, before, width = bottleneck, 4, 64, 64
     else:
         net = [*convolution(channels, 16, 3), nn.ReLU()]
-        make, factor, before, width, stages = plain_block, 1, 16, 16, ((layers - 2) // 6,) * 3
+        make, factor, before, width = plain_block, 1, 16, 16
     for stage, blocks in enumerate(stages):
         for block in range(blocks):
             net.append(make(before, width << stage, 2 if stage and not block else 1))
