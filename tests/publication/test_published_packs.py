@@ -18,7 +18,7 @@ from factory import Result
 from ruamel.yaml import YAML
 
 from ddp_hpc.analysis.compare import result_sets
-from ddp_hpc.publication import citation
+from ddp_hpc.publication import citation, readme
 from ddp_hpc.publication import pack as names
 from ddp_hpc.publication.pack import Pack, PackError, digest, sums, write_zip
 from ddp_hpc.publication.private import Private
@@ -301,9 +301,30 @@ def test_the_readme_gives_winner_and_speedup_first(published):
     assert "2 ranks train in" in answer
     assert "times as fast" in answer
     assert "ring, 2 ranks: batch size 16, learning rate 0.1 wins" in answer
-    assert "Of 1 claim of the sources: 1 reproduced." in answer
+    assert answer.split("\n\n")[1] == "Claims: 1 reproduced."
+    assert "### What the sources have measured or state\n" in answer
+    assert "| two ranks are faster than one | X (2017) |  | 1." in answer
+    assert "**reproduced**, expected at least 1" in answer
+    assert "Arithmetic" not in answer
     assert "3 of 4 runs, 1 missing: 1 crashed" in rest
     assert "DOI [10.5555/made.up](https://doi.org/10.5555/made.up)" in rest
+
+
+def test_the_readme_tells_measurements_arithmetic_and_our_expectations_apart():
+    kinds = {"own": "confirmed", "measured": "undecided", "arithmetic": "confirmed"}
+    row = {"source": "X", "published": 0.4, "unit": "s", "ours": 0.39, "ours_low": 0.3, "ours_high": 0.5, "runs": 3}
+    frame = pd.DataFrame(
+        {"statement": f"{kind}|", "kind": kind, "verdict": verdict, "reason": None, "expected": "at most 1"} | row
+        for kind, verdict in kinds.items()
+    )
+
+    found = dict(readme._claims(frame))
+
+    assert [words.partition(" ")[0] for words in found] == ["What", "Arithmetic", "Expectations"]
+    assert [rows[0][0] for rows in found.values()] == [r"measured\|", r"arithmetic\|", r"own\|"]
+    assert found[readme.OF_KIND["measured"]][0][1:] == [
+        *("X", "0.4 s", "0.39 s", "0.3 to 0.5", "3", "**undecided**, expected at most 1")
+    ]
 
 
 def test_what_looks_private_is_listed_and_refused_or_replaced(project, published, tmp_path, capsys):

@@ -17,7 +17,8 @@ ELSEWHERE = {
     "baidu_allreduce": {"2.34": "2 x 39/40 x 1.2 GB", "0.775": "31/40", "0.0074": "Karp and Flatt, of 31 on 40"},
     "language_model_small": {"12.9": "4 bytes of each of 3,233,280 parameters"},
     "shm_learn_dist": {
-        **{"1.8": "the rule: test_shm_learn_dist_studies", "81.8": "the source's text, beside its legend"},
+        "1.8": "the rule: test_shm_learn_dist_studies",
+        "81.8": "the source's text, beside its legend",
         **dict.fromkeys(("0.098", "0.00073"), "margins, held by test_published.py"),
         **dict.fromkeys(("1.88", "3.09", "2.81"), "ratios of times, held by test_shm_learn_dist_studies.py"),
     },
@@ -54,7 +55,9 @@ def test_a_page_by_hand_tells_no_fraction_that_no_table_beside_it_has(folder):
 def test_a_number_that_was_altered_is_found(published, tmp_path):  # noqa: F811
     folder = shutil.copytree(published, tmp_path / "pack")
     assert of_pack(Pack(folder)) == []
-    (shown,) = [one for one in numbers((folder / README).read_text()) if f"{one} times as fast" in (folder / README).read_text()]
+    (shown,) = [
+        one for one in numbers((folder / README).read_text()) if f"{one} times as fast" in (folder / README).read_text()
+    ]
     replaced(folder / README, f"{shown} times as fast", f"{float(shown) + 0.01:.2f} times as fast")
     assert of_pack(Pack(folder)) == [f"{float(shown) + 0.01:.2f}"]
 

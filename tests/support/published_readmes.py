@@ -24,7 +24,7 @@ SCALES = (1, 100, 1e3, 1e6, 1e-3, 1e-6, 1e-9, 1 / 60)  # per cent, ms, us; k, M,
 
 
 def numbers(text: str) -> list[str]:
-    """Return the numbers of a text in Markdown, as they stand there, without those of code, links, dates and versions."""
+    """Return the numbers of a text in Markdown, as they stand there, without those of code, links, dates, versions."""
     return [found.replace(",", "").replace("−", "-") for found in NUMBER.findall(NO_RESULT.sub(" ", text))]
 
 
@@ -42,7 +42,7 @@ def of_pack(pack: Pack) -> list[str]:
 
 
 def of_folder(folder: Path) -> list[str]:
-    """Return the numbers with a fraction in a README that is written by hand which no table beside it has, rounded so."""
+    """Return the numbers with a fraction in a README written by hand that no table beside it has, rounded so."""
     known = sorted(_values(folder))
     return [
         one

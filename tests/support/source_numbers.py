@@ -43,6 +43,9 @@ number in this table was measured on a GPU. A number without a claim says why. T
 - The tree of MPI_Gather, by which the source explains the odd times of gathering: `gather_server` calls MPI_Gather and
   MPI_Bcast as the source does, but which algorithm the MPI of 2017 took is not known. The small studies on images have
   `parameter_server`, which averages what has come while the rest arrives.
+- A search like OmniOpt's, whose outcome the slides use and leave to be done again for larger batches: studies have
+  grids, and `strain_stress_rates` searches the rate of each batch in one. A gap of generalisation, which they cite as
+  possible, is not claimed.
 - The size of the L2 term in the source's loss: `cifar10_alexnet` counts it, as the source does, but it depends on first
   weights that are not published. In the small studies the threshold of 1.8 is of the cross-entropy alone.
 - The topology of PCIe and NVLink as a cause: the links and adapters of each rank are recorded and shown, traffic is

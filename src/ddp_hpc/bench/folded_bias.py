@@ -26,8 +26,8 @@ from torch import Tensor
 from torch.utils.benchmark import Timer
 
 from ddp_hpc.bench import timing
-from ddp_hpc.models._shift_kernels import shift_left, shift_right
 from ddp_hpc.bench.timing import Row
+from ddp_hpc.models._shift_kernels import shift_left, shift_right
 from ddp_hpc.profiling import provenance
 from ddp_hpc.runs.schema import FLOAT, INTEGER, TEXT, field
 

@@ -21,12 +21,12 @@ from ddp_hpc.bench import ddp_loops, folded_bias
 from ddp_hpc.bench.ddp_loops import Loop
 from ddp_hpc.bench.gpu_check import Asked, Findings
 from ddp_hpc.bench.gpu_runs import FEW, STRAIN_STRESS, TOLERANCE, apart, spec_of, trainer_of
-from ddp_hpc.models._shift_kernels import shift_left, shift_right
 from ddp_hpc.config import catalog
 from ddp_hpc.config.errors import LaunchError
 from ddp_hpc.config.spec import RunSpec
 from ddp_hpc.exchange import _torch_distributed
 from ddp_hpc.models import alexnet, mlp
+from ddp_hpc.models._shift_kernels import shift_left, shift_right
 from ddp_hpc.profiling import flops, provenance
 from ddp_hpc.profiling.peaks import peak_flop_per_s
 from ddp_hpc.profiling.telemetry import NodeTelemetry

@@ -17,7 +17,7 @@ TEST_SAMPLES = 64
 
 
 def build(folder: Path, *, samples: PositiveInt = 2048, size: PositiveInt = 224, seed: int = 0) -> Dataset:
-    """Return colour images of U[0, 1) with one of 1,000 classes each, as large as is usual of ImageNet: 602 kB a sample.
+    """Return colour images of U[0, 1) with one of 1,000 classes each, as large as usual of ImageNet: 602 kB a sample.
 
     Args:
         folder: not needed.

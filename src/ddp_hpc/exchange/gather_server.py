@@ -1,4 +1,4 @@
-"""Rank 0 serves beside computing: MPI_Gather, then the mean, a step, and MPI_Bcast of the weights, one after another."""
+"""Rank 0 serves beside computing: MPI_Gather, then the mean, a step, MPI_Bcast of the weights, one after another."""
 
 import numpy as np
 from mpi4py import MPI

@@ -1,4 +1,4 @@
-"""The network of `alexnet` with the L2 penalty of its weights in the loss that is reported, as SHM-Learn-Dist has it."""
+"""The network of `alexnet` with the L2 penalty of its weights in the training loss, as SHM-Learn-Dist has it."""
 
 from typing import cast
 

@@ -17,8 +17,8 @@ from ddp_hpc.models._shift_kernels import shift_left, shift_right
 class Product(Function):
     """[1|relu(A)] times [b|W]', and its gradients, without new memory for the ones.
 
-    What comes from the layer before lies in memory that has room for the ones: behind the matrix with `shifts`, in front
-    of each row with `strides`. A ReLU and the ones are written in place, which nobody else looks at: not for other use.
+    What comes from the layer before lies in memory with room for the ones: behind the matrix with `shifts`, in front of
+    each row with `strides`. A ReLU and the ones are written in place, which nobody else looks at: not for other use.
     """
 
     @staticmethod
@@ -46,7 +46,7 @@ class Product(Function):
         return torch.mm(wide, folded.T, out=after)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, None, None]:
         wide, folded = ctx.saved_tensors
         of_weights = gradient.T @ wide
@@ -74,7 +74,7 @@ class FoldedLinear(nn.Module):
         if self._way == "cat":
             inputs = F.relu(before) if self._hidden else before
             return torch.cat([inputs.new_ones(len(inputs), 1), inputs], dim=1) @ self.folded.T
-        found: Tensor = Product.apply(before, self.folded, self._way == "shifts", self._hidden)
+        found: Tensor = Product.apply(before, self.folded, self._way == "shifts", self._hidden)  # type: ignore[no-untyped-call]
         return found
 
 
@@ -95,8 +95,8 @@ def build(
         widths: of the hidden layers.
         way: how the ones come in front of a layer's inputs, and the bias out of the weights for the gradient of the
             inputs. `cat`: copied into new memory. `shifts`: in place, by the moves of the source, ShiftRight and
-            ShiftLeft, the latter in a copy of the weights. `strides`: not at all, for each layer writes behind ones that
-            are there, and matrix products take weights that lie behind a bias. `compile` takes `cat` alone.
+            ShiftLeft, the latter in a copy of the weights. `strides`: not at all: layers write behind ones that are
+            there, and matrix products take weights that lie behind a bias. `compile` takes `cat` alone.
 
     Source: S. Biswas, SHM-Learn-Dist (2017), section 4.
     """

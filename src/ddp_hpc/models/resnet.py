@@ -61,8 +61,8 @@ def build(
     Up to 44, and with 56 and 110, they are plain blocks of 16, 32 and 64 channels; with 50, 101 and 152, bottlenecks of
     64 to 512, behind a convolution of 7x7 and a pooling, each of which halves the image.
 
-    Each rank normalises by its own batch, and keeps running means of its own, as torch's DistributedDataParallel does by
-    default but for one thing: that sends rank 0's running means to all before each step, here rank 0's are what is
+    Each rank normalises by its own batch, and keeps its own running means, as torch's DistributedDataParallel does but
+    for one thing: that sends rank 0's running means to all before each step, here rank 0's are what is
     evaluated. So the losses depend on `world_size`, though not on the exact exchange. They are not exchanged.
 
     Args:
@@ -78,12 +78,13 @@ def build(
     if len(input_shape) != 3:
         raise ValueError(f"model resnet takes images of shape (channels, height, width); given {input_shape}")
     channels = input_shape[0]
+    stages: Sequence[int] = BOTTLENECKS.get(layers, ((layers - 2) // 6,) * 3)
     if layers in BOTTLENECKS:
         net = [*convolution(channels, 64, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, padding=1)]
-        make, factor, before, width, stages = bottleneck, 4, 64, 64, BOTTLENECKS[layers]
+        make, factor, before, width = bottleneck, 4, 64, 64
     else:
         net = [*convolution(channels, 16, 3), nn.ReLU()]
-        make, factor, before, width, stages = plain_block, 1, 16, 16, ((layers - 2) // 6,) * 3
+        make, factor, before, width = plain_block, 1, 16, 16
     for stage, blocks in enumerate(stages):
         for block in range(blocks):
             net.append(make(before, width << stage, 2 if stage and not block else 1))
