@@ -387,7 +387,7 @@ def test_a_plan_tells_of_runs_that_will_take_longer_than_they_may(tmp_path, keys
 @pytest.mark.parametrize(
     ("gpus", "told"),
     [
-        (0, "36 runs would end .* no GPUs: none on 1 rank, ring on 1 rank, ring on 2 ranks and 1 others"),
+        (0, "36 runs would end .* no GPUs: none on 1 rank, ring on 1 rank, ring on 2 ranks and more;"),
         (1, "18 runs would end .* 1 GPU: ring on 2 ranks, ring on 4 ranks;"),
     ],
 )

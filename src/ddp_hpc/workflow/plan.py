@@ -120,7 +120,7 @@ def with_gpus(study_runs: StudyRuns, items: Sequence[Item], settings: ProfileCon
     if settings.machine or not refused:
         return study_runs
     named = sorted({f"{spec.exchange} on {counted(spec.world_size, 'rank')}" for spec in refused})
-    others = f" and {len(named) - SHOWN} others" if len(named) > SHOWN else ""
+    others = " and more" if len(named) > SHOWN else ""
     note = (
         f"{len(refused)} runs would end as launch_failed before they train: a rank needs a GPU of its own, and an "
         f"exchange that works on its device, and here Linux shows {gpus or 'no'} GPU{'s' * (gpus != 1)}: "
