@@ -384,6 +384,22 @@ def test_a_plan_tells_of_runs_that_will_take_longer_than_they_may(tmp_path, keys
     assert ["60 min" in note and note.partition("limit of ")[2].partition(":")[0] for note in notes] == told
 
 
+@pytest.mark.parametrize(
+    ("gpus", "told"),
+    [
+        (0, "36 runs would end .* no GPUs: none on 1 rank, ring on 1 rank, ring on 2 ranks and more;"),
+        (1, "18 runs would end .* 1 GPU: ring on 2 ranks, ring on 4 ranks;"),
+    ],
+)
+def test_a_plan_tells_of_runs_that_will_be_refused_for_want_of_gpus(tmp_path, gpus, told):
+    study_runs = factory.planned(tmp_path, base=factory.STUDY["base"] | {"device": "cuda"})
+    items = [plan.Item(one, "new", "", None) for one in study_runs.planned]
+    (note,) = plan.with_gpus(study_runs, items, ProfileConfig(), gpus).notes[len(study_runs.notes) :]
+    assert re.search(told, note)
+    assert plan.with_gpus(study_runs, items, ProfileConfig(machine="cluster"), gpus).notes == study_runs.notes
+    assert plan.with_gpus(study_runs, items, ProfileConfig(), 64).notes == study_runs.notes
+
+
 def test_hidden_files_are_no_studies_and_what_is_no_file_is_told(tmp_path):
     folder = factory.study_file(tmp_path).parent
     (folder / "._made_up.yaml").write_text("left by macOS")

@@ -1,5 +1,6 @@
 """Exchanges on a GPU, as far as a CPU can tell: what overlaps, and what is copied to the host."""
 
+from collections import Counter
 from threading import Thread
 from types import SimpleNamespace
 
@@ -21,22 +22,26 @@ from ddp_hpc.models._replica import Span
 
 
 class Ranks:
-    """A communicator of two ranks, of which the other has the same gradients, all ones; it answers at once.
+    """A communicator of two ranks, of which the other answers at once; of each tag it gives and expects one, then other
+    numbers. It reads and writes memory as it is, whatever is queued that will change it.
 
-    It reads and writes memory as it is, whatever is queued that will change it.
+    Gradients are ones here and fives there, so their mean is three.
     """
 
     rank, size = 0, 2
 
-    def __init__(self, said):
-        self.said = said
+    def __init__(self, said, given=(5, 3), expected=(1, 3)):
+        self.said, self.given, self.expected = said, given, expected
+        self.received, self.sent = Counter(), Counter()
 
     def Isend(self, outgoing, to, tag):  # noqa: N802
+        assert set(plain(outgoing).tolist()) == {self.expected[self.sent[tag] % 2]}
+        self.sent[tag] += 1
         self.said.append(("sent", tag))
-        assert all(value == 1 for value in plain(outgoing).tolist())  # gradients or their mean
 
     def Irecv(self, incoming, source, tag):  # noqa: N802
-        plain(incoming)[:] = 1
+        plain(incoming)[:] = self.given[self.received[tag] % 2]
+        self.received[tag] += 1
 
     def Split_type(self, *_, **__):  # noqa: N802
         return self
@@ -111,7 +116,7 @@ def test_the_last_layers_gradients_go_round_while_the_gpu_computes_the_others(re
     )
     assert said.count("overlapped") == said.count("arrived") == 1
     current[-1].synchronize()
-    assert torch.equal(plain(replica.gradients), torch.ones(20))
+    assert plain(replica.gradients).tolist() == [3.0] * 20
     assert bool(fake_cuda.copied) == (path == "host")
 
 
@@ -122,13 +127,13 @@ def test_a_server_gives_the_memory_of_its_gpu_to_mpi_when_it_is_written(replica,
     monkeypatch.setattr(_direct_gather, "MPI", answers)
     monkeypatch.setattr(parameter_server, "MPI", answers)
     said = Marks()
-    comm = Ranks(said)
+    comm = Ranks(said, given=(5, 5), expected=(1, 1))
     comm.rank, comm.Bcast = rank, lambda weights: said.append(("weights", plain(weights).tolist()))
     step = lambda weights, gradients: SimpleNamespace(step=lambda: weights.copy_(gradients))
     exchange = parameter_server.make(replica, comm, said, step, gpu_path="direct")
     replica.gradients.fill_(1)
     exchange.update()
-    assert ("weights", [1.0 if rank == 0 else 0.0] * 20) in said
+    assert ("weights", [3.0 if rank == 0 else 0.0] * 20) in said
     assert said.count(("sent", _direct_gather.GRADIENTS)) == (4 if rank else 0)
     assert fake_cuda.copied == []
 

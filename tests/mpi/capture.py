@@ -191,7 +191,7 @@ def test_the_simulated_device_shows_a_step_that_is_sampled_when_its_queue_is_emp
     result, kernels_s = simulate(monkeypatch, budget={"steps": 110})
     timings = result.clock.timings()
     sampled = timings.phases_s[trainer.WARM_UP_STEPS :][~timings.fused[trainer.WARM_UP_STEPS :]]
-    assert sampled[1, PHASES.index("data_s")] > 1.5 * kernels_s["data_s"]
+    assert sampled[1, PHASES.index("data_s")] > 1.3 * kernels_s["data_s"]
 
 
 def test_the_stand_in_refuses_what_a_gpu_would_get_wrong(monkeypatch):

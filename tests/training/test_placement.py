@@ -17,6 +17,7 @@ from ddp_hpc.training.placement import (
     choose_device,
     choose_slice,
 )
+from ddp_hpc.workflow import plan
 
 STUDIES = sorted((Path(__file__).parents[2] / "config" / "studies").glob("*.yaml"))
 
@@ -156,7 +157,9 @@ def test_a_study_that_is_shipped_trains_beside_gpus_or_says_that_it_needs_as_man
     for one in ranks.values():
         gpu_of = [f"GPU-{rank % gpus}" for rank in range(one.world_size)]
         comm = SimpleNamespace(allgather=lambda mine, gpu_of=gpu_of: [(mine[0], mine[1] and gpu) for gpu in gpu_of])
-        if one.device == "cuda" and one.world_size > gpus and not one.share_gpu:
+        refused = plan.refused_beside(one, gpus)  # what planning says of it
+        assert refused == (one.device == "cuda" and one.world_size > gpus and not one.share_gpu)
+        if refused:
             with pytest.raises(LaunchError, match="share GPU"):
                 choose_device(one, here, comm)
         else:

@@ -226,6 +226,7 @@ def _list(options: argparse.Namespace) -> int:
 def _plan(options: argparse.Namespace) -> int:
     from ddp_hpc.cli import listing
     from ddp_hpc.slurm import packing
+    from ddp_hpc.system.process import gpus_shown
     from ddp_hpc.workflow import claims_check, missing_baselines, new_project, plan, predicted_times, resource_requests
 
     project = _project()
@@ -238,7 +239,9 @@ def _plan(options: argparse.Namespace) -> int:
     asked = resource_requests.requests([study_runs], machine) if machine else {}
     items = predicted_times.with_predictions(study_runs, plan.plan(study_runs))
     if (project.root / (options.profile or DEFAULT)).is_dir():
-        study_runs = plan.with_time_limit(study_runs, items, project.profile(options.profile or DEFAULT).config)
+        settings = project.profile(options.profile or DEFAULT).config
+        study_runs = plan.with_time_limit(study_runs, items, settings)
+        study_runs = plan.with_gpus(study_runs, items, settings, gpus_shown(os.environ))
     seconds = {item.planned.run: item.estimate.middle_s for item in items if item.estimate}
     found = packing.packings(study_runs.study.name, asked, seconds, machine) if machine else []
     if options.write:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import torch
 from mpi4py import MPI
 from torch import Tensor
 
@@ -29,7 +30,7 @@ class DirectGather:
 
     def __init__(self, gradients: Tensor, comm: MPI.Intracomm) -> None:
         self._comm = comm
-        self._pieces = gradients.split(max(1, PIECE_BYTES // gradients.element_size()))
+        self._pieces = torch.split(gradients, max(1, PIECE_BYTES // gradients.element_size()))
         senders = comm.size - 1 if comm.rank == 0 else 0
         self._room = gradients.new_empty((UNDER_WAY, senders, len(self._pieces[0])))
         self.state: Callable[[], list[Tensor]] = list  # nothing is kept

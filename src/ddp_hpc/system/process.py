@@ -81,6 +81,13 @@ def path_with_own_scripts() -> str:
     return os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
 
 
+def gpus_shown(environment: Mapping[str, str], folder: Path = Path("/proc/driver/nvidia/gpus")) -> int:
+    """Return how many NVIDIA GPUs Linux shows here and CUDA_VISIBLE_DEVICES leaves, MIG slices too; without CUDA."""
+    found = len(list(folder.iterdir())) if folder.is_dir() else 0
+    named = environment.get("CUDA_VISIBLE_DEVICES")
+    return found if named is None or not found else len([name for name in named.split(",") if name.strip()])
+
+
 def usable_cores() -> int:
     """Return the cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -18,9 +18,10 @@ from ddp_hpc.runs.state import State, state_of
 from ddp_hpc.runs.statuses import FAILED
 from ddp_hpc.runs.study_runs import Planned, StudyRuns
 from ddp_hpc.system.files import leave_out
-from ddp_hpc.system.terminal import duration
+from ddp_hpc.system.terminal import counted, duration
 
 MOST_NEIGHBOURS = 20
+SHOWN = 3  # kinds of runs that a note names
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,34 @@ def with_time_limit(study_runs: StudyRuns, items: Sequence[Item], settings: Prof
         "in the study"
     )
     return replace(study_runs, notes=(*study_runs.notes, note))
+
+
+def with_gpus(study_runs: StudyRuns, items: Sequence[Item], settings: ProfileConfig, gpus: int) -> StudyRuns:
+    """Return the planned runs with a note of those for which there are too few `gpus` here, without a machine."""
+    refused = [item.planned.spec for item in items if item.will_run and refused_beside(item.planned.spec, gpus)]
+    if settings.machine or not refused:
+        return study_runs
+    named = sorted({f"{spec.exchange} on {counted(spec.world_size, 'rank')}" for spec in refused})
+    others = " and more" if len(named) > SHOWN else ""
+    note = (
+        f"{len(refused)} runs would end as launch_failed before they train: a rank needs a GPU of its own, and an "
+        f"exchange that works on its device, and here Linux shows {gpus or 'no'} GPU{'s' * (gpus != 1)}: "
+        f"{', '.join(named[:SHOWN])}{others}; take other ranks or another `device`, or the `--profile` of a cluster"
+    )
+    return replace(study_runs, notes=(*study_runs.notes, note))
+
+
+def refused_beside(spec: RunSpec, gpus: int) -> bool:
+    """Return whether ranks of a node with so many GPUs refuse to train, as `training.placement` has it."""
+    if spec.program:
+        return False
+    on_gpus, name = gpus > 0 and spec.device != "cpu", spec.exchange.name
+    if (spec.device == "cuda" and not gpus) or ("cuda" if on_gpus else "cpu") not in catalog.devices(
+        name, spec.exchange.options
+    ):
+        return True
+    shared = spec.share_gpu and not catalog.constants("exchange", name).get("ONE_GPU_EACH")
+    return on_gpus and spec.world_size > gpus and not shared
 
 
 def prepare(study_runs: StudyRuns) -> None:
