@@ -39,7 +39,7 @@ def draw(points: pd.DataFrame, versions: Sequence[str]) -> Figure:
             axes.plot(rows["version"], rows["value"], **EACH)
     middle = pd.concat(lines.values()).groupby("version")["value"].median()
     axes.plot(middle.index, middle, **MIDDLE)
-    looks = {name: {"color": EXCHANGES[number]} for number, name in enumerate(most)}
+    looks: dict[str, dict[str, Any]] = {name: {"color": EXCHANGES[number]} for number, name in enumerate(most)}
     for number, name in enumerate(most):
         _changed(axes, lines[name], looks[name], (number - (len(most) - 1) / 2) * 0.03)
     _around(axes, versions, lines)

@@ -68,7 +68,7 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
 
 def _legend(lined: pd.DataFrame, looks: list[Look]) -> list[Line2D]:
     """Return the lines, and the marks that the panels have."""
-    some = {"color": GREY, "linestyle": "none", "marker": "o"}
+    some: dict[str, Any] = {"color": GREY, "linestyle": "none", "marker": "o"}
     return [
         *handles(looks),
         *(
@@ -158,20 +158,17 @@ def _ends(rows: pd.DataFrame, name: str) -> tuple[float, float]:
 def _guides(axes: Axes, rows: pd.DataFrame, along: str) -> None:
     """Draw the line of equal ranks, or nodes, through their points, and name it where it leaves the panel."""
     (left, right), (_, top) = axes.get_xlim(), axes.get_ylim()
-    for number, (n, part) in enumerate(rows.groupby(along)):
-        slopes = part["y"] / part["x"]
+    for number, (_, part) in enumerate(rows.groupby(along)):
+        slopes, n = part["y"] / part["x"], int(part[along].iloc[0])
         if slopes.max() > 1.01 * slopes.min():
             continue  # of several prices
         slope = float(slopes.median())
         axes.plot([left, right], [slope * left, slope * right], **GUIDE)
-        word = (counted(int(n), "node" if along == "nodes" else "rank")) if number == 0 else f"{n:.0f}"
-        over = slope * right > top
-        place, shift, look = (
-            ((top / slope, top), (0, 1), {"ha": "center"})
-            if over
-            else ((right, slope * right), (2, 0), {"va": "center"})
-        )
-        axes.annotate(word, place, shift, textcoords="offset points", color=INK, annotation_clip=False, **look)
+        word = f"{n}" if number else counted(n, "node" if along == "nodes" else "rank")
+        look: dict[str, Any] = {"xy": (right, slope * right), "xytext": (2, 0), "va": "center"}
+        if slope * right > top:
+            look = {"xy": (top / slope, top), "xytext": (0, 1), "ha": "center"}
+        axes.annotate(word, textcoords="offset points", color=INK, annotation_clip=False, **look)
 
 
 def _unsaid(table: pd.DataFrame) -> list[str]:

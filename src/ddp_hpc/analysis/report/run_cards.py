@@ -108,6 +108,6 @@ def _text(value: Any) -> str:
     return "" if value is None or pd.isna(value) else show(value)
 
 
-def _field(row: Mapping[str, Any] | "pd.Series[Any]", name: str) -> str:
+def _field(row: "Mapping[str, Any] | pd.Series[Any]", name: str) -> str:
     text = _text(row.get(name))
     return options(text) if name.endswith("_options") else text

@@ -3,6 +3,7 @@
 import base64
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,12 +16,18 @@ from ddp_hpc.analysis.figures import _versions as step_times
 from ddp_hpc.analysis.figures._save import save
 from ddp_hpc.analysis.figures._style import style
 from ddp_hpc.analysis.report.units import SECONDS, digits
+from ddp_hpc.analysis.tables._frame import columns
 from ddp_hpc.publication.history.development import Developed, Line, Value, changes
+from ddp_hpc.publication.history.versions import Version
 from ddp_hpc.system.files import replaced
 
 NAME = "history"
 WIDTH, HEIGHT, MARGIN = 96, 22, 4  # of the small curve of a line, in pixels
 MOST_LINES = 500  # of a table on the page
+COLUMNS = columns(
+    "quantity line version commit uncommitted_changes ended_at value low high interval_from winner",
+    "against verdict change_percent change_low_percent change_high_percent reason",
+)
 FIRST, NOTHING = "the first version", "no point in common with those before"
 QUANTITIES = {
     "step_s": "Step time",
@@ -50,33 +57,21 @@ def write(developed: Developed, to: Path) -> Path:
 
 def rows(developed: Developed) -> pd.DataFrame:
     """Return all numbers, a row for each line and version that has it."""
-    return pd.DataFrame(
-        [
-            {
-                "quantity": quantity,
-                "line": line.name,
-                "version": version.name,
-                "commit": version.commit,
-                "uncommitted_changes": version.dirty,
-                "ended_at": version.ended,
-                "value": value.value,
-                "low": value.low,
-                "high": value.high,
-                "interval_from": value.basis,
-                "winner": value.text or None,
-                "against": value.against or None,
-                "verdict": value.verdict or None,
-                "change_percent": value.change_percent,
-                "change_low_percent": value.change_low,
-                "change_high_percent": value.change_high,
-                "reason": value.reason or None,
-            }
-            for quantity, lines in developed.lines.items()
-            for line in lines
-            for version, value in zip(developed.versions, line.values, strict=True)
-            if value
-        ]
-    )
+    found = [
+        _row(quantity, line, version, value)
+        for quantity, lines in developed.lines.items()
+        for line in lines
+        for version, value in zip(developed.versions, line.values, strict=True)
+        if value
+    ]
+    return pd.DataFrame(found, columns=COLUMNS)
+
+
+def _row(quantity: str, line: Line, version: Version, value: Value) -> tuple[Any, ...]:
+    what = (quantity, line.name, version.name, version.commit, version.dirty, version.ended)
+    number = (value.value, value.low, value.high, value.basis, value.text or None)
+    change = (value.change_percent, value.change_low, value.change_high)
+    return (*what, *number, value.against or None, value.verdict or None, *change, value.reason or None)
 
 
 def _page(developed: Developed, svg: Path) -> str:
