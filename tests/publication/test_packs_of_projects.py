@@ -81,7 +81,6 @@ STUDY = {
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
     before, root = catalog.project(), tmp_path_factory.mktemp("own")
-    sys.dont_write_bytecode = False  # as Python does by itself
     for name, text in OWN.items():
         (root / name).parent.mkdir(exist_ok=True)
         (root / name).write_text(text)
@@ -90,10 +89,11 @@ def project(tmp_path_factory):
     plan.prepare(study_runs)
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("PATH", path_with_own_scripts())
+        patched.setattr(sys, "dont_write_bytecode", False)  # as it is by itself
         for one in study_runs.planned:
             ending = supervise(study_runs.store.run(one.run).path, [], root)
             assert ending.status == "ok", ending.reason
-    yield Project(root)
+        yield Project(root)
     catalog.use_project(before)
 
 
