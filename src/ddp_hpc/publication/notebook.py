@@ -4,6 +4,7 @@ Records are read when they are first asked for, and kept: open the study again t
 Columns have their units and meanings in `attrs` of a frame: `frame.attrs["units"]["step_s"]` is `"s"`.
 """
 
+import sys
 import weakref
 from collections.abc import Iterable
 from contextlib import ExitStack, suppress
@@ -212,6 +213,8 @@ def _of_pack(path: Path) -> StudyResults:
     root = stack.enter_context(packs.unpacked(path))  # a zip file stays so for as long as its results are in use
     with packs.own_code_of(root):
         study_runs = packs.Pack(root).study_runs
+    if packs.project_of(root):
+        sys.dont_write_bytecode = True  # a pack holds nothing beside what SHA256SUMS names
     results = StudyResults(study_runs, packs.project_of(root) or catalog.project(), root / packs.TABLES)
     weakref.finalize(results, stack.close)
     return results

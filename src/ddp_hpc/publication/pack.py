@@ -17,6 +17,7 @@ SHA256SUMS                 of all other files; `sha256sum -c SHA256SUMS` reads i
 
 import hashlib
 import re
+import sys
 import tempfile
 import zipfile
 from collections.abc import Collection, Iterator
@@ -164,12 +165,14 @@ def project_of(root: Path) -> Path | None:
 @contextmanager
 def own_code_of(root: Path) -> Iterator[None]:
     """Let the choices that a pack brings be found meanwhile, as those of a project."""
-    before = catalog.project()
-    catalog.use_project(project_of(root) or before)
+    before = catalog.project(), sys.dont_write_bytecode
+    catalog.use_project(project_of(root) or before[0])
+    sys.dont_write_bytecode = True  # a pack holds nothing beside what SHA256SUMS names
     try:
         yield
     finally:
-        catalog.use_project(before)
+        catalog.use_project(before[0])
+        sys.dont_write_bytecode = before[1]
 
 
 def digest(file: Path) -> str:
