@@ -8,7 +8,9 @@ from interrupted import BASE, in_parts, run
 from odd_models import Restless, give
 
 from ddp_hpc.config import catalog, spec
+from ddp_hpc.execution.noise_scale import NoiseSampler
 from ddp_hpc.training import sampler
+from ddp_hpc.training.result import TrainResult
 
 EVERY = {"noise_scale_every_steps": 4}
 
@@ -75,3 +77,27 @@ def test_who_was_interrupted_has_sampled_what_he_would_have(comm, folder):
     assert result.resumes == 1
     assert result.gradient_norms == whole.gradient_norms
     assert len(whole.gradient_norms) == 13
+
+
+class Other:
+    """Another tracer, of step 6."""
+
+    first = 6
+
+    def trace(self, components, take_step):
+        self.traced = True
+        return 0.5
+
+
+def test_steps_are_sampled_and_traced_each_in_its_turn(comm, monkeypatch):
+    given, result, other = spec.load(BASE | {"world_size": comm.size} | EVERY), TrainResult(), Other()
+    both = NoiseSampler(given, comm, result, other)
+    monkeypatch.setattr(both, "_sample", lambda components, step: (2.0, 1.0))
+    seen = []
+    for _ in range(4):
+        seen.append(both.first)
+        result.traced_s = both.trace(None, None)
+    assert seen == [4, 6, 8, 12]
+    assert result.gradient_norms == [(4, 2.0, 1.0), (8, 2.0, 1.0), (12, 2.0, 1.0)]
+    assert other.traced
+    assert 0.5 < result.traced_s < 10
