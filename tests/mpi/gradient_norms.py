@@ -8,14 +8,17 @@ from interrupted import BASE, in_parts, run
 from odd_models import Restless, give
 
 from ddp_hpc.config import catalog, spec
+from ddp_hpc.execution.noise_scale import NoiseSampler
 from ddp_hpc.training import sampler
+from ddp_hpc.training.result import TrainResult
 
 EVERY = {"noise_scale_every_steps": 4}
 
 
 def test_samples_change_no_loss_and_are_in_no_time(comm):
     steps = {"budget": {"steps": 10}, "momentum": 0.9}
-    for name in usable(comm.size, DETERMINISTIC=True, SYNCHRONOUS=True, EXACT=True):
+    names = usable(comm.size, DETERMINISTIC=True, SYNCHRONOUS=True, EXACT=True) if comm.size > 1 else ["none"]
+    for name in names:
         plain, sampled = (run(comm, exchange=name, **steps, **key) for key in ({}, EVERY))
         assert plain[0].losses == sampled[0].losses, name
         assert torch.equal(plain[1].weights, sampled[1].weights), name
@@ -69,10 +72,32 @@ def _squares(comm, replica, given):
 
 
 def test_who_was_interrupted_has_sampled_what_he_would_have(comm, folder):
-    if comm.size == 4:
-        return  # four ranks on two cores take long for what two show
     whole, _, _ = run(comm, **EVERY)
     result, _, _ = in_parts(comm, folder, (10,), **EVERY)
     assert result.resumes == 1
     assert result.gradient_norms == whole.gradient_norms
     assert len(whole.gradient_norms) == 13
+
+
+class Other:
+    """Another tracer, of step 6."""
+
+    first = 6
+
+    def trace(self, components, take_step):
+        self.traced = True
+        return 0.5
+
+
+def test_steps_are_sampled_and_traced_each_in_its_turn(comm, monkeypatch):
+    given, result, other = spec.load(BASE | {"world_size": comm.size} | EVERY), TrainResult(), Other()
+    both = NoiseSampler(given, comm, result, other)
+    monkeypatch.setattr(both, "_sample", lambda components, step: (2.0, 1.0))
+    seen = []
+    for _ in range(4):
+        seen.append(both.first)
+        result.traced_s = both.trace(None, None)
+    assert seen == [4, 6, 8, 12]
+    assert result.gradient_norms == [(4, 2.0, 1.0), (8, 2.0, 1.0), (12, 2.0, 1.0)]
+    assert other.traced
+    assert 0.5 < result.traced_s < 10

@@ -136,6 +136,7 @@ def test_coverage_and_oversubscription_stand_on_every_figure(picture, name):
     # the oversubscribed points are above the threshold too, have no server, and no evaluations; steps know no time;
     # nothing is predicted from them
     without = {"loss_areas", "server_times", "accuracy", "noise", "noise_curves", "prediction", "cost"}
+    without |= {"steps_to_threshold"}
     assert (OVERSUBSCRIBED in text) == (name not in without)
 
 
