@@ -44,7 +44,7 @@ def test_steps_that_follow_the_model_are_predicted_and_amdahls_law_misses_them(e
         assert abs(row["error_percent"]) < 0.5
         assert row["predicted_low_s"] <= row["measured_s"] <= row["predicted_high_s"]
         assert abs(row["step_error_percent"]) < abs(row["error_percent"]) + 1e-9  # the rest of a step is known
-        assert row["amdahl_error_percent"] < -20  # in which nothing grows with the ranks
+        assert row["amdahl_error_percent"] < -5  # in which nothing grows with the ranks
 
 
 def test_an_exchange_that_does_not_follow_the_model_is_seen_to_miss():
