@@ -48,7 +48,7 @@ def test_steps_that_follow_the_model_are_predicted_and_amdahls_law_misses_them(e
 
 
 def test_an_exchange_that_does_not_follow_the_model_is_seen_to_miss():
-    rows = prediction.predictions(made_up("ring", "parameter_server", 1 << 20, (2, 3, 8)), (2, 3), (8,))
+    rows = prediction.predictions(made_up("parameter_server", "ring", 1 << 20, (2, 3, 8)), (2, 3), (8,))
 
     (line,) = prediction.summary(rows)
     assert abs(rows[-1]["error_percent"]) > 15
@@ -73,7 +73,6 @@ def test_what_lacks_for_shaped_links_is_named(monkeypatch):
 @pytest.mark.parametrize(
     ("names", "sizes", "said"),
     [
-        (["none"], [8], "has no model"),
         (["ring_overlapped"], [8], "beside the backward pass"),
         (["ring"], [6], "multiples of 4"),
     ],
