@@ -55,6 +55,14 @@ def test_an_exchange_that_does_not_follow_the_model_is_seen_to_miss():
     assert line["error_%"] == f"{abs(rows[-1]['error_percent']):.1f} (worst {abs(rows[-1]['error_percent']):.1f})"
 
 
+def test_what_one_count_does_not_tell_is_not_predicted(tmp_path):
+    rows = prediction.predictions(made_up("ring", "ring", 1 << 20, (2, 8)), (2,), (8,))
+
+    (line,) = prediction.written(rows, tmp_path)
+    assert (rows[-1]["predicted_s"], line["error_%"], line["in interval"]) == (None, None, "0 of 0")
+    assert "too few world sizes" in rows[-1]["reason"]
+
+
 def test_amdahls_law_is_found_again():
     steps = {n: 0.02 + 0.1 / n for n in (1, 2, 4)}
 
