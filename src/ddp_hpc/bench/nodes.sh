@@ -128,6 +128,9 @@ case $command in
   ssh) # HOST COMMAND..., as Open MPI calls what starts its daemons
     host=$1
     shift
+    # processes have the same numbers on all nodes, by which Open MPI names its folders
+    export TMPDIR="$ROOT/tmp/node${host##*.}"
+    mkdir -p "$TMPDIR"
     within "node${host##*.}" bash -c "$*"
     ;;
   mpiexec) launch "$@" ;;

@@ -160,7 +160,8 @@ def predictions(samples: Sequence[Row], fitted: Sequence[int], judged: Sequence[
             what = {"exchange": exchange, "exchange_options": options, "bytes": size, "world_size": n}
             what |= {"fitted": n in fitted, "launches": len(by_count[n]), "work_s": by_count[n][0]["work_s"]}
             errors = {name: _error(value, steps[n]) for name, value in others.errors_of(n).items()}
-            rows.append(what | _judged(model, by_count[n]) | errors | {"extrap_model": others.formula})
+            found = _judged(model, by_count[n]) | errors | {"extrap_model": others.formula}
+            rows.append(dict.fromkeys(PREDICTIONS.names) | what | found)
     return rows
 
 
@@ -220,7 +221,7 @@ def summary(rows: Sequence[Row]) -> list[Row]:
     for name, judged in found.items():
         line: Row = {"exchange": name, "predictions": len(judged)}
         for what in ("error", "step_error", "amdahl_error", "extrap_error"):
-            sizes = [abs(row[f"{what}_percent"]) for row in judged if row.get(f"{what}_percent") is not None]
+            sizes = [abs(row[f"{what}_percent"]) for row in judged if row[f"{what}_percent"] is not None]
             line[f"{what}_%"] = f"{median(sizes):.1f} (worst {max(sizes):.1f})" if sizes else None
         held = [
             row["predicted_low_s"] <= row["measured_s"] <= row["predicted_high_s"]

@@ -52,7 +52,7 @@ def draw(rows: Sequence[Row]) -> Figure:
         Line2D([], [], label="measured, not fitted", **JUDGED),
         Line2D([], [], label="predicted", **MODEL),
     ]
-    return finished(figure, "", [note], legend, table)
+    return finished(figure, "", [note], legend)
 
 
 def _panel(axes: Axes, rows: pd.DataFrame) -> None:

@@ -12,7 +12,9 @@ from ddp_hpc.system.process import path_with_own_scripts
 
 SCRIPT = Path(__file__).with_name("nodes.sh")
 PROGRAMS = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux", "nsenter": "util-linux", "mpiexec": "Open MPI"}
-PROBE = "ip link add a type veth peer name b && tc qdisc add dev a root tbf rate 1mbit burst 8kb limit 64kb"
+PROBE = (
+    "ip link add probe0 type veth peer name probe1 && tc qdisc add dev probe0 root tbf rate 1mbit burst 8kb limit 64kb"
+)
 
 
 def lacking() -> str | None:
