@@ -55,10 +55,13 @@ def test_what_has_come_through_is_not_refused():
 
 
 def test_ranks_that_try_it_take_a_slice_of_a_gpu_each_as_those_of_a_run(monkeypatch, capsys):
+    node = SimpleNamespace(rank=1)
+    world = SimpleNamespace(rank=0, size=2, Split_type=lambda kind: node, allgather=lambda mine: [mine] * 2)
+    monkeypatch.setattr("mpi4py.MPI", SimpleNamespace(COMM_WORLD=world, COMM_TYPE_SHARED=0))
     monkeypatch.setenv(placement.VISIBLE, "MIG-a,MIG-b")
     cuda_aware_check._try()
-    assert "ranks [0] of 1 see no GPU" in capsys.readouterr().out
-    assert os.environ[placement.VISIBLE] == "MIG-a"
+    assert "ranks [0, 1] of 2 see no GPU" in capsys.readouterr().out
+    assert os.environ[placement.VISIBLE] == "MIG-b"
 
 
 def test_a_run_that_is_refused_starts_no_rank(tmp_path):

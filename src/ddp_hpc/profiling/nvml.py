@@ -177,7 +177,7 @@ class Device:
 
     def _pcie_most(self) -> float:
         """Return the bytes per second that the link to the host may carry; a fast one's if that is not known."""
-        generation, width = self.facts.get("pcie_generation_max"), self.facts.get("pcie_width_max", 16)
+        generation, width = self.facts.get("pcie_generation_max", 0), self.facts.get("pcie_width_max", 16)
         return float(width * PCIE_LANE.get(generation, max(PCIE_LANE.values())))
 
 
