@@ -98,6 +98,34 @@ def test_no_graph_is_alive_at_the_end_however_it_comes(monkeypatch, mode):
     assert result.steps > 0
 
 
+@pytest.mark.parametrize("mode", ["whole step", "forward and backward"])
+def test_losses_that_wait_to_be_read_have_room(monkeypatch, mode):
+    """Room for 40 of 102 steps, in which no more than 20 wait."""
+    expected = run(monkeypatch, "off")[0].losses
+    monkeypatch.setattr(cuda_graphs, "LOSSES", 40)
+    monkeypatch.setattr(trainer, "MOST_UNREAD", 20)
+    monkeypatch.setattr(trainer, "AGREE_EVERY_S", 1e6)
+    make = trainer.Trainer.__init__
+
+    def on_a_gpu(self, *args, **kwargs):
+        make(self, *args, **kwargs)
+        self._seldom = True
+
+    monkeypatch.setattr(trainer.Trainer, "__init__", on_a_gpu)
+    assert run(monkeypatch, mode)[0].losses == expected
+
+
+def test_the_place_of_a_loss_is_used_again():
+    assert trainer.MOST_UNREAD % trainer.AGREE_EVERY_STEPS == 0
+    assert 0 < trainer.MOST_UNREAD <= cuda_graphs.LOSSES // 2
+
+
+@pytest.mark.parametrize("mode", ["off", "whole step", "forward and backward"])
+def test_the_loader_of_torch_changes_no_loss(monkeypatch, mode):
+    expected, _ = run(monkeypatch, "off")
+    assert run(monkeypatch, mode, data_placement="loader")[0].losses == expected.losses
+
+
 def test_ranks_agree_the_more_seldom_the_shorter_their_captured_steps_are(monkeypatch):
     expected, told = run(monkeypatch, "whole step", budget={"steps": 170})[0], []
     monkeypatch.setattr(trainer, "AGREE_EVERY_S", 1e6)
@@ -181,7 +209,7 @@ def test_phases_of_a_captured_step_are_those_of_its_kernels(monkeypatch, evaluat
     timings = result.clock.timings()
     sampled = timings.phases_s[trainer.WARM_UP_STEPS :][~timings.fused[trainer.WARM_UP_STEPS :]]
     assert len(sampled) == 5
-    assert kernels_s.keys() == {"data_s", "forward_s", "backward_s", "update_s"}
+    assert kernels_s.keys() == {"data_s", "forward_s", "backward_s", "update_s", "rest_s"}
     for phase, seconds in kernels_s.items():
         assert sampled[:, PHASES.index(phase)] == pytest.approx(seconds, rel=0.1)
 
@@ -261,8 +289,8 @@ def test_a_batch_of_another_size_is_refused_by_name(monkeypatch):
     step = cuda_graphs.Captured(parts, cuda_graphs.CudaGraphs(parts.device), whole_step, whole=True)
     step(0)
     parts.batches._numbers = lambda number: torch.arange(11)
-    with pytest.raises(ValueError, match="the batch of step 4 has 11 samples, there is room for 12"):
-        step(3)
+    with pytest.raises(ValueError, match="the batch of step 101 has 11 samples, there is room for 12"):
+        step(100)
 
 
 FLAGS = {"CAPTURABLE": False, "OVERLAPS": False}

@@ -8,7 +8,7 @@ from fake_cuda import Stream, current
 from ddp_hpc.config import spec
 from ddp_hpc.data._tasks import Samples
 from ddp_hpc.training import sampler
-from ddp_hpc.training.loader import Resident, Staged
+from ddp_hpc.training.loader import Loaded, Resident, Staged
 
 DEVICE = "cuda:0"
 SAMPLES = Samples(torch.arange(97 * 3, dtype=torch.float32).view(97, 3), torch.arange(97))
@@ -93,16 +93,36 @@ def test_the_fake_shows_a_wait_that_is_missing(gpu, monkeypatch, waits):
     assert [pair[1].tolist() for pair in seen] != [whole(step).tolist() for step in range(10)]
 
 
-def test_a_resident_batch_is_gathered_from_one_place_once_that_is_fixed():
-    resident = Resident(SAMPLES, numbers(), Marks())
+@pytest.mark.parametrize("steps", [range(200), [*range(60, 70), *range(64, 69), 3, 3, 4, 500, 501]])
+@pytest.mark.parametrize("numbers_of", [numbers(), lambda step, whole=numbers(): whole(step)])
+def test_captured_steps_find_their_samples_by_themselves_whatever_step_is_asked_for(steps, numbers_of):
+    resident = Resident(SAMPLES, numbers_of, Marks())
     resident.load(3)
     resident.fix()
-    place = resident._chosen.data_ptr()
-    for step in range(5):
+    table, (counter,) = resident._table.data_ptr(), resident.counters
+    for step in steps:
         resident.load(step)
-        assert resident._chosen.data_ptr() == place
+        assert resident._table.data_ptr() == table
         assert resident.batch().targets.tolist() == numbers()(step).tolist()
-    assert numbers()(3).tolist() == resident._numbers(3).tolist()  # what gives the numbers is not written to
+        counter += 1  # as the captured step does
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_the_loader_of_torch_gives_the_samples_that_all_others_give(fixed):
+    marks = Marks()
+    loaded, whole = Loaded(SAMPLES, numbers(), torch.device("cpu"), marks), numbers()
+    loaded.load(0)
+    if fixed:
+        loaded.fix()
+        place = loaded.batch().inputs.data_ptr()
+    marks.clear()
+    for step in STEPS:
+        loaded.load(step)
+        batch = loaded.batch()
+        assert torch.equal(batch.inputs, SAMPLES.inputs[whole(step)])
+        assert torch.equal(batch.targets, SAMPLES.targets[whole(step)])
+        assert not fixed or batch.inputs.data_ptr() == place
+    assert marks == ["data_s", "h2d_s"] * len(STEPS)
 
 
 @pytest.mark.parametrize("length", [1, 9, 11])

@@ -59,6 +59,12 @@ def test_partitioned_ranks_cycle_their_own_slice_in_the_order_of_the_data():
         assert taken[:, rank].ravel().tolist() == [100 * rank + position % 100 for position in range(300)]
 
 
+@pytest.mark.parametrize("sampling", ["global", "partitioned"])
+def test_rows_are_the_batches_of_steps_in_a_row(sampling):
+    batch = sampler.make_batches(make_spec(3, sampling=sampling), 2, 25, CPU)
+    assert batch.rows(7, 40).tolist() == [batch(step).tolist() for step in range(7, 47)]
+
+
 def test_partitioned_needs_a_sample_per_rank():
     with pytest.raises(ValueError, match="needs at least 4 samples, the dataset has 3"):
         [sampler.make_batches(make_spec(4, sampling="partitioned"), rank, 3, CPU) for rank in range(4)]

@@ -152,10 +152,11 @@ class RunSpec(BaseModel):
         description="arithmetic of float32 matrix products and convolutions: full; tf32, factors rounded to 10 bits, "
         "on GPUs from compute capability 8.0; bfloat16, by autocast. Weights, gradients and updates stay float32",
     )
-    data_placement: Literal["device", "host"] = Field(
+    data_placement: Literal["device", "host", "loader"] = Field(
         "device",
         description="where the dataset is stored; host: in host memory, and each batch is copied to the GPU during the "
-        "previous step; on a CPU both are the same",
+        "previous step; on a CPU both are the same. loader: in host memory, read by torch's DataLoader, which takes "
+        "longer: the usual way, to compare with",
     )
     compile: bool = Field(
         False,

@@ -18,10 +18,10 @@ from ddp_hpc.config.spec import RunSpec
 from ddp_hpc.data._tasks import TASKS, Dataset, Samples, Task, chance, check_outputs, check_samples
 from ddp_hpc.exchange._protocol import Exchange, Stateful
 from ddp_hpc.models._replica import Replica
-from ddp_hpc.profiling.timers import Clock, TimerProxy
+from ddp_hpc.profiling.timers import Clock, TimerProxy, Timers
 from ddp_hpc.profiling.timers import make as make_clock
 from ddp_hpc.training import own_metrics, precision, sampler
-from ddp_hpc.training.loader import Batches, Resident, Staged
+from ddp_hpc.training.loader import Batches, Loaded, Numbers, Resident, Staged
 from ddp_hpc.training.lr_schedule import learning_rate_rule
 from ddp_hpc.training.optimizers import Maker, StatefulOptimizer
 from ddp_hpc.training.snapshot import Snapshot
@@ -72,7 +72,7 @@ def assemble(spec: RunSpec, comm: MPI.Intracomm, data_dir: Path, device: torch.d
     weights of its own, except those that are not trained. Random numbers drawn later (dropout) differ between the
     ranks.
     """
-    place = torch.device("cpu") if spec.data_placement == "host" else device
+    place = device if spec.data_placement == "device" else torch.device("cpu")
     dtype = getattr(torch, spec.dtype)
     with _shared_by(spec, "dataset", "budget"):
         data_file, loaded = _load(spec, data_dir)
@@ -109,9 +109,7 @@ def assemble(spec: RunSpec, comm: MPI.Intracomm, data_dir: Path, device: torch.d
         task=task,
         loss=loss,
         replica=replica,
-        batches=Resident(dataset.train, numbers, timers)
-        if place.type == device.type
-        else Staged(dataset.train, numbers, spec.batch_size, device, timers),
+        batches=_batches(spec, dataset.train, numbers, device, timers),
         arithmetic=arithmetic,
         clock=clock,
         timers=timers,
@@ -122,6 +120,15 @@ def assemble(spec: RunSpec, comm: MPI.Intracomm, data_dir: Path, device: torch.d
         synchronous=exchange_file.SYNCHRONOUS,
         last_of_backward="exchange_exposed_s" if getattr(exchange_file, "WAITS_IN_BACKWARD", False) else "backward_s",
     )
+
+
+def _batches(spec: RunSpec, samples: Samples, numbers: Numbers, device: torch.device, timers: Timers) -> Batches:
+    """Return this rank's batches, of samples that lie where the spec says."""
+    if spec.data_placement == "loader":
+        return Loaded(samples, numbers, device, timers)
+    if samples.inputs.device.type == device.type:
+        return Resident(samples, numbers, timers)
+    return Staged(samples, numbers, spec.batch_size, device, timers)
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from ddp_hpc.training.components import Components
 from ddp_hpc.training.step import AGREE_EVERY_STEPS
 
 SAMPLE_EVERY_STEPS = 50
+LOSSES = 8192  # of captured steps that are kept on the device: those not yet read are fewer
 
 Mode = Literal["whole step", "forward and backward", "off"]
 Replay = Callable[[], None]
@@ -140,14 +141,18 @@ class Captured:
         self._evaluate_every_steps = evaluate_every_steps
         self._whole: Replay | None = None
         components.batches.fix()
+        device, weights = components.device, components.replica.weights
+        # losses lie in a row on the device, one after the other: each captured step writes its own, and moves on
+        self._losses = torch.zeros(LOSSES, dtype=weights.dtype, device=device)
+        self._slot, self._used = torch.zeros(1, dtype=torch.int64, device=device), 0
         places = _places_of_buffers(components)
         try:
             if whole:
                 for optimizer in components.optimizers:
                     optimizer.rate_to_device()
-                self._whole, self._whole_loss = self._record(recorder, work, Timers())  # nothing happens now
+                self._whole = self._record(recorder, work, Timers())  # nothing happens now
             phases = _PhaseRecorder(recorder)
-            rest, self._loss = self._record(recorder, work, phases)
+            rest = self._record(recorder, work, phases)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
@@ -160,20 +165,28 @@ class Captured:
                 "captured step does once: change it in place, e.g. with copy_, or set `capture: off`"
             )
 
-    def _record(self, recorder: CudaGraphs, work: Work, listener: Timers) -> tuple[Replay | None, Tensor]:
+    def _record(self, recorder: CudaGraphs, work: Work, listener: Timers) -> Replay | None:
         with self._components.timers.redirected(listener):
             recorder.begin()
             try:
                 loss = work(self._components)
+                self._losses.index_copy_(0, self._slot, loss.view(1).to(self._losses.dtype))
+                torch._foreach_add_([self._slot, *self._components.batches.counters], 1)
             except BaseException:
                 with suppress(RuntimeError):  # what is broken cannot be ended properly, but nothing more is recorded
                     recorder.end()
                 raise
-        return recorder.end(), loss
+        return recorder.end()
 
     def __call__(self, number: int) -> Tensor:
-        """Go from one state of the weights to the next; return the loss of this rank's batch, still on the device."""
+        """Go from one state of the weights to the next; return the loss of this rank's batch, still on the device.
+
+        It lies where that of the `LOSSES`-th step after this one will.
+        """
         components = self._components
+        if self._used == LOSSES:
+            self._slot.zero_()
+            self._used = 0
         to_sample = sampled_step(number // SAMPLE_EVERY_STEPS, self._evaluate_every_steps)
         sampled = self._whole is None or number == to_sample
         components.batches.load(number)
@@ -187,7 +200,8 @@ class Captured:
             for replay, phase, part in self._pieces:
                 replay()
                 components.timers.mark(phase, part)
-        loss = (self._loss if sampled else self._whole_loss).clone()  # the next replay writes there again
+        loss = self._losses[self._used]
+        self._used += 1
         components.batches.prefetch(number + 1)
         if self._whole is None:
             components.exchange.update()

@@ -37,8 +37,24 @@ def permutation(samples: int, seed: int, epoch: int) -> Tensor:
     return torch.from_numpy(np.random.default_rng((seed, epoch)).permutation(samples))
 
 
-def make_batches(spec: RunSpec, rank: int, samples: int, device: torch.device) -> Callable[[int], Tensor]:
-    """Return a function from the step, counted from 0, to the sample numbers (int64, on `device`) of this rank's batch.
+class RankSamples:
+    """The sample numbers (int64) of one rank's batches: `batch` of them in each `stride` of a stream."""
+
+    def __init__(self, stream: SampleStream, batch: int, stride: int, first: int = 0) -> None:
+        self._stream, self._batch, self._stride, self._first = stream, batch, stride, first
+
+    def __call__(self, step: int) -> Tensor:
+        """Return those of a step, counted from 0."""
+        return self._stream.take(step * self._stride + self._first, self._batch)
+
+    def rows(self, step: int, count: int) -> Tensor:
+        """Return those of so many steps from this one on, a row each: taken at once, which is sooner done."""
+        length = (count - 1) * self._stride + self._batch
+        return self._stream.take(step * self._stride + self._first, length).unfold(0, self._batch, self._stride)
+
+
+def make_batches(spec: RunSpec, rank: int, samples: int, device: torch.device) -> RankSamples:
+    """Return what gives, for each step, the sample numbers of this rank's batch, on `device`.
 
     global: step k takes the next global batch of the stream of permuted epochs, rank r its r-th part; so every
     world size sees the same global batches. partitioned: rank r cycles its own 1/n of the samples in their order.
@@ -49,13 +65,12 @@ def make_batches(spec: RunSpec, rank: int, samples: int, device: torch.device) -
     batch, n = spec.batch_size, spec.world_size
     if spec.sampling == "global":
         stream = SampleStream(lambda epoch: permutation(samples, spec.seed, epoch).to(device), samples)
-        return lambda step: stream.take((step * n + rank) * batch, batch)
+        return RankSamples(stream, batch, n * batch, rank * batch)
     first, last = rank * samples // n, (rank + 1) * samples // n
     if first == last:
         raise ValueError(f"sampling: partitioned over {n} ranks needs at least {n} samples, the dataset has {samples}")
     own = torch.arange(first, last, device=device)
-    cycle = SampleStream(lambda epoch: own, len(own))
-    return lambda step: cycle.take(step * batch, batch)
+    return RankSamples(SampleStream(lambda epoch: own, len(own)), batch, batch)
 
 
 def weighted_mean(sums: "np.typing.ArrayLike", counts: "np.typing.ArrayLike") -> "np.typing.NDArray[np.float64]":

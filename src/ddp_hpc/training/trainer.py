@@ -25,6 +25,7 @@ from ddp_hpc.training.result import WARM_UP_STEPS, TrainResult
 from ddp_hpc.training.step import AGREE_EVERY_STEPS, forward_backward, training_step, whole_step
 
 AGREE_EVERY_S = 0.05  # at most, of steps from CUDA graphs, unless AGREE_EVERY_STEPS take longer
+MOST_UNREAD = cuda_graphs.LOSSES // 2 // AGREE_EVERY_STEPS * AGREE_EVERY_STEPS  # losses: they wait in so much room
 
 Step = Callable[[int], Tensor]  # of its number, counted from 0; returns the loss of this rank's batch
 Exit = Literal["complete", "diverged", "interrupted", "beaten"]
@@ -184,7 +185,7 @@ class Trainer:
 
     def _agree_next(self, times: int = 1) -> None:
         """Set the step of the next agreement: a multiple of the interval, which becomes so many times as long."""
-        self._every *= times
+        self._every = min(self._every * times, MOST_UNREAD)
         self.agree_at = (self.steps // self._every + 1) * self._every
 
     def end_step(self) -> None:
