@@ -11,7 +11,7 @@ from ddp_hpc.config import catalog, grid, spec
 from ddp_hpc.training.placement import (
     LaunchError,
     Placement,
-    _check_gpus,
+    check_gpus,
     _verified,
     check_exchange,
     choose_device,
@@ -89,8 +89,8 @@ def test_a_gpu_that_is_asked_for_and_missing_is_an_error(monkeypatch):
 
 
 def test_ranks_with_a_gpu_each_pass_on_one_node_and_on_several():
-    _check_gpus([("a", "GPU-1"), ("a", "GPU-2"), ("b", "GPU-3")], spec.load(SPEC))
-    _check_gpus([("a", None), ("b", None)], spec.load(SPEC))
+    check_gpus([("a", "GPU-1"), ("a", "GPU-2"), ("b", "GPU-3")], spec.load(SPEC))
+    check_gpus([("a", None), ("b", None)], spec.load(SPEC))
 
 
 SHARED = [("a", "GPU-1"), ("a", "GPU-2"), ("b", "GPU-2"), ("a", "GPU-2")]
@@ -98,8 +98,8 @@ SHARED = [("a", "GPU-1"), ("a", "GPU-2"), ("b", "GPU-2"), ("a", "GPU-2")]
 
 def test_two_ranks_on_one_gpu_are_refused_by_name_unless_the_spec_allows_it():
     with pytest.raises(LaunchError, match=r"ranks 1 and 3 share GPU GPU-2 on a: .* `share_gpu: true`"):
-        _check_gpus(SHARED, spec.load(SPEC))
-    _check_gpus(SHARED, spec.load(SPEC | {"share_gpu": True}))
+        check_gpus(SHARED, spec.load(SPEC))
+    check_gpus(SHARED, spec.load(SPEC | {"share_gpu": True}))
 
 
 def test_an_exchange_over_nccl_refuses_to_share_and_names_those_that_do(monkeypatch):
@@ -108,14 +108,14 @@ def test_an_exchange_over_nccl_refuses_to_share_and_names_those_that_do(monkeypa
     monkeypatch.setattr(catalog, "constants", one_each)
     given = spec.load(SPEC | {"share_gpu": True})
     with pytest.raises(LaunchError, match=r"on a, which exchange 'ring' cannot: .*mpi_allreduce") as said:
-        _check_gpus(SHARED, given)
+        check_gpus(SHARED, given)
     assert not {"ring", "none"} & set(str(said.value).rsplit(": ")[-1].split(", "))
-    _check_gpus(SHARED[:3], given)
+    check_gpus(SHARED[:3], given)
 
 
 def test_gpus_on_some_ranks_only_are_refused():
     with pytest.raises(LaunchError, match=r"ranks \[1\] of 3 see no GPU"):
-        _check_gpus([("a", "GPU-1"), ("b", None), ("a", "GPU-2")], spec.load(SPEC | {"share_gpu": True}))
+        check_gpus([("a", "GPU-1"), ("b", None), ("a", "GPU-2")], spec.load(SPEC | {"share_gpu": True}))
 
 
 PACKED, BY_TWO = {"placement": "packed"}, {"placement": "spread", "ranks_per_node": 2}

@@ -108,7 +108,7 @@ class ProgramRank(Rank):
 
     def prepare(self) -> None:
         """Find this rank's GPU, start the meter, and take over what an earlier attempt has recorded."""
-        from ddp_hpc.training.placement import _check_gpus  # of runs' code: to rename it would make all runs new
+        from ddp_hpc.training.placement import check_gpus
 
         place = self.place
         gpus = [] if self.spec.device == "cpu" else nvml.visible(os.environ)
@@ -118,7 +118,7 @@ class ProgramRank(Rank):
             raise LaunchError(f"device: cuda, but NVML sees no GPU on {place.host}: ask for one GPU per rank")
         self.gpu = gpus[place.local_rank % len(gpus)] if gpus else None
         uuid = self.gpu["uuid"] if self.gpu else None
-        _check_gpus(self.group.allgather((place.host, uuid)), self.spec)
+        check_gpus(self.group.allgather((place.host, uuid)), self.spec)
         node = self.group.Split_type(0)
         found = node.allgather((place.rank, uuid, {gpu["uuid"] for gpu in gpus}))
         self.node_ranks = tuple(rank for rank, *_ in found)

@@ -132,7 +132,7 @@ def choose_device(spec: RunSpec, placement: Placement, comm: MPI.Intracomm) -> "
     name = str(torch.cuda.get_device_properties(device).uuid) if found else None
     if name and (own := os.environ.get(VISIBLE, "")).startswith("MIG-"):
         name = own  # torch may show the UUID of the whole GPU
-    _check_gpus(comm.allgather((placement.host, name)), spec)
+    check_gpus(comm.allgather((placement.host, name)), spec)
     if found:
         torch.cuda.set_device(device)
     return device
@@ -165,7 +165,7 @@ def _exchanges_without(*flags: str) -> list[str]:
     return [name for name, found in constants.items() if not any(found.get(flag) for flag in flags)]
 
 
-def _check_gpus(places: list[tuple[str, str | None]], spec: RunSpec) -> None:
+def check_gpus(places: list[tuple[str, str | None]], spec: RunSpec) -> None:
     """Refuse a list of (host, GPU UUID) by rank in which only some ranks have a GPU, or one stands twice.
 
     Before the exchange starts, because NCCL says of the latter no more than `invalid usage`.
