@@ -11,9 +11,9 @@ from ddp_hpc.config import catalog, grid, spec
 from ddp_hpc.training.placement import (
     LaunchError,
     Placement,
-    check_gpus,
     _verified,
     check_exchange,
+    check_gpus,
     choose_device,
     choose_slice,
 )
