@@ -115,6 +115,7 @@ def test_a_figure_opens_in_the_whole_window_zooms_moves_and_closes(browser):
     """By its button and keys, as by the wheel; what is beneath the pointer stays there, and Escape leads back."""
     button = browser.find_element("css selector", "#figure-speedup figcaption button")
     press_enter(browser, button)
+    wait(lambda: browser.find_elements("css selector", "#zoom[open] img"))
     box = "const [w, s] = [document.querySelector('#zoom img'), document.querySelector('#zoom .stage')];"
     place = f"{box} const b = w.getBoundingClientRect(); return [b.left, b.top, b.width, s.clientWidth, s.clientHeight]"
     fitting = wait(lambda: (now := browser.execute_script(place))[2] > 100 and now)
@@ -136,7 +137,7 @@ def test_a_figure_opens_in_the_whole_window_zooms_moves_and_closes(browser):
     larger = browser.execute_script(place)
     assert larger[2] == pytest.approx(2 * fitting[2], abs=1)
     assert [x - larger[0], y - larger[1]] == pytest.approx([2 * 50, 2 * 40], abs=1)
-    pressed("\ue00c")
+    webdriver.ActionChains(browser).send_keys("\ue00c").perform()
     assert not browser.find_element("id", "zoom").is_displayed()
     assert browser.execute_script("return document.activeElement.textContent") == "Enlarge"
 

@@ -42,7 +42,7 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Line:
+class Track:
     """A point, or a group of points that compete, through the versions: None where it was not trained."""
 
     name: str
@@ -55,10 +55,10 @@ class Developed:
 
     study: str
     versions: Sequence[Version]
-    lines: Mapping[str, Sequence[Line]]  # by quantity: those of METRICS, `winner`, `efficiency`
+    lines: Mapping[str, Sequence[Track]]  # by quantity: those of METRICS, `winner`, `efficiency`
     broken: Sequence[Sequence[str]]  # by version: points that break, or break no more, in words
 
-    def found(self, metric: str, at: int) -> list[tuple[Line, Value]]:
+    def found(self, metric: str, at: int) -> list[tuple[Track, Value]]:
         """Return the lines that a version has and that could be compared with one before."""
         return [(one, value) for one in self.lines[metric] if (value := one.values[at]) and value.verdict]
 
@@ -93,7 +93,7 @@ def develop(found: Sequence[Version]) -> Developed:
                     line[at] = _value(interval, findings.get((metric, key)), found, latest.get(key))
         latest |= dict.fromkeys(_points(here.runs), at)
     lines = {
-        metric: [Line(names[key], line) for (of, key), line in values.items() if of == metric] for metric in METRICS
+        metric: [Track(names[key], line) for (of, key), line in values.items() if of == metric] for metric in METRICS
     }
     return Developed(
         found[0].study_runs.study.name,
@@ -159,7 +159,7 @@ def _value(interval: Interval, finding: Finding | None, found: Sequence[Version]
     )
 
 
-def _winners(found: Sequence[Version]) -> list[Line]:
+def _winners(found: Sequence[Version]) -> list[Track]:
     """Return the winner of each group; another one is told of as such only if it is told apart from the one before."""
     lines: dict[str, list[Value | None]] = {}
     last: dict[str, tuple[str, str]] = {}  # by group: the winner before, and in which version
@@ -177,10 +177,10 @@ def _winners(found: Sequence[Version]) -> list[Line]:
             value = Value(float(row[by]), low, high, row["judged_by"], text, name, verdict)
             lines.setdefault(group, [None] * len(found))[at] = value
             last[group] = (row["winner"], version.name)
-    return [Line(group, values) for group, values in lines.items()]
+    return [Track(group, values) for group, values in lines.items()]
 
 
-def _efficiencies(found: Sequence[Version]) -> list[Line]:
+def _efficiencies(found: Sequence[Version]) -> list[Track]:
     lines: dict[str, list[Value | None]] = {}
     for at, version in enumerate(found):
         table = scaling.build(version.study_runs)
@@ -189,7 +189,7 @@ def _efficiencies(found: Sequence[Version]) -> list[Line]:
         for row in rows_of(table[counts & ~table["oversubscribed"].fillna(False).astype(bool)]):
             value = Value(row["efficiency"], row["efficiency_low"], row["efficiency_high"], row["interval_from"])
             lines.setdefault(f"{row['kind']}: {of_what(row)}", [None] * len(found))[at] = value
-    return [Line(name, values) for name, values in sorted(lines.items())]
+    return [Track(name, values) for name, values in sorted(lines.items())]
 
 
 def in_words(developed: Developed) -> Iterator[str]:
@@ -225,7 +225,7 @@ def changes(developed: Developed, at: int) -> Iterator[str]:
             yield f"beside the code: {fact}"
 
 
-def _most(changed: Sequence[tuple[Line, Value]]) -> str:
+def _most(changed: Sequence[tuple[Track, Value]]) -> str:
     """Return which point changed most."""
     known = [(line, value, value.change_percent) for line, value in changed if value.change_percent is not None]
     if not known:

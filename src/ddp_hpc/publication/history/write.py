@@ -17,7 +17,7 @@ from ddp_hpc.analysis.figures._save import save
 from ddp_hpc.analysis.figures._style import style
 from ddp_hpc.analysis.report.units import SECONDS, digits
 from ddp_hpc.analysis.tables._frame import columns
-from ddp_hpc.publication.history.development import Developed, Line, Value, changes
+from ddp_hpc.publication.history.development import Developed, Track, Value, changes
 from ddp_hpc.publication.history.versions import Version
 from ddp_hpc.system.files import replaced
 
@@ -67,7 +67,7 @@ def rows(developed: Developed) -> pd.DataFrame:
     return pd.DataFrame(found, columns=COLUMNS)
 
 
-def _row(quantity: str, line: Line, version: Version, value: Value) -> tuple[Any, ...]:
+def _row(quantity: str, line: Track, version: Version, value: Value) -> tuple[Any, ...]:
     what = (quantity, line.name, version.name, version.commit, version.dirty, version.ended)
     number = (value.value, value.low, value.high, value.basis, value.text or None)
     change = (value.change_percent, value.change_low, value.change_high)
@@ -95,7 +95,7 @@ def _page(developed: Developed, svg: Path) -> str:
     )
 
 
-def _unit(lines: Sequence[Line], quantity: str) -> str:
+def _unit(lines: Sequence[Track], quantity: str) -> str:
     """Return the unit of a table: of times the one that suits the largest."""
     if quantity != "step_s":
         return "" if quantity in ("winner", "test_metric", "final_loss") else "%"
