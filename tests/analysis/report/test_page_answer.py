@@ -57,6 +57,13 @@ def test_the_answer_says_the_speedup_with_its_interval_and_the_winner_with_its_m
     assert findings[-1].text == "In 1 of 3 groups no run may win."
 
 
+def test_times_of_all_rounds_that_say_otherwise_than_the_rounds_are_not_told(repeated):
+    study_runs, made = repeated
+    slowed = made | {"scaling": made["scaling"].assign(train_s=12.0)}
+
+    assert found(study_runs, slowed)[0].text.startswith("2 ranks train 1.9980 times as fast as one rank (95 %: ")
+
+
 def test_each_sentence_and_row_names_the_runs_that_it_is_from(repeated):
     study_runs, made = repeated
     speedup = found(study_runs, made)[0]

@@ -101,6 +101,8 @@ def _speedup(row: Row, of: str, named: bool, wins: bool) -> str:
     sure = _between(row, "speedup", row["interval_from"])
     if row["kind"] == "weak":
         did = f"{ranks} ranks train {speedup} times as many samples per second as one rank"
+    elif _outside(row["baseline_train_s"] / row["train_s"], row, "speedup"):
+        did = f"{ranks} ranks train {speedup} times as fast as one rank"  # in the same round: rounds differ
     else:
         did = f"{ranks} ranks train in {time(row['train_s'])} what one rank trains in {time(row['baseline_train_s'])}: "
         did += f"{speedup} times as fast"
@@ -120,6 +122,11 @@ def _no_speedup(rows: list[Row]) -> list[Sentence]:
     )
     (reason, count), *_ = reasons.most_common()
     return [Sentence(f"No speedup can be told: {reason} ({count} of {counted(len(several), 'point')}).", "scaling")]
+
+
+def _outside(value: float, row: Row, name: str) -> bool:
+    """Whether a value lies beyond the interval of a column, where that has one."""
+    return bool(value < row[f"{name}_low"] or value > row[f"{name}_high"])
 
 
 def interval(row: Row, name: str) -> str:
