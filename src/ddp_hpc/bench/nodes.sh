@@ -103,7 +103,7 @@ launch() { # -n N COMMAND...
   for ((i = 1; i <= count; i++)); do hosts+="${hosts:+,}$NET.$i:1"; done
   # every node sees all cores: ranks are bound to none, and one that waits lets others run
   export OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,tcp OMPI_MCA_mpi_yield_when_idle=1 \
-    PRTE_MCA_hwloc_default_binding_policy=none PRTE_MCA_plm_ssh_agent="$(realpath "$0") ssh"
+    PRTE_MCA_hwloc_default_binding_policy=none PRTE_MCA_rmaps_default_mapping_policy=ppr:1:node PRTE_MCA_plm_ssh_agent="$(realpath "$0") ssh"
   exec nsenter -t "$(< "$ROOT/run/head.pid")" --net --uts --wd="$PWD" -- mpiexec --host "$hosts" "$@"
 }
 
