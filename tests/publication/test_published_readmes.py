@@ -16,6 +16,7 @@ BY_HAND = sorted(file.parent for file in PUBLISHED.glob("*/README.md") if file.p
 ELSEWHERE = {
     "baidu_allreduce": {"2.34": "2 x 39/40 x 1.2 GB", "0.775": "31/40", "0.0074": "Karp and Flatt, of 31 on 40"},
     "language_model_small": {"12.9": "4 bytes of each of 3,233,280 parameters"},
+    "prediction_shaped_links": {"4.6": "headers: 66 of 1,514 bytes with a preamble and its gap"},
     "shm_learn_dist": {
         "1.8": "the rule: test_shm_learn_dist_studies",
         "81.8": "the source's text, beside its legend",

@@ -76,7 +76,7 @@ PREDICTIONS = pa.schema(
 )
 
 
-class Asked(NamedTuple):
+class Measurements(NamedTuple):
     """What is to be measured."""
 
     exchanges: Sequence[Component]
@@ -95,7 +95,7 @@ def counts_of(fitted: Sequence[int], judged: Sequence[int]) -> tuple[list[int], 
     return sorted({*fitted}), sorted({*judged})
 
 
-def asked_of(names: Sequence[str], counts: Sequence[int], sizes: Sequence[int], *others: Any) -> Asked:
+def asked_of(names: Sequence[str], counts: Sequence[int], sizes: Sequence[int], *others: Any) -> Measurements:
     """Return what a command line asks for; raise a ValueError for what cannot be measured."""
     exchanges = [component(name) for name in names]
     for one in exchanges:
@@ -105,10 +105,10 @@ def asked_of(names: Sequence[str], counts: Sequence[int], sizes: Sequence[int], 
             raise ValueError(f"--exchanges: given {one}: it {why}; expected: e.g. ring, parameter_server")
     if bad := [size for size in sizes if size % 4]:
         raise ValueError(f"--sizes: given {', '.join(map(str, bad))}, expected: multiples of 4")
-    return Asked(exchanges, sorted(set(counts)), sorted(set(sizes)), *others)
+    return Measurements(exchanges, sorted(set(counts)), sorted(set(sizes)), *others)
 
 
-def measure(asked: Asked, folder: Path) -> list[Row]:
+def measure(asked: Measurements, folder: Path) -> list[Row]:
     """Measure steps on shaped links, write samples.parquet into `folder`, and return its rows.
 
     Raises:
@@ -132,7 +132,7 @@ def measure(asked: Asked, folder: Path) -> list[Row]:
     return samples
 
 
-def _launched(asked: Asked, count: int, launch: int, nodes: ShapedNodes, about: dict[str, Any]) -> Iterator[Row]:
+def _launched(asked: Measurements, count: int, launch: int, nodes: ShapedNodes, about: dict[str, Any]) -> Iterator[Row]:
     specs, out = runnable(asked.exchanges, count)
     if out:
         raise ValueError("; ".join(f"{name}: {why}" for name, why in out.items()))

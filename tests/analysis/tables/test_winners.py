@@ -126,8 +126,8 @@ def test_cores_that_others_use_are_a_warning_where_threads_waited_and_not_of_ran
     assert beside.startswith("On a node of 1 of 4 runs other trainings of ddp-hpc ran, too, up to 2")
 
     (warning,) = [text for text in flags(study_runs, {}, of_runs(study_runs)) if "core_wait_share" in text]
-    assert warning.startswith("In 1 of 4 runs threads were ready and had no core in over 5% of the time")
-    assert "used up to 25% of their cores" in warning
+    assert warning.startswith("In 1 of 4 runs threads were ready and had no core in over 5 % of the time")
+    assert "used up to 25 % of their cores" in warning
 
 
 def test_all_diverged_is_no_winner(tmp_path):
