@@ -7,7 +7,7 @@ import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ddp_hpc import __version__
-from ddp_hpc.analysis.claim_verdict import KINDS, summary
+from ddp_hpc.analysis.claim_verdict import KINDS
 from ddp_hpc.analysis.columns import rows_of
 from ddp_hpc.analysis.formatting import cell, in_words
 from ddp_hpc.analysis.report import answer
@@ -47,7 +47,7 @@ def text(pack: Pack, facts: Mapping[str, Any]) -> str:
     return environment.get_template("README.md.j2").render(
         title=pack.title,
         name=study.name,
-        answers=list(_answers(pack)),
+        answers=[one.text for one in answer.found(pack.study_runs, tables)],
         citation=f"Of: {study.citation.rstrip('.')}." if study.citation else "",
         claims=list(_claims(tables.get("claims", pd.DataFrame()))),
         coverage=f"Coverage: {read_metadata(pack.root / names.TABLES / 'runs.parquet')['coverage']}",
@@ -71,15 +71,6 @@ def text(pack: Pack, facts: Mapping[str, Any]) -> str:
         code_licence=CODE_LICENCE,
         creators="; ".join(creator.name for creator in said.creators),
     )
-
-
-def _answers(pack: Pack) -> Iterator[str]:
-    """Yield what was found: first the verdicts, those of each kind of claim counted apart."""
-    claims = pack.tables.get("claims", pd.DataFrame())
-    if len(claims):
-        counts = summary(zip(claims["kind"], claims["verdict"], strict=True))
-        yield f"{counts[:1].upper()}{counts[1:]}."
-    yield from (one.text for one in answer.found(pack.study_runs, pack.tables) if one.section != "claims")
 
 
 def _claims(claims: pd.DataFrame) -> Iterator[tuple[str, list[list[str]]]]:

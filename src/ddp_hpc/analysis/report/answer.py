@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from ddp_hpc.analysis.claim_verdict import SIGNS
+from ddp_hpc.analysis.claim_verdict import summary
 from ddp_hpc.analysis.columns import (
     DISTURBED,
     ERRORS,
@@ -242,11 +242,11 @@ def _winner(study: Study, row: Row, group: str, metric: str) -> str:
 
 
 def _of_claims(tables: Mapping[str, pd.DataFrame]) -> list[Sentence]:
+    """Return the verdicts, those of each kind of claim counted apart."""
     if "claims" not in tables or not len(tables["claims"]):
         return []
-    counts = Counter(tables["claims"]["verdict"])
-    told = ", ".join(f"{counts[verdict]} {verdict}" for verdict in SIGNS if counts[verdict])
-    return [Sentence(f"Of {counted(len(tables['claims']), 'claim')} of the sources: {told}.", "claims")]
+    counts = summary(zip(tables["claims"]["kind"], tables["claims"]["verdict"], strict=True))
+    return [Sentence(f"{counts[:1].upper()}{counts[1:]}.", "claims")]
 
 
 def how_sure(study_runs: StudyRuns, tables: Mapping[str, pd.DataFrame]) -> list[str]:
