@@ -24,6 +24,7 @@ from ddp_hpc.bench.gpu_runs import FEW, STRAIN_STRESS, TOLERANCE, apart, spec_of
 from ddp_hpc.config import catalog
 from ddp_hpc.config.errors import LaunchError
 from ddp_hpc.config.spec import RunSpec
+from ddp_hpc.data import random_images
 from ddp_hpc.exchange import _torch_distributed
 from ddp_hpc.models import alexnet, mlp
 from ddp_hpc.models._shift_kernels import shift_left, shift_right
@@ -237,7 +238,7 @@ def images(asked: Asked, tell: Findings) -> None:
             loops = {f"{mine}, {precision}": ours(training), f"{mine}, {precision}, uncaptured": ours(uncaptured)}
             if precision == "full":
                 samples, place = training.components.dataset.train, training.components.device
-                model, loss_of = alexnet.build((3, 32, 32), 10), torch.nn.functional.cross_entropy
+                model, loss_of = alexnet.build((3, 32, 32), random_images.OUTPUTS), torch.nn.functional.cross_entropy
                 loops[usual_name] = ddp_loops.usual(model, samples, batch_size, place, loss_of)
             taken = in_turns(asked, loops, 6)
         tell_times(tell, taken)
