@@ -196,7 +196,7 @@ def test_a_record_written_in_pieces_holds_what_one_piece_holds(tmp_path, monkeyp
 
 @pytest.mark.parametrize("error", [MemoryError("no room"), OSError(28, "No space left on device")])
 def test_a_series_that_cannot_be_written_costs_no_result(tmp_path, monkeypatch, error):
-    def broken(curve):
+    def broken(*series):
         raise error
         yield
 
