@@ -220,7 +220,7 @@ def _start(launcher: Sequence[str], attempt: Attempt, launch: dict[str, Any]) ->
 
             if refusal := cuda_aware_check.refusal(launcher, environment):
                 return refusal
-        if not launcher:
+        if not launcher and "torch" not in sys.modules:  # its threads would be missing after a fork, and waited for
             return Fork(lambda: rank_watchdog.main(attempt), environment)
         return subprocess.Popen(
             launch["command"],
