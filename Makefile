@@ -50,12 +50,14 @@ keys: .venv/installed ## write the tables of config/README.md and the JSON Schem
 	@$(BIN)/python -m ddp_hpc.config.reference
 
 .PHONY: verify-published
-verify-published: .venv/installed ## make tables and figures of results/published/*.zip anew, and compare: half a minute
+verify-published: .venv/installed ## make tables and figures of results/published/*.zip anew, and compare: a minute
 	@for pack in results/published/*.zip; do echo "$$pack"; $(BIN)/ddp-hpc verify "$$pack"; done
 
 .PHONY: published
-published: .venv/installed ## make results/published/*.zip anew from the records in them, by the code of now
+published: .venv/installed-dev ## make results/published/*.zip anew from the records in them, and what is written of them
 	@for pack in results/published/*.zip; do $(BIN)/ddp-hpc publish "$$pack"; done
+	@PYTHONPATH=tests/support $(BIN)/python -m published_readmes # what they say, to be read beside them
+	@PYTHONPATH=tests/support $(BIN)/python -m source_numbers
 
 .PHONY: bench
 bench: .venv/installed ## time planning, the workflow, the exchanges and whole steps on this machine: half an hour

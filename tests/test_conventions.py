@@ -263,7 +263,7 @@ PAGES = [
     *ROOT.glob("*.md"),
     *ROOT.glob("config/*.md"),
     *ROOT.glob("profiles/*.md"),
-    *ROOT.glob("results/published/*/*.md"),
+    *ROOT.glob("results/published/**/*.md"),
 ]
 
 

@@ -4,7 +4,7 @@ import shutil
 import warnings
 
 import pytest
-from published_readmes import PUBLISHED, numbers, of_folder, of_pack
+from published_readmes import PUBLISHED, numbers, of_folder, of_pack, readmes
 from test_published_packs import project, published, replaced  # noqa: F401  the fixtures
 
 from ddp_hpc.publication.pack import README, Pack, opened
@@ -15,7 +15,6 @@ BY_HAND = sorted(file.parent for file in PUBLISHED.glob("*/README.md") if file.p
 # what is in no table beside, and where it comes from
 ELSEWHERE = {
     "baidu_allreduce": {"2.34": "2 x 39/40 x 1.2 GB", "0.775": "31/40", "0.0074": "Karp and Flatt, of 31 on 40"},
-    "language_model_small": {"12.9": "4 bytes of each of 3,233,280 parameters"},
     "prediction_shaped_links": {"4.6": "headers: 66 of 1,514 bytes with a preamble and its gap"},
     "shm_learn_dist": {
         "1.8": "the rule: test_shm_learn_dist_studies",
@@ -34,6 +33,10 @@ def pack(request):
 
 def test_a_pack_tells_no_number_that_its_tables_do_not_give(pack):
     assert of_pack(pack) == []
+
+
+def test_the_readme_of_a_pack_stands_beside_it():
+    assert all(beside.read_text(encoding="utf-8") == text for beside, text in readmes())
 
 
 def test_packs_of_older_code_are_told_and_are_no_failure(pack):

@@ -1,8 +1,12 @@
-"""The numbers of a README of published results, and those that the tables beside it give."""
+"""The numbers of a README of published results, and those that the tables beside it give.
+
+`python tests/support/published_readmes.py` puts the README of each pack in results/published beside it.
+"""
 
 import csv
 import json
 import re
+import zipfile
 from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import Path
@@ -64,3 +68,16 @@ def _is(shown: str, value: float) -> bool:
     digits = len(shown.partition("e")[0].partition(".")[2])
     size = abs(float(shown))
     return any(abs(value * scale - size) <= 0.5000001 * 10.0**-digits for scale in SCALES)
+
+
+def readmes() -> Iterator[tuple[Path, str]]:
+    """Yield where the README of each zipped pack is to be read beside it, and what it says."""
+    for file in sorted(PUBLISHED.glob("*.zip")):
+        with zipfile.ZipFile(file) as pack:
+            (name,) = (name for name in pack.namelist() if name.split("/")[1:] == [names.README])
+            yield file.with_suffix(".md"), pack.read(name).decode()
+
+
+if __name__ == "__main__":
+    for beside, text in readmes():
+        beside.write_text(text, encoding="utf-8")
