@@ -230,15 +230,16 @@ def test_512_on_7_ranks_is_refused_not_rounded(tmp_path):
         expand(tmp_path, study)
 
 
-def test_ten_thousand_points_expand_in_a_second_and_a_half(tmp_path):
-    study = {"grid": {"seed": list(range(100)), "learning_rate": [n / 1000 for n in range(1, 101)]}}
-    best = min(_seconds(tmp_path, study) for _ in range(3))  # of three: other work on the machine is not ours
-    assert best < 1.5
+def test_the_time_to_expand_a_grid_grows_as_its_points_do(tmp_path):
+    """In CPU time, the least of three: other work is not ours. A look at all others for each point takes 100 times."""
+    few, many = (min(_seconds(tmp_path, rates) for _ in range(3)) for rates in (10, 100))
+    assert many < 25 * few
 
 
-def _seconds(folder: Path, study: dict) -> float:
+def _seconds(folder: Path, rates: int) -> float:
+    study = {"grid": {"seed": list(range(100)), "learning_rate": [n / 1000 for n in range(1, rates + 1)]}}
     start = time.process_time()
-    assert len(expand(folder, study).specs) == 10_000
+    assert len(expand(folder, study).specs) == 100 * rates
     return time.process_time() - start
 
 

@@ -20,7 +20,6 @@ from ddp_hpc.config.spec import COMPONENTS, SPEC_FIELDS, RunSpec
 from ddp_hpc.config.study import GLOBAL_BATCH, Study, listed, read
 from ddp_hpc.config.types import canonical_json
 from ddp_hpc.config.yaml_file import Document
-from ddp_hpc.system.terminal import counted
 
 MOST_LISTED = 6  # numbers of samples in a note
 # more are a slip, and would keep the planner busy for minutes
@@ -178,7 +177,7 @@ def _short(study: Study, specs: tuple[RunSpec, ...], document: Document) -> Iter
     }
     for what, short in told.items():
         if any(short):
-            yield f"{where}: {sum(short)} of {counted(len(specs), 'run')} {what}"
+            yield f"{where}: {sum(short)} of {len(specs)} runs {what}"
     yield from _below_any_loss(study, specs, document)
 
 

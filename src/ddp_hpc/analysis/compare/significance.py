@@ -26,7 +26,6 @@ from ddp_hpc.config.comparability import agreeing
 from ddp_hpc.config.spec import SPEC_COLUMNS
 from ddp_hpc.runs.eligibility import NO_NUMBER, without_number
 from ddp_hpc.runs.statuses import FAILED
-from ddp_hpc.system.terminal import counted
 
 Row = dict[str, Any]
 Key = tuple[Any, ...]
@@ -244,7 +243,7 @@ def _broken(point: str, spec: Mapping[str, Any], rows_a: list[Row], rows_b: list
         shares.append(len(bad) / len(ended))
         if bad:
             statuses = ", ".join(dict.fromkeys(status.replace("_", " ") for status in bad))
-            words.append(f"{len(bad)} of {counted(len(ended), 'run')} of {side} {statuses}")
+            words.append(f"{len(bad)} of {len(ended)} runs of {side} {statuses}")
     if shares[0] == shares[1]:
         return None
     verdict = WORSE if shares[1] > shares[0] else BETTER

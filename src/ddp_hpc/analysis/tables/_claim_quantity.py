@@ -32,7 +32,6 @@ from ddp_hpc.config.study import listed
 from ddp_hpc.runs.schema import RUN
 from ddp_hpc.runs.statuses import FINISHED, in_words
 from ddp_hpc.runs.study_runs import StudyRuns
-from ddp_hpc.system.terminal import counted
 
 Frames = Callable[[str], pd.DataFrame]  # gives a table by its name
 Row = Mapping[str, Any]
@@ -139,7 +138,7 @@ def _count(count: Count, study_runs: StudyRuns) -> Found:
     repeats = over_runs([float(number) for number in found.values()])
     if not repeats.known:
         repeats = Interval(repeats.middle, repeats.middle, repeats.middle, "counted in 1 repeat")
-    return Found(repeats, rows_of(asked), [f"{len(so)} of {counted(len(asked), 'run')}"], [])
+    return Found(repeats, rows_of(asked), [f"{len(so)} of {len(asked)} runs"], [])
 
 
 def _combined(numbers: Sequence[Number]) -> Interval:
@@ -395,7 +394,7 @@ def _ended(rows: pd.DataFrame, cells: Cells, remarks: list[str]) -> pd.DataFrame
     if not fits.any():
         raise NotTestable(f"no run has a result: {counts}")
     if others:
-        remarks.append(f"{others.total()} of {counted(len(rows), 'run')} have no result: {counts}")
+        remarks.append(f"{others.total()} of {len(rows)} runs have no result: {counts}")
     return rows[fits]
 
 
