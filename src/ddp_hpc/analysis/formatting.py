@@ -101,6 +101,12 @@ def as_texts(frame: pd.DataFrame) -> pd.DataFrame:
     return texts
 
 
+def in_a_cell(text: str) -> str:
+    """Return a string as Markdown that stays in its cell: one line, and no HTML."""
+    plain = " ".join(text.splitlines()).replace("&", "&amp;").replace("<", "&lt;")
+    return plain.replace("\\", "\\\\").replace("|", "\\|")
+
+
 def options(text: str) -> str:
     """Return options in words: `channels 16` for the JSON that a record has."""
     return shown("", json.loads(text)).strip(" ()") if text.startswith("{") else text

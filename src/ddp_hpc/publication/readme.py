@@ -9,7 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from ddp_hpc import __version__
 from ddp_hpc.analysis.claim_verdict import KINDS
 from ddp_hpc.analysis.columns import rows_of
-from ddp_hpc.analysis.formatting import cell, in_words
+from ddp_hpc.analysis.formatting import cell, in_a_cell, in_words
 from ddp_hpc.analysis.report import answer
 from ddp_hpc.config.claims import ARITHMETIC, MEASURED, OWN
 from ddp_hpc.publication import pack as names
@@ -78,7 +78,7 @@ def _claims(claims: pd.DataFrame) -> Iterator[tuple[str, list[list[str]]]]:
     for kind in KINDS:
         rows = [row for row in rows_of(claims) if row["kind"] == kind]
         if rows:
-            yield OF_KIND[kind], [[_in_a_cell(text) for text in _claim(row)] for row in rows]
+            yield OF_KIND[kind], [[in_a_cell(text) for text in _claim(row)] for row in rows]
 
 
 def _claim(row: Mapping[str, Any]) -> Iterator[str]:
@@ -91,10 +91,6 @@ def _claim(row: Mapping[str, Any]) -> Iterator[str]:
     yield numbers["runs"]
     why = f": {row['reason']}" if pd.notna(row["reason"]) else ""
     yield f"**{row['verdict']}**, expected {row['expected']}{why}"
-
-
-def _in_a_cell(text: str) -> str:
-    return text.replace("|", "\\|")
 
 
 def _records(pack: Pack, planned: int) -> str:

@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow as pa
 from pyarrow import compute, csv
 
-from ddp_hpc.analysis.formatting import Readable, heading, in_words, readable
+from ddp_hpc.analysis.formatting import Readable, heading, in_a_cell, in_words, readable
 from ddp_hpc.analysis.latex import escape
 from ddp_hpc.config import catalog
 from ddp_hpc.config.spec import SPEC_COLUMNS
@@ -125,20 +125,14 @@ def markdown(shown: Readable, caption: str, notes: list[str]) -> str:
     """Return a table of texts as Markdown."""
 
     def line(cells: list[str]) -> str:
-        return "| " + " | ".join(map(_marked, cells)) + " |"
+        return "| " + " | ".join(map(in_a_cell, cells)) + " |"
 
     rows = [
         line(list(shown.texts.columns)),
         line(["---:" if number else "---" for number in shown.numeric]),
         *(line(row) for row in shown.texts.values.tolist()),
     ]
-    return "\n".join([f"**{caption}**", "", *rows, "", *(f"{_marked(note)}  " for note in notes), ""])
-
-
-def _marked(text: str) -> str:
-    """Return a string as Markdown that stays in its cell: one line, and no HTML."""
-    plain = " ".join(text.splitlines()).replace("&", "&amp;").replace("<", "&lt;")
-    return plain.replace("\\", "\\\\").replace("|", "\\|")
+    return "\n".join([f"**{caption}**", "", *rows, "", *(f"{in_a_cell(note)}  " for note in notes), ""])
 
 
 def latex(shown: Readable, caption: str, notes: list[str], label: str) -> str:
