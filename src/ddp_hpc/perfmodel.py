@@ -59,16 +59,22 @@ def _ring(size: float, n: int) -> Cost:
     return _alike(2 * (n - 1), 2 * share, share)
 
 
-def _folded(size: float, n: int, cost: Callable[[int], Cost]) -> Cost:
-    """Return the cost on the next lower power of two, to which the ranks beyond give their buffers, and wait."""
+def _folded(size: float, n: int, cost: Callable[[int], Cost], early: Callable[[int], float]) -> Cost:
+    """Return the cost on the next lower power of two, to which the ranks beyond give their buffers, and wait.
+
+    A rank that takes such a buffer meets, in step `v` (from 0), the first one that takes none: its message of `early(v)`
+    bytes has come meanwhile, over the same link.
+    """
     log2 = n.bit_length() - 1
     inside = cost(log2)
-    if n == 2**log2:
+    beyond = n - 2**log2
+    if not beyond:
         return inside
+    first_met = (beyond & -beyond).bit_length() - 1
     return replace(
         inside,
         rounds=inside.rounds + 2,
-        path_bytes=inside.path_bytes + 2 * size,
+        path_bytes=inside.path_bytes + 2 * size + early(first_met),
         added_bytes=inside.added_bytes + size,
         sent=inside.sent + size,
         messages=inside.messages + 1,
@@ -82,12 +88,12 @@ def _rabenseifner(size: float, n: int) -> Cost:
         share = (2**log2 - 1) / 2**log2 * size
         return _alike(2 * log2, 2 * share, share)
 
-    return _folded(size, n, inside)
+    return _folded(size, n, inside, lambda step: size / 2 ** (step + 1))
 
 
 def _recursive_doubling(size: float, n: int) -> Cost:
     """Whole buffers are exchanged with the rank 1, 2, 4, ... further: few messages, for small buffers."""
-    return _folded(size, n, lambda log2: _alike(log2, log2 * size, log2 * size))
+    return _folded(size, n, lambda log2: _alike(log2, log2 * size, log2 * size), lambda step: size)
 
 
 def _sharded_server(size: float, n: int, *, servers: int | None = None) -> Cost:

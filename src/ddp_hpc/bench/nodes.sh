@@ -81,7 +81,7 @@ NODES=${NODES_COUNT:-2}
 RATE=${NODES_RATE:-100mbit}
 NET=10.78.0
 # A bucket of few packets: what a link sends at once after a pause is not shaped. A queue so deep that nothing is dropped.
-SHAPE="root tbf rate $RATE burst ${NODES_BURST:-8kb} limit ${NODES_QUEUE:-64mb}"
+SHAPE="root tbf rate $RATE burst ${NODES_BURST:-20kb} limit ${NODES_QUEUE:-64mb}"
 
 up() {
   local i
@@ -89,9 +89,12 @@ up() {
   make_namespace head
   make_bridge head
   for ((i = 1; i <= NODES; i++)); do
-    # reno: BBR, which may be the default, stops for 200 ms every 10 s to see how long an empty path takes
-    make_namespace "node$i" "sysctl -qw net.ipv4.tcp_congestion_control=reno || exit 1"
+    # reno: BBR, which may be the default, stops for 200 ms every 10 s to see how long an empty path takes; and a
+    # connection that slept through a step's work does not start slowly again
+    make_namespace "node$i" "sysctl -qw net.ipv4.tcp_congestion_control=reno net.ipv4.tcp_slow_start_after_idle=0 || exit 1"
     join "node$i" head
+    (within "node$i" ip link set eth0 mtu 9000)
+    (within head ip link set "port$i" mtu 9000)
     (within "node$i" tc qdisc add dev eth0 $SHAPE)
     (within head tc qdisc add dev "port$i" $SHAPE)
   done
@@ -101,6 +104,9 @@ up() {
 launch() { # -n N COMMAND...
   local count=$2 hosts="" i
   for ((i = 1; i <= count; i++)); do hosts+="${hosts:+,}$NET.$i:1"; done
+  # A message goes at once, of whatever length: else one of more than 64 kB asks first, and the answer waits behind data
+  # that go the same way, so that what is timed is the protocol of Open MPI.
+  export OMPI_MCA_btl_tcp_{eager_limit,rndv_eager_limit,max_send_size}=67108864
   # every node sees all cores: ranks are bound to none, and one that waits lets others run
   export OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,tcp OMPI_MCA_mpi_yield_when_idle=1 \
     PRTE_MCA_hwloc_default_binding_policy=none PRTE_MCA_rmaps_default_mapping_policy=ppr:1:node PRTE_MCA_plm_ssh_agent="$(realpath "$0") ssh"
