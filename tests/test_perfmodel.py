@@ -180,24 +180,29 @@ def time_of(programs):
     A program is what a rank does in steps: it sends bytes to one rank, at once, and waits for what another sends it. A
     link passes one message at a time into a rank, and one out of it, in the order in which they were sent.
     """
-    out_free, in_free = [0.0] * len(programs), [0.0] * len(programs)
-    here, step, sent, arrived = [0.0] * len(programs), [0] * len(programs), set(), {}
-    while any(step[rank] < len(program) for rank, program in enumerate(programs)):
-        for rank in sorted(range(len(programs)), key=here.__getitem__):
-            if step[rank] == len(programs[rank]):
-                continue
-            target, size, source = programs[rank][step[rank]]
-            if target is not None and (rank, step[rank]) not in sent:
-                sent.add((rank, step[rank]))
-                end = max(here[rank], out_free[rank], in_free[target]) + size
-                out_free[rank] = in_free[target] = end
-                arrived.setdefault((rank, target), []).append(end)
-                break  # who is earlier now sends first
-            if source is None or arrived.get((source, rank)):
-                came = arrived[source, rank].pop(0) if source is not None else 0.0
-                here[rank], step[rank] = max(here[rank], came, out_free[rank] if source is None else 0.0), step[rank] + 1
-                break
-    return max(here)
+    left = [list(program) for program in programs]
+    now, out_free, in_free = ([0.0] * len(programs) for _ in range(3))
+    arrivals = {}
+
+    def post(rank):
+        """Send what the rank's next step sends, when it comes to that step."""
+        target, size, _ = left[rank][0] if left[rank] else (None, 0, None)
+        if target is not None:
+            out_free[rank] = in_free[target] = max(now[rank], out_free[rank], in_free[target]) + size
+            arrivals.setdefault((rank, target), []).append(in_free[target])
+
+    def can_end(rank):
+        source = left[rank][0][2] if left[rank] else rank
+        return source is None or arrivals.get((source, rank))
+
+    for rank in range(len(programs)):
+        post(rank)
+    while any(left):
+        rank = min(filter(can_end, range(len(programs))), key=now.__getitem__)  # who is earlier sends first
+        _, _, source = left[rank].pop(0)
+        now[rank] = max(now[rank], out_free[rank] if source is None else arrivals[source, rank].pop(0))
+        post(rank)
+    return max(now)
 
 
 def allreduce_programs(n):

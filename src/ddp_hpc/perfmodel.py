@@ -62,8 +62,8 @@ def _ring(size: float, n: int) -> Cost:
 def _folded(size: float, n: int, cost: Callable[[int], Cost], early: Callable[[int], float]) -> Cost:
     """Return the cost on the next lower power of two, to which the ranks beyond give their buffers, and wait.
 
-    A rank that takes such a buffer meets, in step `v` (from 0), the first one that takes none: its message of `early(v)`
-    bytes has come meanwhile, over the same link.
+    In step `v`, from 0, a rank that takes such a buffer meets the first one that takes none, whose message of
+    `early(v)` bytes has come meanwhile over the same link.
     """
     log2 = n.bit_length() - 1
     inside = cost(log2)
