@@ -167,6 +167,27 @@ def test_a_study_that_is_shipped_trains_beside_gpus_or_says_that_it_needs_as_man
 
 
 @pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"device": "cpu"}, r"'torch_ddp \(captured, tuned\)' works on cuda, given device=cpu"),
+        ({"capture": "off"}, r"capture=off with exchange=.*is a CUDA graph; expected: auto"),
+        ({"dtype": "float64"}, "dtype=float64 with exchange=.*rates of float32"),
+    ],
+)
+def test_ddp_in_a_graph_is_refused_by_name_where_it_cannot_be(fields, told):
+    captured = {"name": "torch_ddp", "tuned": True, "captured": True}
+    with pytest.raises(ValueError, match=told):
+        spec.load(SPEC | {"exchange": captured} | fields)
+    for other in ({"tuned": False}, {"find_unused_parameters": True}):
+        with pytest.raises(ValueError, match=f"'captured' .* where it means nothing; expected: with {next(iter(other))}"):
+            spec.load(SPEC | {"exchange": captured | other})
+    anywhere = spec.load(SPEC | {"exchange": captured})
+    assert [plan.refused_beside(anywhere, gpus) for gpus in (0, 1, 4)] == [True, True, False]
+    with pytest.raises(LaunchError, match="works on cuda, and this run is on cpu"):
+        check_exchange(anywhere, place(0, 0), torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
     ("visible", "expected"),
     [
         ("MIG-a,MIG-b", ["MIG-a", "MIG-b", "MIG-a"]),
