@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 
 import torch
+from torch._C._distributed_c10d import Work
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -106,7 +107,7 @@ def done(result):
     """Wait for collectives: what they move is there for what is queued after them."""
     for work in tree_leaves(result):
         if isinstance(work, torch.ScriptObject):
-            work.wait()
+            Work.unbox(work).wait()
     return result
 
 

@@ -301,10 +301,9 @@ class RunSpec(BaseModel):
                 "device",
             )
         if catalog.asked(name, "CAPTURED", self.exchange.options):
-            if self.capture == "off":
-                raise self._conflict("this exchange is a CUDA graph; expected: auto, or captured: false", "capture", "exchange")
-            if self.dtype != "float32":
-                raise self._conflict("in a CUDA graph its optimiser reads rates of float32", "dtype", "exchange")
+            for field, value in (("capture", "auto"), ("dtype", "float32")):
+                if getattr(self, field) != value:
+                    raise self._conflict(f"this exchange is a CUDA graph; expected: {value}", field, "exchange")
         if self.evaluate_every_steps and not flags.get("SYNCHRONOUS", True):
             why = "its ranks take their steps each by itself, so none is common; expected: null, at the end only"
             raise self._conflict(why, "evaluate_every_steps", "exchange")
