@@ -23,6 +23,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 from ddp_hpc.exchange import torch_ddp
 
 
+ON_HOST = torch.int32  # so is DDP's map of the parameters that were used, which lies in host memory, and nothing else
+
+
 class Kept:
     """A tensor of memory that was there before: where it lies, without keeping it."""
 
@@ -47,7 +50,8 @@ class Tape(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if function is torch.ops.aten._local_scalar_dense.default or kwargs.get("pin_memory"):
+        reads = function is torch.ops.aten._local_scalar_dense.default and args[0].dtype != ON_HOST
+        if reads or kwargs.get("pin_memory"):
             raise RuntimeError("operation not permitted when stream is capturing")
         if self.stream is not None and current[-1] not in (None, self.stream):
             raise RuntimeError("work is queued in a stream that is not captured")
@@ -55,7 +59,7 @@ class Tape(TorchDispatchMode):
         writes = function._schema.is_mutable or function.namespace == "c10d"  # whose schemas do not say so
         if writes:
             self.remember((args, kwargs))
-        result = done(function(*args, **kwargs))
+        result = call(function, args, kwargs)
         made = [made for made in tensors(result) if place(made) not in given]
         if made or writes:
             self.made += made
@@ -97,15 +101,16 @@ class Tape(TorchDispatchMode):
                 args, kwargs, result = tree_map(
                     lambda leaf: leaf.tensor() if isinstance(leaf, Kept) else leaf, recorded
                 )
-                again = done(function(*args, **kwargs))
+                again = call(function, args, kwargs)
                 for old, new in zip(tensors(result), tensors(again), strict=True):
                     if old.data_ptr() != new.data_ptr():
                         old.copy_(new)
 
 
-def done(result):
-    """Wait for collectives: what they move is there for what is queued after them."""
-    for work in tree_leaves(result):
+def call(function, args, kwargs):
+    """Call it; of a collective, wait for it, as all that is queued after it does."""
+    result = function(*args, **kwargs)
+    for work in tree_leaves(result) if function.namespace == "c10d" else ():
         if isinstance(work, torch.ScriptObject):
             Work.unbox(work).wait()
     return result
