@@ -278,3 +278,8 @@ def test_every_exchange_has_its_row_in_the_table_of_all():
     page = (ROOT / "docs" / "exchanges.md").read_text()
     rows = re.findall(r"^\| `(\w+)` \|", page, flags=re.MULTILINE)
     assert sorted(rows) == catalog.names("exchange")
+
+
+def test_tests_see_no_gpu_and_neither_do_the_ranks_that_they_start(mpiexec):
+    said = mpiexec(1, "-c", "import os; print('visible:', repr(os.environ.get('CUDA_VISIBLE_DEVICES')))").stdout
+    assert (os.environ.get("CUDA_VISIBLE_DEVICES"), "visible: ''" in said) == ("", True)

@@ -225,7 +225,7 @@ def test_what_planning_reads_is_a_literal_in_every_file(kind, constant, types):
 def test_options_that_an_exchange_names_in_its_literals_are_its_own(name):
     flags, known = catalog.constants("exchange", name), catalog.options("exchange", name)
     assert set(flags.get("COST_OPTIONS", ())) <= set(known)
-    for constant in ("CUDA_AWARE", "COMPRESSES", "INDEPENDENT_INITIALIZATION"):
+    for constant in ("CUDA_AWARE", "CAPTURED", "COMPRESSES", "INDEPENDENT_INITIALIZATION"):
         for option, values in flags.get(constant, {}).items():
             for value in values:
                 assert known[option].check(value) == value != known[option].default

@@ -1,5 +1,6 @@
 """Exchanges over torch.distributed, and baselines, on several ranks: what the tests of all exchanges do not ask."""
 
+import os
 import socket
 import time
 from types import SimpleNamespace
@@ -105,6 +106,22 @@ def test_a_gpu_joins_nccl_at_the_start_and_what_goes_wrong_is_told_with_what_to_
     with pytest.raises(LaunchError, match=r"cannot join nccl .*no socket interface found.*NCCL_SOCKET_IFNAME"):
         group.start("nccl", comm, torch.device("cuda", 0))
     assert joined == [("nccl", torch.device("cuda", 0))]
+
+
+HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
+
+
+@pytest.mark.parametrize(("options", "user", "told"), [({}, None, None), (True, None, "0"), (True, "3", "3")])
+def test_ddp_in_a_graph_starts_nccl_without_its_handling_of_errors(comm, monkeypatch, options, user, told):
+    """As torch's notes on CUDA graphs say; a user's choice is kept."""
+    monkeypatch.delenv(HANDLING, raising=False)
+    if user:
+        monkeypatch.setenv(HANDLING, user)
+    said, start = [], group.start
+    monkeypatch.setattr(group, "start", lambda *given: (said.append(os.environ.get(HANDLING)), start(*given)))
+    given = {"tuned": True, "captured": True} if options else {}
+    make("torch_ddp", replica_of(4), comm, **given).close()
+    assert (said, os.environ.get(HANDLING)) == ([told], user)
 
 
 def test_a_users_choice_of_network_is_kept(comm, monkeypatch):

@@ -3,8 +3,9 @@
 As on a GPU, Python does not run again, what reads a value on the host, allocates pinned memory or is queued in another
 stream cannot be recorded, and nothing that is recorded happens: memory that was there before is as it was. A graph
 keeps no memory but that which was allocated while it was recorded, and that is no place to keep anything: from a replay
-on, what this graph and later ones of the same memory have left there is NaN until it is computed anew. With a `Device`,
-replays take time there, and queueing them takes time here.
+on, what this graph and later ones of the same memory have left there is NaN until it is computed anew. DDP adds
+gradients in the stream in which it was made, and times its first ten steps. With a `Device`, replays take time there,
+and queueing them takes time here.
 """
 
 import warnings
@@ -13,9 +14,16 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 
 import torch
+from torch._C._distributed_c10d import Work
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
+
+from ddp_hpc.exchange import torch_ddp
+
+
+ON_HOST = torch.int32  # so is DDP's map of the parameters that were used, which lies in host memory, and nothing else
 
 
 class Kept:
@@ -42,16 +50,18 @@ class Tape(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if function is torch.ops.aten._local_scalar_dense.default or kwargs.get("pin_memory"):
+        reads = function is torch.ops.aten._local_scalar_dense.default and args[0].dtype != ON_HOST
+        if reads or kwargs.get("pin_memory"):
             raise RuntimeError("operation not permitted when stream is capturing")
         if self.stream is not None and current[-1] not in (None, self.stream):
             raise RuntimeError("work is queued in a stream that is not captured")
         given = {place(tensor) for tensor in tensors((args, kwargs))}
-        if function._schema.is_mutable:
+        writes = function._schema.is_mutable or function.namespace == "c10d"  # whose schemas do not say so
+        if writes:
             self.remember((args, kwargs))
-        result = function(*args, **kwargs)
+        result = call(function, args, kwargs)
         made = [made for made in tensors(result) if place(made) not in given]
-        if made or function._schema.is_mutable:
+        if made or writes:
             self.made += made
             self.calls.append((function, *self.kept((args, kwargs, result))))
         return result
@@ -91,10 +101,19 @@ class Tape(TorchDispatchMode):
                 args, kwargs, result = tree_map(
                     lambda leaf: leaf.tensor() if isinstance(leaf, Kept) else leaf, recorded
                 )
-                again = function(*args, **kwargs)
+                again = call(function, args, kwargs)
                 for old, new in zip(tensors(result), tensors(again), strict=True):
                     if old.data_ptr() != new.data_ptr():
                         old.copy_(new)
+
+
+def call(function, args, kwargs):
+    """Call it; of a collective, wait for it, as all that is queued after it does."""
+    result = function(*args, **kwargs)
+    for work in tree_leaves(result) if function.namespace == "c10d" else ():
+        if isinstance(work, torch.ScriptObject):
+            Work.unbox(work).wait()
+    return result
 
 
 def place(tensor):
@@ -140,15 +159,36 @@ class Recording:
         self.graph, self.tape, self.pool = graph, Tape(list(pool.tapes), stream), pool.tapes
 
     def __enter__(self):
+        recording.append(self.tape)
         self.tape.__enter__()
 
     def __exit__(self, *error):
         self.tape.__exit__(*error)
+        recording.pop()
         self.tape.end()
         self.graph.tape, self.graph.pool = self.tape, self.pool
         self.pool.append(self.tape)
         if not self.tape.calls:
             warnings.warn("The CUDA Graph is empty.", stacklevel=2)  # torch's words
+
+
+recording = []  # the tape that runs, if any
+
+
+class Ddp(DistributedDataParallel):
+    """As on a GPU: what cannot be recorded is refused."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.made_in, self.steps = current[-1], 0
+
+    def forward(self, *inputs, **named):
+        if recording and self.made_in is not recording[-1].stream:
+            raise RuntimeError("gradients are added in a stream that is not captured, that in which DDP was made")
+        if recording and self.steps < 11:
+            raise RuntimeError("DDP asks for the times of its first ten steps, which a capture cannot tell")
+        self.steps += 1
+        return super().forward(*inputs, **named)
 
 
 class Stream:
@@ -221,7 +261,9 @@ def install(monkeypatch, clocks=None):
     current[:], device[:] = [None], [clocks] * bool(clocks)
     if clocks:
         monkeypatch.setattr(torch.cuda, "Event", Event)
+    recording.clear()
     usual, Stream.made = Stream(), 0
+    monkeypatch.setattr(torch_ddp, "DistributedDataParallel", Ddp)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
     monkeypatch.setattr(torch.cuda, "graph", Recording)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: SimpleNamespace(tapes=[]))

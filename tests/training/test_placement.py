@@ -153,7 +153,8 @@ def test_a_study_that_is_shipped_trains_beside_gpus_or_says_that_it_needs_as_man
     """All ranks sit on one node; a study that does not say `device: cuda` is not meant to lose runs there."""
     show_gpus(monkeypatch, gpus)
     here = replace(place(0, 0), hosts=1)
-    ranks = {(str(one.exchange), one.world_size): one for one in grid.expand(study).specs}
+    specs = grid.expand(study).specs
+    ranks = {(str(one.exchange), one.world_size, one.device, one.share_gpu): one for one in specs}
     for one in ranks.values():
         gpu_of = [f"GPU-{rank % gpus}" for rank in range(one.world_size)]
         comm = SimpleNamespace(allgather=lambda mine, gpu_of=gpu_of: [(mine[0], mine[1] and gpu) for gpu in gpu_of])
@@ -164,6 +165,27 @@ def test_a_study_that_is_shipped_trains_beside_gpus_or_says_that_it_needs_as_man
                 choose_device(one, here, comm)
         else:
             check_exchange(one, here, choose_device(one, here, comm))
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"device": "cpu"}, r"'torch_ddp \(captured, tuned\)' works on cuda, given device=cpu"),
+        ({"capture": "off"}, r"capture=off with exchange=torch_ddp \(captured.*is a CUDA graph; expected: auto"),
+        ({"dtype": "float64"}, r"dtype=float64 with exchange=torch_ddp \(captured.*expected: float32"),
+    ],
+)
+def test_ddp_in_a_graph_is_refused_by_name_where_it_cannot_be(fields, told):
+    captured = {"name": "torch_ddp", "tuned": True, "captured": True}
+    with pytest.raises(ValueError, match=told):
+        spec.load(SPEC | {"exchange": captured} | fields)
+    for option, value in (("tuned", False), ("find_unused_parameters", True)):
+        with pytest.raises(ValueError, match=f"'captured' .* where it means nothing; expected: with {option}"):
+            spec.load(SPEC | {"exchange": captured | {option: value}})
+    anywhere = spec.load(SPEC | {"exchange": captured})
+    assert [plan.refused_beside(anywhere, gpus) for gpus in (0, 1, 4)] == [True, True, False]
+    with pytest.raises(LaunchError, match="works on cuda, and this run is on cpu"):
+        check_exchange(anywhere, place(0, 0), torch.device("cpu"))
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from ddp_hpc.analysis.intervals import over_runs
 from ddp_hpc.bench import ddp_loops, folded_bias
 from ddp_hpc.bench.ddp_loops import Loop
 from ddp_hpc.bench.gpu_check import Asked, Findings
-from ddp_hpc.bench.gpu_runs import FEW, STRAIN_STRESS, TOLERANCE, apart, spec_of, trainer_of
+from ddp_hpc.bench.gpu_runs import CAPTURED_DDP, FEW, STRAIN_STRESS, TOLERANCE, apart, spec_of, trainer_of
 from ddp_hpc.config import catalog
 from ddp_hpc.config.errors import LaunchError
 from ddp_hpc.config.spec import RunSpec
@@ -200,6 +200,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "evaluated between steps": {"evaluate_every_steps": 7},
     "on a GPU, data in host memory": {"data_placement": "host"},
     "on a GPU, compiled": {"compile": True},
+    "on a GPU, DDP in a graph": {"exchange": CAPTURED_DDP},
 }
 
 

@@ -425,8 +425,8 @@ def asked(exchange: str, constant: str, given: Mapping[str, Any] | None = None) 
 
 
 def devices(exchange: str, given: Mapping[str, Any] | None = None) -> tuple[str, ...]:
-    """Return on which devices an exchange with these options works: CUDA_AWARE or DEVICES of its file, else all."""
-    if asked(exchange, "CUDA_AWARE", given):
+    """Return where an exchange with these options works: CUDA_AWARE, CAPTURED, DEVICES of its file, or anywhere."""
+    if asked(exchange, "CUDA_AWARE", given) or asked(exchange, "CAPTURED", given):
         return ("cuda",)
     return tuple(constants("exchange", exchange).get("DEVICES", ("cpu", "cuda")))
 

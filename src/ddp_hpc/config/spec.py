@@ -273,7 +273,7 @@ class RunSpec(BaseModel):
             raise self._conflict(why, untold[0], "program")
 
     def _check_exchange(self) -> None:
-        """Check what an exchange's file says of itself: MAX_WORLD_SIZE, UP_TO_WORLD_SIZE, DEVICES, SYNCHRONOUS."""
+        """Check what an exchange's file says of itself: MAX_WORLD_SIZE, UP_TO_WORLD_SIZE, DEVICES, CAPTURED ..."""
         name, flags = self.exchange.name, catalog.constants("exchange", self.exchange.name)
         largest = flags.get("MAX_WORLD_SIZE")
         if largest is not None and self.world_size > largest:
@@ -300,6 +300,10 @@ class RunSpec(BaseModel):
                 "exchange",
                 "device",
             )
+        if catalog.asked(name, "CAPTURED", self.exchange.options):
+            for field, value in (("capture", "auto"), ("dtype", "float32")):
+                if getattr(self, field) != value:
+                    raise self._conflict(f"this exchange is a CUDA graph; expected: {value}", field, "exchange")
         if self.evaluate_every_steps and not flags.get("SYNCHRONOUS", True):
             why = "its ranks take their steps each by itself, so none is common; expected: null, at the end only"
             raise self._conflict(why, "evaluate_every_steps", "exchange")

@@ -3,7 +3,7 @@
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 
 import torch
@@ -56,18 +56,27 @@ def start(backend: str, comm: MPI.Intracomm, device: torch.device | None = None)
         ) from None
 
 
-@contextmanager
-def _loopback(wanted: bool) -> Iterator[None]:
+def without_error_handling() -> AbstractContextManager[None]:
+    """Start a group whose NCCL ends no process by itself: its watchdog would look at work that a CUDA graph holds."""
+    return _unless_set("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
+
+
+def _loopback(wanted: bool) -> AbstractContextManager[None]:
     """Let gloo use the loopback interface, unless the user has chosen another; a host's name may mean no interface."""
-    name = "GLOO_SOCKET_IFNAME"
-    if not wanted or name in os.environ:
+    return _unless_set("GLOO_SOCKET_IFNAME", "lo") if wanted else nullcontext()
+
+
+@contextmanager
+def _unless_set(variable: str, value: str) -> Iterator[None]:
+    """Set a variable of the environment meanwhile, unless the user has."""
+    if variable in os.environ:
         yield
         return
-    os.environ[name] = "lo"
+    os.environ[variable] = value
     try:
         yield
     finally:
-        del os.environ[name]
+        del os.environ[variable]
 
 
 def stop(comm: MPI.Intracomm) -> None:

@@ -5,6 +5,7 @@ into one graph per phase. The latter is replayed in one of `SAMPLE_EVERY_STEPS` 
 so that phases are known; it is slower by a few launches only, which steps sampled without graphs are not. Where
 the exchange is not capturable, forward and backward pass are graphs cut in this way in every step: their phases stay
 known, and one graph of both would save a launch or two. The optimiser is then not captured: it is one or two kernels.
+A wrapper of the model that exchanges within the backward pass (DDP) is never cut: its steps have no phases.
 
 Source: https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs
 """
@@ -37,7 +38,8 @@ def mode(spec: RunSpec, device: torch.device) -> Mode:
     flags = catalog.constants("exchange", spec.exchange.name)
     if device.type != "cuda" or spec.capture == "off":
         return "off"
-    if flags["CAPTURABLE"] and spec.dtype == "float32":  # the fused kernels read a rate on the device as float32
+    capturable = flags["CAPTURABLE"] or catalog.asked(spec.exchange.name, "CAPTURED", spec.exchange.options)
+    if capturable and spec.dtype == "float32":  # the fused kernels read a rate on the device as float32
         return "whole step"
     return "off" if flags["OVERLAPS"] else "forward and backward"  # the backward pass calls what cannot be captured
 
@@ -140,6 +142,7 @@ class Captured:
         self._components, self._clock = components, components.clock
         self._evaluate_every_steps = evaluate_every_steps
         self._whole: Replay | None = None
+        self._pieces: list[tuple[Replay, str, str | None]] = []
         components.batches.fix()
         device, weights = components.device, components.replica.weights
         # losses lie in a row on the device, one after the other: each captured step writes its own, and moves on
@@ -151,13 +154,14 @@ class Captured:
                 for optimizer in components.optimizers:
                     optimizer.rate_to_device()
                 self._whole = self._record(recorder, work, Timers())  # nothing happens now
-            phases = _PhaseRecorder(recorder)
-            rest = self._record(recorder, work, phases)
+            if not whole or components.replica.wrapper is None:
+                phases = _PhaseRecorder(recorder)
+                rest = self._record(recorder, work, phases)
+                self._pieces = [*phases.pieces, *([(rest, "rest_s", None)] if rest else [])]
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
             raise RuntimeError(f"{error}\nthis step cannot be captured in a CUDA graph: set `capture: off`") from error
-        self._pieces = [*phases.pieces, *([(rest, "rest_s", None)] if rest else [])]
         moved = [name for name, place in _places_of_buffers(components).items() if places.get(name) != place]
         if moved:
             raise RuntimeError(
@@ -188,7 +192,7 @@ class Captured:
             self._slot.zero_()
             self._used = 0
         to_sample = sampled_step(number // SAMPLE_EVERY_STEPS, self._evaluate_every_steps)
-        sampled = self._whole is None or number == to_sample
+        sampled = self._whole is None or (number == to_sample and bool(self._pieces))
         components.batches.load(number)
         if self._whole:
             for optimizer in components.optimizers:

@@ -138,6 +138,8 @@ def _of_torch(optimizer: torch.optim.Optimizer) -> Rule:
     def update(rate: float | Tensor) -> None:
         for group in optimizer.param_groups:
             group["lr"] = rate
+            if "capturable" in group:  # else torch refuses to record it, though a fused one can be recorded
+                group["capturable"] = isinstance(rate, Tensor)
         optimizer.step()
 
     for group in optimizer.param_groups:

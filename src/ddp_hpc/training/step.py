@@ -32,7 +32,7 @@ def forward_backward(components: Components, hooks: bool = True) -> Tensor:
 
 
 def whole_step(components: Components) -> Tensor:
-    """Go from this rank's batch to the next weights, without hooks; return its loss."""
-    loss = forward_backward(components, hooks=False)
+    """Go from this rank's batch to the next weights, without hooks but those of a wrapper; return its loss."""
+    loss = forward_backward(components, hooks=components.replica.wrapper is not None)
     components.exchange.update()
     return loss

@@ -14,8 +14,10 @@ import torch
 from mpi4py import MPI
 from torch import Tensor
 
+from ddp_hpc.config import catalog
 from ddp_hpc.config.spec import RunSpec
 from ddp_hpc.exchange._protocol import HasMetrics, Synchronizes
+from ddp_hpc.profiling.timers import Timers
 from ddp_hpc.training import cuda_graphs, torch_compile
 from ddp_hpc.training.beaten import LOOK_EVERY, Limit, why_beaten
 from ddp_hpc.training.checkpoint import Checkpoints
@@ -99,7 +101,10 @@ class Trainer:
         if meter:
             meter.start(device)
         torch.set_num_threads(placement.threads)
-        self.components = assemble(spec, comm, data_dir, device)
+        captured = cuda_graphs.mode(spec, device)
+        self._graphs = cuda_graphs.CudaGraphs(device) if captured != "off" else None
+        with self._graphs.warming_up() if self._graphs else nullcontext():  # what autograd makes here, DDP keeps
+            self.components = assemble(spec, comm, data_dir, device)
         self.result = TrainResult(
             clock=self.components.clock,
             metric_name=self.components.task.metric,
@@ -108,13 +113,12 @@ class Trainer:
             train_samples=len(self.components.dataset.train),
             example=self.components.dataset.train.inputs[0],
             device=device.type,
-            captured=cuda_graphs.mode(spec, device),
+            captured=captured,
         )
         self.steps, self.exit = 0, None
         self.agree_at, self._every = 0, AGREE_EVERY_STEPS
         self._seldom = device.type == "cuda" and self.result.captured != "off"  # a GPU is idle while ranks agree
         self._unread: list[Tensor] = []  # losses that lie on the device
-        self._graphs: cuda_graphs.CudaGraphs | None = None
         self._look, self._look_at = False, 0  # whether to look at other runs after this step; not before that one
         self._save = False  # the ranks have agreed to write a checkpoint after this step
 
@@ -249,7 +253,8 @@ class Trainer:
         began, components, result = time.perf_counter(), self.components, self.result
         before = components.snapshot()
         self.comm.Barrier()  # no rank moves weights that it may share with one that still copies them
-        graphs = self._graphs = cuda_graphs.CudaGraphs(components.device) if result.captured != "off" else None
+        graphs, whole = self._graphs, result.captured == "whole step"
+        more = catalog.constants("exchange", self.spec.exchange.name).get("WARM_UP_STEPS", 0) if whole else 0
         self.take_step = partial(training_step, components)
         with graphs.warming_up() if graphs else nullcontext():
             components.clock.start()
@@ -260,9 +265,11 @@ class Trainer:
                 components.clock.end_step()
             self.read_losses()
             components.clock.resolve()
+            with components.timers.redirected(Timers()):
+                for number in range(WARM_UP_STEPS, more):  # before its exchange can be captured; nobody asks for these
+                    self.take_step(self.steps + number)
         components.replica.check()
         if graphs:
-            whole = result.captured == "whole step"
             # exchanges that go on beside the backward pass, and wait for hooks, are not captured
             work = whole_step if whole else partial(forward_backward, hooks=False)
             every = self.spec.evaluate_every_steps
