@@ -13,13 +13,15 @@ from pathlib import Path
 import mpi4py
 import pytest
 from hypothesis import settings
-from launching import MPI_ENVIRONMENT
+from launching import MPI_ENVIRONMENT, SLEEPING_WAITS
 
 mpi4py.rc.initialize = mpi4py.rc.finalize = False  # this process starts launchers: it must be no MPI process itself
 
 # trainings of tests that run side by side do not wait for each other
 os.environ["DDP_HPC_TRAININGS"] = tempfile.mkdtemp(prefix="ddp-hpc-trainings-")
 atexit.register(shutil.rmtree, os.environ["DDP_HPC_TRAININGS"], ignore_errors=True)
+
+os.environ |= SLEEPING_WAITS  # for the ranks of `ddp-hpc train`, too
 
 settings.register_profile("untimed", deadline=None)  # no test asserts how long anything takes
 settings.load_profile("untimed")
