@@ -1,6 +1,7 @@
 """What tests share: running a file on several MPI ranks."""
 
 import atexit
+import gc
 import os
 import shutil
 import signal
@@ -13,13 +14,16 @@ from pathlib import Path
 import mpi4py
 import pytest
 from hypothesis import settings
-from launching import MPI_ENVIRONMENT
+from launching import MPI_ENVIRONMENT, SLEEPING_WAITS
 
+gc.disable()  # until all modules and tests are there, which stay: `pytest_collection_finish`
 mpi4py.rc.initialize = mpi4py.rc.finalize = False  # this process starts launchers: it must be no MPI process itself
 
 # trainings of tests that run side by side do not wait for each other
 os.environ["DDP_HPC_TRAININGS"] = tempfile.mkdtemp(prefix="ddp-hpc-trainings-")
 atexit.register(shutil.rmtree, os.environ["DDP_HPC_TRAININGS"], ignore_errors=True)
+
+os.environ |= SLEEPING_WAITS  # for the ranks of `ddp-hpc train`, too
 
 settings.register_profile("untimed", deadline=None)  # no test asserts how long anything takes
 settings.load_profile("untimed")
@@ -57,6 +61,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest files come first."""
     place = {Path(__file__).parent / name: number for number, name in enumerate(LONGEST_FILES)}
     items.sort(key=lambda item: place.get(item.path, len(place)))
+
+
+def pytest_collection_finish() -> None:
+    """Never look through modules and tests for garbage: in every process of tests that takes seconds."""
+    gc.freeze()
+    gc.enable()
 
 
 Finished = subprocess.CompletedProcess[str]

@@ -98,7 +98,11 @@ def test_each_end_is_told_apart_and_stops_no_other(study, cluster):
     )
     study.append("config/machines/test.yaml", "retries: {timeout: 0}\n")
     driver = start(study)
-    wait_for(lambda: state(study, "-s2-")["status"] == state(study, "-s3-")["status"] == "running")
+    wait_for(
+        lambda: (
+            supervisors(study) == 4 and state(study, "-s2-")["status"] == state(study, "-s3-")["status"] == "running"
+        )
+    )
     cluster.run("scancel", job_of(cluster, "-s2-"))
 
     code, said = end(driver)
@@ -131,7 +135,7 @@ def test_a_refused_submission_says_so_in_the_words_of_sbatch(study):
 def test_a_run_whose_node_dies_is_trained_on_another(study, cluster):
     study.study("ends", HEAD + f"budget: {{steps: 200}}\ngrid: {{model: {SLOW}}}\n")
     driver = start(study)
-    wait_for(lambda: state(study, "-s0-")["status"] == "running" and supervisors(study))
+    wait_for(lambda: supervisors(study) and state(study, "-s0-")["status"] == "running")
     lost = cluster.jobs()[int(job_of(cluster, "-s0-"))]["NodeList"]
 
     cluster.kill_node(lost)
@@ -146,7 +150,9 @@ def test_a_run_whose_node_dies_is_trained_on_another(study, cluster):
 def test_a_controller_that_starts_anew_costs_no_run_and_no_second_attempt(study, cluster, jobs):
     study.study("ends", HEAD + f"budget: {{steps: 500}}\ngrid: {{model: {SLOW}}}\n")
     driver = start(study)
-    wait_for(lambda: state(study, "-s0-").get("step"))  # seen from the login node while it trains
+    wait_for(
+        lambda: supervisors(study) and state(study, "-s0-").get("step")
+    )  # seen from the login node while it trains
     assert 0 < state(study, "-s0-")["step"] < state(study, "-s0-")["steps_asked"] == 500
 
     cluster.stop_controller()
@@ -171,7 +177,7 @@ def test_after_a_kill_or_a_hangup_the_same_command_waits_for_the_jobs_that_are_q
     second = start(study)
     time.sleep(3)
     cluster.run("scontrol", "update", "nodename=node1,node2", "state=resume")
-    wait_for(lambda: statuses(study) == ["running", "running"] and supervisors(study) == 2)
+    wait_for(lambda: supervisors(study) == 2 and statuses(study) == ["running", "running"])
     assert "cancelled" not in hang_up(study, second)
     assert statuses(study) == ["running", "running"]
     run = state(study, "-s1-")["run"]
@@ -196,7 +202,7 @@ def test_after_a_kill_or_a_hangup_the_same_command_waits_for_the_jobs_that_are_q
 def test_a_driver_that_is_asked_to_end_cancels_its_jobs_and_says_so(study, cluster, jobs):
     study.study("ends", HEAD + f"budget: {{steps: 9000}}\ngrid: {{model: {SLOW}, seed: [1, 2]}}\n")
     driver = start(study)
-    wait_for(lambda: statuses(study) == ["running", "running"] and supervisors(study) == 2)
+    wait_for(lambda: supervisors(study) == 2 and statuses(study) == ["running", "running"])
     os.kill(driver_of(study), signal.SIGTERM)
 
     code, said = end(driver)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ddp_hpc.config import catalog, spec
-from ddp_hpc.runs import identity
+from ddp_hpc.runs import identity, syntax
 
 FIELDS = {"dataset": "digits", "world_size": 1, "batch_size": 16, "learning_rate": 0.1, "budget": {"steps": 10}}
 RUNS = {
@@ -23,7 +23,7 @@ RUNS = {
 PRINT_HASHES = """
 import json, sys
 from ddp_hpc.config import catalog, spec
-from ddp_hpc.runs import identity
+from ddp_hpc.runs import identity, syntax
 assert str(catalog.PACKAGE) == sys.argv[2], catalog.PACKAGE
 print(json.dumps({name: identity.run_id(spec.load(fields)) for name, fields in json.loads(sys.argv[1]).items()}))
 """
@@ -180,11 +180,11 @@ def test_words_that_say_what_an_exchange_does_make_nothing_new(package):
         return line.split(" = ")[0]
 
     lines = {file: file.read_text().splitlines() for file in files}
-    assert {word(line) for those in lines.values() for line in those} >= set(identity.WORDS)
+    assert {word(line) for those in lines.values() for line in those} >= set(syntax.WORDS)
 
     def unsaid() -> None:
         for file, those in lines.items():
-            file.write_text("".join(f"{line}\n" for line in those if word(line) not in identity.WORDS))
+            file.write_text("".join(f"{line}\n" for line in those if word(line) not in syntax.WORDS))
 
     assert new_runs(package, unsaid) == set()
 
@@ -292,8 +292,8 @@ def test_what_python_versions_parse_differently_is_the_same():
     (spec_of_format,) = [node.format_spec for node in ast.walk(there) if getattr(node, "format_spec", None)]
     spec_of_format.values = [part for part in spec_of_format.values if not isinstance(part, ast.Constant)]
     spec_of_format.values.append(ast.Constant(""))
-    assert identity._dump(there) == identity._dump(here)
-    assert identity._dump(here) != identity._dump(ast.parse("x = f'{a:{b} }'"))
+    assert syntax.dump(there) == syntax.dump(here)
+    assert syntax.dump(here) != syntax.dump(ast.parse("x = f'{a:{b} }'"))
 
 
 def test_a_run_name_falls_into_its_parts():

@@ -312,7 +312,7 @@ def slow(project) -> Sandbox:
 
 
 def running(project: Sandbox) -> bool:
-    return "running" in [row["status"] for row in project.status("slow").values()]
+    return trained_in(project) and "running" in [row["status"] for row in project.status("slow").values()]
 
 
 def test_a_second_driver_is_refused_with_a_clear_line(slow):

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import optimize, special
+from scipy import special
 
 Array = NDArray[np.float64]
 
@@ -244,6 +244,8 @@ def least_apart(others: int, freedom: float, looks: int = 1, alike: bool = True)
 
 @cache
 def _dunnett(others: int, freedom: float, chance: float) -> float:
+    from scipy import optimize  # takes a quarter of a second, and few tables need it
+
     z, at_z = np.polynomial.hermite_e.hermegauss(64)
     at_z = at_z / at_z.sum()
     chances = (np.arange(400) + 0.5) / 400

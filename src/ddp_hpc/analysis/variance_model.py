@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import inf, nan, sqrt
 
 import numpy as np
-from scipy import optimize, special
+from scipy import special
 
 from ddp_hpc.analysis.intervals import Arm
 
@@ -87,6 +87,8 @@ def _inverse_trigamma(value: float) -> float:
         return 1 / value
     if value > 1e7:
         return 1 / sqrt(value)
+    from scipy import optimize  # takes a quarter of a second, and few tables need it
+
     return float(optimize.brentq(lambda x: float(special.polygamma(1, x)) - value, 1e-4, 1e7))
 
 

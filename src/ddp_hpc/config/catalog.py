@@ -256,11 +256,24 @@ def did_you_mean(word: str, allowed: list[str]) -> str:
 
 def parsed(file: Path) -> ast.Module:
     """Return the syntax tree of a file; raise `CatalogError` with its line if it is not Python."""
+    return tree_of(content(file), file)
+
+
+def content(file: Path) -> bytes:
+    """Return the bytes of a file of code; raise `CatalogError` if it cannot be read."""
     try:
-        return ast.parse(file.read_bytes(), filename=str(file))
+        return file.read_bytes()
+    except OSError as problem:
+        raise CatalogError(f"{file}: cannot be read as Python: {problem}") from None
+
+
+def tree_of(code: bytes, file: Path) -> ast.Module:
+    """Return the syntax tree of what stood in a file; raise `CatalogError` with its line if it is not Python."""
+    try:
+        return ast.parse(code, filename=str(file))
     except SyntaxError as problem:
         raise CatalogError(f"{file}:{problem.lineno}: {problem.msg}") from None
-    except (OSError, ValueError, RecursionError, MemoryError) as problem:  # of null bytes, of a nesting of thousands
+    except (ValueError, RecursionError, MemoryError) as problem:  # of null bytes, of a nesting of thousands
         raise CatalogError(f"{file}: cannot be read as Python: {problem or type(problem).__name__}") from None
 
 

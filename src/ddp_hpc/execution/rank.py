@@ -4,6 +4,7 @@ It reads there what was launched, trains, and leaves its records there. Whatever
 them: it leaves a report and aborts the launch.
 """
 
+import gc
 import os
 import re
 import signal
@@ -171,7 +172,7 @@ class Rank:
 
     def assemble(self) -> None:
         """Make the trainer, and the meters beside it."""
-        with self._timed("import_s"):
+        with self._timed("import_s"), _lasting():
             from ddp_hpc.execution.clock_sync import reading
             from ddp_hpc.execution.node_meter import NodeMeter
             from ddp_hpc.execution.progress_file import ProgressFile, StepProgress, heading
@@ -280,6 +281,20 @@ class Rank:
         began = time.perf_counter()
         yield
         self.startup[part] = self.startup.get(part, 0.0) + time.perf_counter() - began
+
+
+@contextmanager
+def _lasting() -> Iterator[None]:
+    """Let Python never look through what is there at the end for garbage: modules stay.
+
+    Each look takes a tenth of a second with torch, of imports and of some steps later.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def _keep_warnings(kept: list[str]) -> None:

@@ -6,7 +6,6 @@ of one's own it covers the files that the study lists. Measuring and
 record keeping count through the hand-raised MEASUREMENT_VERSION instead.
 """
 
-import ast
 import hashlib
 from collections.abc import Mapping
 from functools import cache
@@ -15,19 +14,14 @@ from pathlib import Path
 from ddp_hpc.config import catalog
 from ddp_hpc.config.program import paths
 from ddp_hpc.config.spec import RunSpec
+from ddp_hpc.runs import syntax
+from ddp_hpc.runs.syntax import DIGITS
 
 # Raise by hand when the meaning of a measurement changes (timers, meters, definitions): all runs are then new.
 MEASUREMENT_VERSION = 2
 
 VERSION = "MEASUREMENT_VERSION"  # stands among the files of a run
 OWN = "./"  # begins the name of a file of the project
-DIGITS = 10  # hexadecimal: 40 bits, a collision among 10,000 runs has a chance of 5e-5
-
-# capitals of an exchange's file that say what it does and costs, for tables and records: they decide no result
-WORDS = (
-    *("SCHEME", "COMPUTES", "MOVES_GRADIENTS", "MOVES_MODEL", "GPU_DATA_PATH", "GRADIENT_PATH"),
-    *("COST", "COST_OPTIONS", "COMPRESSES"),
-)
 
 # paths in the package, or their beginnings, that are not code of a run: their effect on results counts through
 # MEASUREMENT_VERSION. Checkpoints have none: a training that was interrupted ends with the bits of one that was not,
@@ -97,7 +91,7 @@ def _of_program(project: Path, patterns: tuple[str, ...]) -> Mapping[str, str]:
 
 def forget() -> None:
     """Forget the files that were read: the next hash is of what they hold now."""
-    for remembered in (_fingerprints, _of_program, file_hash, content_hash, _imports):
+    for remembered in (_fingerprints, _of_program, file_hash, content_hash, _path, _beside, _imports):
         remembered.cache_clear()
 
 
@@ -113,10 +107,15 @@ def closure(roots: list[Path], left_out: tuple[str, ...] = ()) -> dict[str, str]
         file = waiting.pop()
         if _path(file) in found:
             continue
-        beside = [other for other in file.parent.glob(f"{file.stem}.*") if _belongs(other, file)]
-        found |= {_path(file): file_hash(file)} | {_path(other): content_hash(other) for other in beside}
+        found |= {_path(file): file_hash(file)} | {_path(other): content_hash(other) for other in _beside(file)}
         waiting += [module for module in _imports(file) if not _path(module).startswith(left_out)]
     return dict(sorted(found.items()))
+
+
+@cache
+def _beside(file: Path) -> tuple[Path, ...]:
+    """Return the files that belong to a module by their name."""
+    return tuple(other for other in file.parent.glob(f"{file.stem}.*") if _belongs(other, file))
 
 
 def _belongs(other: Path, file: Path) -> bool:
@@ -125,6 +124,7 @@ def _belongs(other: Path, file: Path) -> bool:
     return not left_by_tools and other.is_file()
 
 
+@cache
 def _path(file: Path) -> str:
     """Return the name of a file, as `file_of` takes it."""
     root, project = catalog.PACKAGE, catalog.project()
@@ -141,36 +141,8 @@ def content_hash(file: Path) -> str:
 
 @cache
 def file_hash(file: Path) -> str:
-    """Return the hash of a file's meaning: its syntax tree without comments, docstrings, `WORDS` and formatting."""
-    tree = catalog.parsed(file)
-    tree.body = [
-        child
-        for child in tree.body
-        if not (isinstance(child, ast.Assign) and all(ast.unparse(target) in WORDS for target in child.targets))
-    ]
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            node.body = [child for child in node.body if not _is_text(child)]
-    return hashlib.sha256(_dump(tree).encode()).hexdigest()[:DIGITS]
-
-
-def _is_text(statement: ast.stmt) -> bool:
-    value = statement.value if isinstance(statement, ast.Expr) else None
-    return isinstance(value, ast.Constant) and isinstance(value.value, str)
-
-
-def _dump(node: object) -> str:
-    """Return a syntax tree as text. `ast.dump` differs between Python versions, this leaves out what is empty."""
-    if isinstance(node, ast.JoinedStr):  # Python 3.12 ends some f-strings with an empty text
-        node.values = [part for part in node.values if not (isinstance(part, ast.Constant) and part.value == "")]
-    if isinstance(node, ast.AST):
-        fields = ((name, value) for name, value in ast.iter_fields(node) if value is not None and value != [])
-        return (
-            f"{type(node).__name__}({','.join(f'{name}={_dump(value)}' for name, value in fields if name != 'kind')})"
-        )
-    if isinstance(node, list):
-        return f"[{','.join(map(_dump, node))}]"
-    return repr(node)
+    """Return the hash of a file's meaning: comments, docstrings, `syntax.WORDS` and formatting do not count."""
+    return syntax.code_of(file).digest
 
 
 @cache
@@ -180,13 +152,9 @@ def _imports(file: Path) -> tuple[Path, ...]:
     home, inside = (project, (catalog.OWN,)) if project else (catalog.PACKAGE.parent, ())
     package = (*inside, *file.relative_to(home).parts[:-1])
     names = {".".join(package[:depth]) for depth in range(1, len(package) + 1)}
-    for node in ast.walk(catalog.parsed(file)):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            above = package[: len(package) - node.level + 1] if node.level else ()
-            base = ".".join([*above, *([node.module] if node.module else [])])
-            names |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
+    for level, module, imported in syntax.code_of(file).imports:
+        base = ".".join([*(package[: len(package) - level + 1] if level else ()), *([module] if module else [])])
+        names |= {base, *(f"{base}.{name}" for name in imported)}
     bases = [base for name in sorted(names) for base in _bases(name, project)]
     candidates = [path for base in bases for path in (base.with_suffix(".py"), base / "__init__.py")]
     return tuple(path for path in candidates if path.is_file())

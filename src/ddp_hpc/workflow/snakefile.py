@@ -1,5 +1,6 @@
 """Functions that the Snakefile calls: its targets, the driver's lock, and a second call after failures."""
 
+import gc
 import json
 import os
 import re
@@ -38,6 +39,7 @@ def targets(config: Mapping[str, Any], in_a_job: bool = False) -> Targets:
     `in_a_job`: this is the workflow within a job, whose run stands in its folder. No study is read: it, or the code,
     may have been edited since the job was queued.
     """
+    gc.freeze()  # modules stay: to look through Snakemake's for garbage takes a fifth of the time of a small workflow
     project = Project.here()
     settings = _settings(project, config, in_a_job)
     machine = project.machine(settings.machine) if settings.machine else None

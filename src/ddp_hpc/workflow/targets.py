@@ -20,7 +20,7 @@ from ddp_hpc.config.machine import Machine
 from ddp_hpc.config.settings import Settings
 from ddp_hpc.config.spec import RunSpec
 from ddp_hpc.config.types import canonical_json
-from ddp_hpc.runs import identity
+from ddp_hpc.runs import identity, syntax
 from ddp_hpc.runs.project import Project
 from ddp_hpc.runs.state import state_of
 from ddp_hpc.runs.study_runs import Planned, StudyRuns
@@ -236,4 +236,4 @@ def figure_tables(name: str) -> tuple[str, ...]:
 
 
 def _digest(parts: Any) -> str:
-    return hashlib.sha256(canonical_json(parts).encode()).hexdigest()[: identity.DIGITS]
+    return hashlib.sha256(canonical_json(parts).encode()).hexdigest()[: syntax.DIGITS]

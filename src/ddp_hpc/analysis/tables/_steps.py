@@ -7,7 +7,6 @@ from typing import Any, cast
 import numpy as np
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from scipy import stats
 
 from ddp_hpc.analysis.intervals import FEWEST_STEPS, Array, block_length, of_median
 from ddp_hpc.runs import records
@@ -110,6 +109,8 @@ def drift(step_s: Array) -> tuple[float, bool] | None:
     n = len(step_s)
     if n < DRIFT_STEPS or not np.isfinite(step_s).all():
         return None
+    from scipy import stats  # takes a second, which the tables of short runs need not wait for
+
     blocks = min(MOST_BLOCKS, n // 5)
     per_step = float(stats.theilslopes(_medians(step_s, blocks)).slope) * blocks / n
     level = step_s - per_step * np.arange(n)
