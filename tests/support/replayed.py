@@ -1,7 +1,7 @@
 """Recorded runs once more, in the order and by the rule of `stop_when_beaten`, as if the workflow trained them.
 
-`python tests/support/replayed.py PACK.zip` says for each seed of a pack how many runs stop, how many of them go on after
-all, which share of the steps that saves, and whether winners and what cannot be told from them are those of whole runs.
+`python tests/support/replayed.py PACK.zip` says for each seed of a pack how many runs stop, how many of them go on
+after all, which share of the steps that saves, and whether winners and what cannot be told from them stay the same.
 """
 
 import sys
@@ -17,7 +17,8 @@ import pandas as pd
 from factory import Result, study_file, write
 from ruamel.yaml import YAML
 
-from ddp_hpc.analysis.tables import winners
+from ddp_hpc.analysis.tables import _winner_selection, winners
+from ddp_hpc.config import beaten
 from ddp_hpc.config.spec import RunSpec
 from ddp_hpc.execution.rivals import Rivals
 from ddp_hpc.runs import records
@@ -87,10 +88,12 @@ class Replay:
 
     runs: int
     stopped: int
-    went_on: int  # of those, trained to their end after all
+    went_on: int  # of those, as they may be taken for the winner after all
+    whole: int  # of those, to their end
+    rounds: int
     same: bool  # winners, and what cannot be told from them
     saved: float  # share of the steps of whole runs
-    saved_anew: float  # if runs that go on began anew
+    oracle: float  # the same, of one that knows winner and noise and stops each run as soon as it is told apart
 
 
 def replayed(pack: Path, seed: int, folder: Path) -> Replay:
@@ -109,18 +112,39 @@ def replayed(pack: Path, seed: int, folder: Path) -> Replay:
 
     every, whole = made(folder / "whole", train, **study)
     study["rules"] |= {"stop_when_beaten": True}
-    beaten, trained = made(folder / "beaten", train, **study)
-    steps = sum(len(result.loss) for _, result in whole)
-    most = {spec.hash: max(len(result.loss) for one, result in trained if one == spec) for spec, _ in trained}
+    after, trained = made(folder / "beaten", train, **study)
+    took = {spec.hash: [len(result.loss) for one, result in trained if one == spec] for spec, _ in trained}
     stops = {spec.hash for spec, result in trained if result.status == "beaten"}
+    left = int((after.runs["status"] == "beaten").sum())
+    steps = sum(len(result.loss) for _, result in whole)
     return Replay(
         runs=len(whole),
         stopped=len(stops),
-        went_on=len(stops) - int((beaten.runs["status"] == "beaten").sum()),
-        same=found(beaten).equals(found(every)),
-        saved=1 - sum(most.values()) / steps,
-        saved_anew=1 - sum(len(result.loss) for _, result in trained) / steps,
+        went_on=sum(len(took[one]) > 1 for one in stops),
+        whole=len(stops) - left,
+        rounds=max(map(len, took.values())),
+        same=found(after).equals(found(every)),
+        saved=1 - sum(map(max, took.values())) / steps,
+        oracle=1 - oracle(every, train) / steps,
     )
+
+
+def oracle(every: StudyRuns, train: Recorded) -> int:
+    """Return the steps of one that knows all: runs that are told apart stop where they are, or where they diverge."""
+    candidates, groups, search, time = _winner_selection.ranked_points(every)
+    rivals, total = beaten.rivals(every.study, [run.spec for run in every.planned]), 0
+    specs = {run.run: run.spec for run in every.planned}
+    for key, group in _winner_selection.split(candidates, groups):
+        ranked, limit = _winner_selection._ranked(group, _winner_selection.AREA, search), np.inf
+        if ranked:
+            of_time, noise = time.at(_winner_selection.kind_of(key)), every.study.rules.area_noise
+            scores = [row["score"] for row in ranked]
+            limit = _winner_selection._apart_beyond(scores, of_time, noise, len(group) - len(ranked))
+            limit = limit ** (1 / _winner_selection.SOMEWHAT_MORE) * scores[0].values[0]
+        for run in (run for runs in group["runs"] for run in runs):
+            result, spec = train(specs[run]), specs[run]
+            total += len((stopped(result, (0.0, limit, "")) if rivals[spec.hash] else result).loss)
+    return total
 
 
 def recorded(folder: Path) -> Result:

@@ -90,7 +90,7 @@ def _soonest(goal: str, rows: Sequence[Row], node_hours: float) -> str:
 
 
 def _used_up(rows: Sequence[Row], node_hours: float) -> str:
-    """Return what the node-hours come to if all are used: where they come farthest, and as far as one more rank pays."""
+    """Return what the node-hours come to if all are used: where they come farthest, and where one more rank pays."""
     most = max(rows, key=lambda row: float(row["samples"]))
     text = f"Used up, {node_hours:g} node-hours come farthest with {_named(most, rows)}: {_distance(most)}"
     last = [row for row in rows if _worthwhile(row) == row["world_size"]]

@@ -288,8 +288,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 @Verb(
-    "predict steps and their cost at world sizes and batches that were not measured, with intervals and the error of the "
-    "model",
+    "predict steps and their cost at world sizes and batches that were not measured, with intervals and the model's error",
     STUDY,
     takes("--world-size", "world sizes, e.g. 8,16,40 (default: 2, 4 and 8 times the largest)", type=counts),
     takes(

@@ -383,7 +383,9 @@ def test_how_long_another_batch_takes_on_one_count_only_is_not_told(tmp_path):
     found = predict.answer(study(tmp_path, 1, 2, 3), predict.Asked([2], (64,)), None, predict.WhatIf())
     (row,) = found["prediction"]
     assert row["step_s"] is None
-    assert row["reason"] == "how long the work takes with a batch of 64 and 2 ranks per node follows from no measured ones"
+    assert (
+        row["reason"] == "how long the work takes with a batch of 64 and 2 ranks per node follows from no measured ones"
+    )
     assert "batch_size: 64" in row["to_run"]
 
 
