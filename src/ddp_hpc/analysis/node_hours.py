@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ddp_hpc.analysis.columns import told
+from ddp_hpc.analysis.tables._steps import UNKNOWN_EPOCH
 from ddp_hpc.analysis.tables.cost import BUDGET, HOUR_S
 from ddp_hpc.system.terminal import counted, duration, table_lines
 
@@ -13,18 +14,22 @@ _OF_A_GOAL = ("time_s", "time_low_s", "time_high_s", "node_hours", "steps", "wor
 _SHOWN = ("kind", "batch", "world_size", "batch_size")  # of the key of a row, in columns of their own
 
 
-def bought(node_hours: float, predicted: Sequence[Row], costs: Sequence[Row]) -> dict[str, Any]:
+def bought(
+    node_hours: float, predicted: Sequence[Row], costs: Sequence[Row], epochs: float | None = None
+) -> dict[str, Any]:
     """Return what so many node-hours buy, from rows of the tables `prediction` and `cost` in which null is None.
+
+    So many `epochs` are a goal beside those of the study.
 
     `answer` has sentences. `counts` has a row per line and count of which a step is known, measured or predicted: for
     how long they last on its nodes (`hours`), the steps, samples and epochs of that time, and under `goals` for each
     goal its time and node-hours, whether these are `within`, or the reason why nothing is known.
     """
-    rows = list(_counts(node_hours, predicted, costs))
+    rows = list(_counts(node_hours, predicted, costs, epochs))
     return {"node_hours": node_hours, "answer": list(_answer(rows, node_hours)), "counts": rows}
 
 
-def _counts(node_hours: float, predicted: Sequence[Row], costs: Sequence[Row]) -> Iterator[Row]:
+def _counts(node_hours: float, predicted: Sequence[Row], costs: Sequence[Row], epochs: float | None) -> Iterator[Row]:
     seen = []
     for row in predicted:
         step_s, key = row["measured_s"] or row["step_s"], _key(row)
@@ -34,13 +39,25 @@ def _counts(node_hours: float, predicted: Sequence[Row], costs: Sequence[Row]) -
         seen.append(point)
         seconds = HOUR_S * node_hours / row["nodes"]
         samples = row["world_size"] * row["batch_size"] * seconds / step_s
-        epochs = seconds / row["epoch_s"] if row["epoch_s"] else None
-        lasts = {"hours": seconds / HOUR_S, "steps": seconds / step_s, "samples": samples, "epochs": epochs}
+        lasts = {"hours": seconds / HOUR_S, "steps": seconds / step_s, "samples": samples}
+        lasts |= {"epochs": seconds / row["epoch_s"] if row["epoch_s"] else None}
         alike = [one for one in costs if key.items() <= one.items()]
         goals = {one["goal"]: {name: one[name] for name in _OF_A_GOAL} for one in alike}
+        if epochs is not None:
+            goals[f"{epochs:g} epochs"] = _of_epochs(row, epochs)
         for goal in goals.values():
             goal["within"] = None if goal["node_hours"] is None else goal["node_hours"] <= node_hours
         yield key | {"nodes": row["nodes"], "step_s": step_s, **lasts, "goals": goals}
+
+
+def _of_epochs(row: Row, epochs: float) -> dict[str, Any]:
+    """Return so many epochs as a goal."""
+    if not row["epoch_s"]:
+        return dict.fromkeys(_OF_A_GOAL) | {"reason": UNKNOWN_EPOCH if row["step_s"] else row["reason"]}
+    ends = {"time_s": "epoch_s", "time_low_s": "epoch_low_s", "time_high_s": "epoch_high_s"}
+    times = {name: None if row[one] is None else epochs * row[one] for name, one in ends.items()}
+    steps = round(times["time_s"] / row["step_s"])
+    return dict.fromkeys(_OF_A_GOAL) | times | {"steps": steps, "node_hours": row["nodes"] * times["time_s"] / HOUR_S}
 
 
 def _key(row: Row) -> dict[str, Any]:
@@ -53,7 +70,8 @@ def _answer(rows: Sequence[Row], node_hours: float) -> Iterator[str]:
     if not rows:
         yield "No count can be named: of none a step is known."
         return
-    goals = sorted({goal for row in rows for goal in row["goals"]}, key=lambda goal: (goal == BUDGET, goal))
+    named = dict.fromkeys(goal for row in rows for goal in reversed(row["goals"]))
+    goals = sorted(named, key=lambda goal: goal == BUDGET)  # epochs that were asked for first, the budget last
     known = {goal: [row for row in rows if row["goals"].get(goal, {}).get("time_s")] for goal in goals}
     for goal in goals:
         if known[goal] and (goal != BUDGET or _same_work(known[goal])):
@@ -77,22 +95,22 @@ def _soonest(goal: str, rows: Sequence[Row], node_hours: float) -> str:
     within = [row for row in rows if row["goals"][goal]["within"]]
     if not within:
         least = min(rows, key=lambda row: float(row["goals"][goal]["node_hours"]))
-        takes = f"{least['goals'][goal]['node_hours']:.3g}"
-        return f"No count comes to {to} in {node_hours:g} node-hours: {_named(least, rows)} takes the fewest, {takes}."
+        takes = _figures(least["goals"][goal]["node_hours"])
+        return f"No count comes to {to} in {_figures(node_hours)} node-hours: {_named(least, rows)} takes the fewest, {takes}."
     best = min(within, key=lambda row: float(row["goals"][goal]["time_s"]))
     found = best["goals"][goal]
     low, high = found["time_low_s"], found["time_high_s"]
     between = "" if low is None else f" (95 %: {lasting(low)} to {lasting(high)})"
-    cost = f"{found['node_hours']:.3g} of {node_hours:g} node-hours"
+    cost = f"{_figures(found['node_hours'])} of {_figures(node_hours)} node-hours"
     text = f"Ask for {_named(best, rows)}: {to} in {lasting(found['time_s'])}{between}, for {cost}."
     most = 0.0 if high is None else best["nodes"] * high / HOUR_S
-    return f"{text} At the upper end it takes {most:.3g}, which is more." if most > node_hours else text
+    return f"{text} At the upper end it takes {_figures(most)}, which is more." if most > node_hours else text
 
 
 def _used_up(rows: Sequence[Row], node_hours: float) -> str:
     """Return what the node-hours come to if all are used: where they come farthest, and where one more rank pays."""
     most = max(rows, key=lambda row: float(row["samples"]))
-    text = f"Used up, {node_hours:g} node-hours come farthest with {_named(most, rows)}: {_distance(most)}"
+    text = f"Used up, {_figures(node_hours)} node-hours come farthest with {_named(most, rows)}: {_distance(most)}"
     last = [row for row in rows if _worthwhile(row) == row["world_size"]]
     if not last:
         return f"{text}."
@@ -107,8 +125,8 @@ def _worthwhile(row: Row) -> int | None:
 
 
 def _distance(row: Row) -> str:
-    epochs = "" if row["epochs"] is None else f", {row['epochs']:.3g} epochs,"
-    return f"{_many(row['samples'])} samples{epochs} in {lasting(HOUR_S * row['hours'])}"
+    epochs = "" if row["epochs"] is None else f", {_figures(row['epochs'])} epochs,"
+    return f"{_figures(row['samples'])} samples{epochs} in {lasting(HOUR_S * row['hours'])}"
 
 
 def _named(row: Row, rows: Sequence[Row]) -> str:
@@ -134,8 +152,9 @@ def lasting(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"
 
 
-def _many(count: float) -> str:
-    return f"{count:,.0f}" if count < 1e6 else f"{count:.3g}"
+def _figures(value: float) -> str:
+    """Return a number for reading, e.g. `0.0652`, `1,830`, `2.1e+10`."""
+    return f"{value:,.0f}" if 100 <= value < 1e6 else f"{value:.3g}"
 
 
 def lines(found: Mapping[str, Any]) -> Iterator[str]:
@@ -150,12 +169,12 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
 def _cells(row: Row, rows: Sequence[Row], goals: Sequence[str]) -> dict[str, Any]:
     cells = {"ranks": row["world_size"], "batch": row["batch_size"], "nodes": row["nodes"], **_else(row, rows)}
     cells |= {"they last": lasting(HOUR_S * row["hours"])}
-    cells |= {name: _many(row[name]) for name in ("steps", "samples")}
-    cells["epochs"] = None if row["epochs"] is None else f"{row['epochs']:.3g}"
+    cells |= {name: _figures(row[name]) for name in ("steps", "samples")}
+    cells["epochs"] = None if row["epochs"] is None else _figures(row["epochs"])
     for goal in goals:
         there = row["goals"].get(goal, {})
         if there.get("time_s"):
-            cells[f"to {goal}"] = f"{lasting(there['time_s'])}, {there['node_hours']:.3g} node-hours"
+            cells[f"to {goal}"] = f"{lasting(there['time_s'])}, {_figures(there['node_hours'])} node-hours"
         else:
             cells[f"to {goal}"] = None
     return cells

@@ -103,6 +103,7 @@ class Asked:
     world_sizes: Sequence[int] | None = None  # None: 2, 4 and 8 times the largest measured one
     batches: tuple[int, ...] = ()  # empty: those that were measured; else as `batch_key` of the study has them
     node_hours: float | None = None
+    epochs: float | None = None  # a goal for the node-hours, beside those of the study
 
 
 def answer(study_runs: StudyRuns, asked: Asked, machine: Machine | None, what_if: WhatIf) -> dict[str, Any]:
@@ -111,6 +112,8 @@ def answer(study_runs: StudyRuns, asked: Asked, machine: Machine | None, what_if
     `batch_sizes` says what was meant by batches, `node_hours` what these buy. Where something is to be other than it
     was measured, the same follows for that, in `what_if`.
     """
+    if asked.epochs is not None and asked.node_hours is None:
+        raise ValueError("given --epochs alone, expected: with --node-hours, which are to suffice for them")
     other = elsewhere(machine, what_if)  # first, as it says what is wrong
     found: dict[str, Any] = {"study": study_runs.study.name}
     if asked.batches:
@@ -133,7 +136,8 @@ def _tables(study_runs: StudyRuns, asked: Asked, known: Elsewhere) -> dict[str, 
     }
     found: dict[str, Any] = {name: list(map(_plain, rows_of(rows))) for name, rows in tables.items()}
     if asked.node_hours is not None:
-        found["node_hours"] = node_hours.bought(asked.node_hours, found["prediction"], found["cost"])
+        rows = found["prediction"], found["cost"]
+        found["node_hours"] = node_hours.bought(asked.node_hours, *rows, asked.epochs)
     return found
 
 
@@ -270,6 +274,8 @@ def _time(seconds: float | None) -> str | None:
     """Return e.g. `12.3 ms`."""
     if seconds is None or pd.isna(seconds):
         return None
+    if seconds >= 60:
+        return node_hours.lasting(seconds)
     for unit, factor in (("s", 1.0), ("ms", 1e3)):
         if seconds * factor >= 1:
             return f"{seconds * factor:.3g} {unit}"

@@ -424,11 +424,26 @@ def test_it_says_how_far_each_count_comes_with_them(tmp_path):
     assert row["samples"] == pytest.approx(row["steps"] * 8 * 32)
     assert row["epochs"] == pytest.approx(row["samples"] / EPOCH)
     (far,) = found["node_hours"]["answer"]  # more ranks see more samples in so many steps: none is sooner there
-    assert far.startswith("Used up, 2000 node-hours come farthest with 8 ranks on 1 node: ")
+    assert far.startswith("Used up, 2,000 node-hours come farthest with 8 ranks on 1 node: ")
     assert "one more rank stops paying at 4 ranks on 1 node" in far
     text = list(predict.lines(found))
     assert text[:2] == [far, ""]
     assert text[2].split()[:3] == ["ranks", "batch", "nodes"]
+
+
+def test_epochs_are_a_goal_for_the_node_hours(tmp_path):
+    """They are as many samples for all counts: more ranks are sooner there, also with weak scaling."""
+    here = study(tmp_path, 1, 2, 3, 4, train=with_epoch)
+    found = predict.answer(here, predict.Asked([8], (), 10, 90), None, predict.WhatIf())["node_hours"]
+    row = found["counts"][-1]
+    there = row["goals"]["90 epochs"]
+
+    assert there["time_s"] == pytest.approx(90 * EPOCH / (8 * 32) * row["step_s"])
+    assert there["time_low_s"] < there["time_s"] < there["time_high_s"]
+    assert there["node_hours"] == pytest.approx(there["time_s"] / 3600)
+    assert found["answer"][0].startswith("Ask for 8 ranks on 1 node: 90 epochs in ")
+    with pytest.raises(ValueError, match="given --epochs alone"):
+        predict.answer(here, predict.Asked(None, (), None, 90), None, predict.WhatIf())
 
 
 def test_without_a_step_no_count_is_named(tmp_path):
