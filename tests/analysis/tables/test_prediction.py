@@ -370,8 +370,11 @@ def test_of_a_study_with_a_global_batch_a_batch_is_that_of_all_ranks(tmp_path):
     share = [
         {name: one[name] for name in one if name != "batch_size"} | {"global_batch_size": 96} for one in grid(2, 3, 4)
     ]
-    found = predict.answer(study(tmp_path, grid=share), predict.Asked([4, 5], (192,)), None, predict.WhatIf())
-    four, five = found["prediction"]
+    one_more = share[0] | {"global_batch_size": 192}  # one global batch does not tell the batch from the ranks beside
+    found = predict.answer(
+        study(tmp_path, grid=[*share, one_more]), predict.Asked([4, 5], (192,)), None, predict.WhatIf()
+    )
+    _, four, five = found["prediction"]
 
     assert (four["kind"], four["batch_size"]) == ("strong", 48)
     assert four["work_s"] == pytest.approx(work_s(48), rel=0.01)
@@ -380,13 +383,13 @@ def test_of_a_study_with_a_global_batch_a_batch_is_that_of_all_ranks(tmp_path):
 
 
 def test_how_long_another_batch_takes_on_one_count_only_is_not_told(tmp_path):
-    found = predict.answer(study(tmp_path, 1, 2, 3), predict.Asked([2], (64,)), None, predict.WhatIf())
+    found = predict.answer(study(tmp_path, 1, 2, 3), predict.Asked([4], (64,)), None, predict.WhatIf())
     (row,) = found["prediction"]
     assert row["step_s"] is None
     assert (
-        row["reason"] == "how long the work takes with a batch of 64 and 2 ranks per node follows from no measured ones"
+        row["reason"] == "how long the work takes with a batch of 64 and 4 ranks per node follows from no measured ones"
     )
-    assert "batch_size: 64" in row["to_run"]
+    assert row["to_run"] == "- {exchange: ring, world_size: [2], batch_size: 64, learning_rate: 0.1}"
 
 
 def test_the_count_that_is_there_soonest_within_the_node_hours_is_named_first(tmp_path):
@@ -413,7 +416,7 @@ def test_the_count_that_is_there_soonest_within_the_node_hours_is_named_first(tm
 
 
 def test_it_says_how_far_each_count_comes_with_them(tmp_path):
-    here = study(tmp_path, 1, 2, 3, 4, train=with_epoch)
+    here = study(tmp_path, 1, 2, 3, 4, train=with_epoch, rules={})
     found = predict.answer(here, predict.Asked([8, 80], (), 2000), None, predict.WhatIf())
     counts = {row["world_size"]: row for row in found["node_hours"]["counts"]}
 
