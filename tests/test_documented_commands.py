@@ -53,6 +53,7 @@ HERE = [
     "ddp-hpc figure mine loss_curves --size column",
     "ddp-hpc report mine",
     "ddp-hpc predict mine",
+    "ddp-hpc predict mine --batch-size 24,48 --node-hours 2000 --epochs 90 --json",
     "ddp-hpc compare mine@before mine",
     "ddp-hpc compare results results",
     "ddp-hpc compare results/studies/mine/tables/runs.parquet mine --json",

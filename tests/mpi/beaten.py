@@ -4,13 +4,14 @@ import math
 
 import pytest
 from catalogued import usable
-from interrupted import BASE, in_parts, run
+from interrupted import BASE, check_same, in_parts, run
 
 from ddp_hpc.config import spec
 from ddp_hpc.execution import rank_series as measured
 from ddp_hpc.execution import record_columns, run_record
 from ddp_hpc.training import placement, trainer
 from ddp_hpc.training.beaten import why_beaten
+from ddp_hpc.training.result import WARM_UP_STEPS
 
 BEST = 1e-9  # loss x s: any training is beaten by it once it has two steps
 
@@ -39,6 +40,21 @@ def test_it_stops_where_the_ranks_agree_with_the_losses_of_a_whole_one(comm):
         assert result.history().losses.tobytes() == whole.history().losses[: len(result.history().losses)].tobytes()
         assert comm.allgather(result.beaten) == [result.beaten] * comm.size
         assert result.beaten.endswith("all of the best is 1e-09")
+
+
+def test_one_that_goes_on_after_all_ends_with_the_bits_of_a_whole_one(comm, folder):
+    """From where it stopped: no step is taken twice."""
+    rule = {"evaluate_every_steps": 5, "momentum": 0.9}
+    for name in usable(comm.size, DETERMINISTIC=True, SYNCHRONOUS=True):
+        whole = run(comm, exchange=name, **rule)
+        stopped, _, _ = run(comm, folder / name, exchange=name, limit=rival(comm), **rule)
+        assert stopped.beaten
+        comm.Barrier()
+        again = run(comm, folder / name, exchange=name, **rule)
+
+        check_same(comm, again, whole)
+        assert again[0].resumes == 1
+        assert again[0].clock.timings().phases_s.shape[0] == WARM_UP_STEPS + 54 - stopped.steps
 
 
 def test_looking_changes_nothing_where_nothing_beats_it(comm):

@@ -1,12 +1,13 @@
 """Runs that can no longer win stop, and what is found stays what it is."""
 
 import shutil
-from dataclasses import replace
 
 import numpy as np
 import pytest
+import replayed
 from drawn import words
 from factory import Result, constant, planned, study_file, write
+from replayed import found
 from sandbox import Sandbox
 
 from ddp_hpc.analysis.figures import loss_areas, loss_curves
@@ -14,13 +15,11 @@ from ddp_hpc.analysis.figures._style import style
 from ddp_hpc.analysis.tables import areas, curves, scaling, winners
 from ddp_hpc.config.grid import expand
 from ddp_hpc.config.study import StudyError
-from ddp_hpc.execution.rivals import Rivals
 from ddp_hpc.runs import records
 from ddp_hpc.runs.attempt import Store
 from ddp_hpc.runs.project import Project
 from ddp_hpc.runs.state import state_of
-from ddp_hpc.workflow import driver, plan, status
-from ddp_hpc.workflow.targets import StudyTargets
+from ddp_hpc.workflow import plan, status
 
 SEARCH = {"batch_size": [16, 32, 64], "learning_rate": [0.1, 0.5, 2.0]}
 GRID = [{"exchange": "ring", "world_size": [1, 2], **SEARCH}]
@@ -33,7 +32,6 @@ grid: {learning_rate: [0.2, 0.0000001]}
 budget: {steps: 1200}
 rules: {stop_when_beaten: true}
 """
-FOUND = ["winner", "cannot_be_told_from", "loss_area_loss_s", "eligible_points"]
 
 
 def whole(seed, spread=0.01):
@@ -48,52 +46,14 @@ def whole(seed, spread=0.01):
     return result
 
 
-class Rounds:
-    """Trains in the place of the workflow, in its order: a run stops when it is beaten, if its plan says by whom."""
-
-    def __init__(self, study_runs, train, trained):
-        self.study_runs, self.of, self.trained = study_runs, train, trained
-
-    def train(self, missing):
-        order = [run.run for run in StudyTargets(None, self.study_runs, False).in_rounds]
-        for run in sorted(missing, key=lambda run: order.index(run.run)):
-            result = self.of(run.spec)
-            asked = self.study_runs.store.run(run.run).plan.get("rivals")
-            if asked and (limit := Rivals(self.study_runs.store, asked).limit("cpu")):
-                result = stopped(result, limit)
-            write(self.study_runs, run, result)
-            self.trained.append((run.spec, result))
-        return 0
-
-
-def stopped(result, limit):
-    _, beyond, run = limit
-    t_s, loss = np.array([0.0, *result.t_s]), np.array([result.loss[0], *result.loss])
-    areas = np.cumsum(np.diff(t_s) * (loss[1:] + loss[:-1]) / 2)
-    past = np.flatnonzero(areas > beyond)
-    step = int(past[0]) // 10 * 10 + 10 if len(past) else len(result.loss)
-    if step >= len(result.loss):
-        return result
-    return replace(result, status="beaten", reason=f"by {run}", t_s=result.t_s[:step], loss=result.loss[:step])
-
-
 def made(folder, train, rules=STOP, **keys):
     """Return a study that was run to its end, and what was trained for it, in this order."""
-    study_file(folder, **({"grid": GRID, "rules": rules, "budget": BUDGET} | keys))
-    trained = []
-    rounds = lambda study_runs: Rounds(study_runs, train, trained)
-    study_runs, code = driver._train(plan.with_next_round(Project(folder).study_runs("made_up")), rounds, shared=False)
-    assert code == 0
-    return study_runs, trained
-
-
-def found(study_runs):
-    return winners.build(study_runs)[["world_size", *FOUND[:3]]]
+    return replayed.made(folder, train, **({"grid": GRID, "rules": rules, "budget": BUDGET} | keys))
 
 
 @pytest.mark.parametrize("spread", [0.001, 0.02, 0.3])
 def test_winners_and_what_cannot_be_told_from_them_are_those_of_whole_runs(tmp_path, spread):
-    """With a noise of 30 % more than what stops a run cannot be told apart: such runs are trained to their end."""
+    """With a noise of 30 % more than what stops a run cannot be told apart: such runs go on."""
     counts, saved = [], []
     for seed in range(2):
         every, _ = made(tmp_path / f"every-{seed}", whole(seed, spread), RULES)
@@ -158,7 +118,7 @@ def test_asked_for_whole_they_are_trained_to_their_end_and_stay_so(tmp_path):
     items = plan.plan(Project(tmp_path).study_runs("made_up"))
 
     assert {item.planned.run for item in items if item.will_run} == runs
-    assert all("to be trained to its end" in item.reason for item in items if item.will_run)
+    assert all("and is to go on" in item.reason for item in items if item.will_run)
     counts = status.overview(Project(tmp_path).study_runs("made_up"))["counts"]  # as the plan has it
     assert counts == {"ok": len(study_runs.planned) - len(runs), "missing": len(runs)}
     study_runs, trained = made(tmp_path, whole(1))
@@ -222,7 +182,7 @@ def test_points_that_see_other_samples_do_not_stop(tmp_path):
     assert not [run for run in study_runs.planned if "rivals" in study_runs.store.run(run.run).plan]
 
 
-def test_a_real_run_stops_with_the_losses_of_a_whole_one(tmp_path):
+def test_a_real_run_stops_and_goes_on_from_there_with_the_losses_of_a_whole_one(tmp_path):
     """On the digits: a rate with which nothing is learnt against a made-up run that is sooner there than any can be."""
     project = Sandbox.make(tmp_path / "project")
     project.study("digits", DIGITS)
@@ -239,9 +199,12 @@ def test_a_real_run_stops_with_the_losses_of_a_whole_one(tmp_path):
     kept = records.read("steps", store.file(idle, "steps")).to_pylist()
     planned_again = project.call("ddp-hpc", "plan", "digits", "--whole", "--write").stdout
     assert "1 not yet run" in planned_again
-    assert "to be trained to its end" in planned_again
-    project.call("ddp-hpc", "train", idle)
+    assert "and is to go on" in planned_again
+    said = project.call("ddp-hpc", "train", idle).stdout
     every = records.read("steps", store.file(idle, "steps")).to_pylist()
     assert len(every) == 3 + 1200 > len(kept)
-    assert [row["loss"] for row in kept] == [row["loss"] for row in every[: len(kept)]]  # bit for bit
+    assert f"training goes on after step {len(kept) - 3}" in said
+    for name in ("loss", "t_s"):  # bit for bit: no step was taken again
+        assert [row[name] for row in kept] == [row[name] for row in every[: len(kept)]]
     assert state_of(store, idle).status == "ok"
+    assert not store.run(idle).checkpoint.path.exists()

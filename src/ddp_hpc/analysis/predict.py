@@ -3,16 +3,17 @@
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from ddp_hpc.analysis import node_hours
 from ddp_hpc.analysis.columns import key_of, rows_of, show_component, split
 from ddp_hpc.analysis.prediction.step_model import BETWEEN, WITHIN
 from ddp_hpc.analysis.tables import cost, prediction
-from ddp_hpc.analysis.tables._scaling_lines import Elsewhere, Price
+from ddp_hpc.analysis.tables._scaling_lines import Elsewhere, Price, batch_key
 from ddp_hpc.config import catalog
 from ddp_hpc.config.machine import KnownLink, Machine
 from ddp_hpc.config.spec import SPEC_COLUMNS
@@ -33,6 +34,7 @@ _SHOWN = {  # of the terminal: a column of the table and its heading
     "work": "work",
     "waiting": "waiting",
     "exchange": "exchange",
+    "epoch": "epoch",
     "speedup": "speedup",
     "efficiency": "efficiency",
     "time": "training",
@@ -94,26 +96,49 @@ def _link(link: KnownLink) -> Link:
     return Link(latency=1e-6 * link.latency_us, bandwidth=1e9 * link.gb_per_s)
 
 
-def answer(
-    study_runs: StudyRuns, world_sizes: Sequence[int] | None, machine: Machine | None, what_if: WhatIf
-) -> dict[str, Any]:
-    """Return the rows of the tables `prediction` and `cost` at these world sizes, by the names of their columns.
+@dataclass(frozen=True)
+class Asked:
+    """What is asked: at which world sizes and batches, and for how many node-hours."""
 
-    Where something is to be other than it was measured, the same rows follow for that, in `what_if`.
+    world_sizes: Sequence[int] | None = None  # None: 2, 4 and 8 times the largest measured one
+    batches: tuple[int, ...] = ()  # empty: those that were measured; else as `batch_key` of the study has them
+    node_hours: float | None = None
+    epochs: float | None = None  # a goal for the node-hours, beside those of the study
+
+
+def answer(study_runs: StudyRuns, asked: Asked, machine: Machine | None, what_if: WhatIf) -> dict[str, Any]:
+    """Return the rows of the tables `prediction` and `cost` as asked, by the names of their columns.
+
+    `batch_sizes` says what was meant by batches, `node_hours` what these buy. Where something is to be other than it
+    was measured, the same follows for that, in `what_if`.
     """
+    if asked.epochs is not None and asked.node_hours is None:
+        raise ValueError("given --epochs alone, expected: with --node-hours, which are to suffice for them")
     other = elsewhere(machine, what_if)  # first, as it says what is wrong
-    found = _tables(study_runs, world_sizes, elsewhere(machine, WhatIf()))
+    found: dict[str, Any] = {"study": study_runs.study.name}
+    if asked.batches:
+        kind, key = batch_key(study_runs.study)
+        found["batch_sizes"] = {"given": list(asked.batches), "key": key, "of": _OF_BATCH[kind]}
+    found |= _tables(study_runs, asked, elsewhere(machine, WhatIf()))
     if what_if != WhatIf():
-        found["what_if"] = {"what_if": str(what_if)} | _tables(study_runs, world_sizes, other)
-    return {"study": study_runs.study.name} | found
+        found["what_if"] = {"what_if": str(what_if)} | _tables(study_runs, asked, other)
+    return found
 
 
-def _tables(study_runs: StudyRuns, world_sizes: Sequence[int] | None, known: Elsewhere) -> dict[str, Any]:
+_OF_BATCH = {"weak": "each rank", "strong": "all ranks together"}
+
+
+def _tables(study_runs: StudyRuns, asked: Asked, known: Elsewhere) -> dict[str, Any]:
+    known = replace(known, batches=asked.batches)
     tables = {
-        "prediction": prediction.predicted(study_runs, world_sizes, known),
-        "cost": cost.costs(study_runs, world_sizes, known),
+        "prediction": prediction.predicted(study_runs, asked.world_sizes, known),
+        "cost": cost.costs(study_runs, asked.world_sizes, known),
     }
-    return {name: list(map(_plain, rows_of(rows))) for name, rows in tables.items()}
+    found: dict[str, Any] = {name: list(map(_plain, rows_of(rows))) for name, rows in tables.items()}
+    if asked.node_hours is not None:
+        rows = found["prediction"], found["cost"]
+        found["node_hours"] = node_hours.bought(asked.node_hours, *rows, asked.epochs)
+    return found
 
 
 def drawn(found: Mapping[str, Any], study: Study, coverage: str, file: Path) -> Path:
@@ -134,7 +159,12 @@ def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def lines(found: Mapping[str, Any]) -> Iterator[str]:
-    """Yield an answer as people read it: a block for each line over the ranks, then the same for what-if."""
+    """Yield an answer as people read it: a block for each line over the ranks, then the same for what-if.
+
+    What node-hours buy comes first.
+    """
+    if batches := found.get("batch_sizes"):
+        yield from (f"--batch-size is the batch of {batches['of']}, as the study has `{batches['key']}`", "")
     yield from _blocks(found)
     if other := found.get("what_if"):
         yield from ("", f"What if: {other['what_if']}. All else is as measured.", "")
@@ -142,8 +172,10 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _blocks(found: Mapping[str, Any]) -> Iterator[str]:
+    if buys := found.get("node_hours"):
+        yield from (*node_hours.lines(buys), "")
     rows, costs = (pd.DataFrame(found[name]) for name in ("prediction", "cost"))
-    ways = costs[(costs["goal"] != cost.BUDGET) & costs["steps_low"].notna()] if len(costs) else costs
+    ways = costs[costs["goal"] != cost.BUDGET] if len(costs) else costs
     costs = costs[costs["goal"] == cost.BUDGET] if len(costs) else costs
     if rows.empty:
         yield "nothing to predict: no run of this study has an exchange"
@@ -164,11 +196,26 @@ def _blocks(found: Mapping[str, Any]) -> Iterator[str]:
         yield from _why_not(listed)
         yield from {f"  {row['worth_it']}" for row in listed if isinstance(row.get("worth_it"), str)}
         names = [name for name in key if name in ways]
-        yield from (_way(row) for row in rows_of(ways) if key_of(row, names) == key_of(key, names))
+        here = [row for row in rows_of(ways) if key_of(row, names) == key_of(key, names)]
+        yield from (_way(row) for row in here if row["from"] == "predicted" and pd.notna(row["time_s"]))
+        yield from _no_way(here)
+
+
+def _no_way(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield why it is not known how long a goal takes, the world sizes with a common reason together."""
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        if pd.isna(row["time_s"]) and isinstance(row["reason"], str):
+            reasons.setdefault((row["goal"], row["reason"]), []).append(str(row["world_size"]))
+    for (goal, reason), sizes in reasons.items():
+        yield f"  to {goal}, {', '.join(sizes)} ranks: {reason}"
 
 
 def _way(row: Mapping[str, Any]) -> str:
-    """Return how long a goal takes with a global batch that was not measured, and how far to trust that."""
+    """Return how long a goal takes at a world size that was not measured, and how far to trust that."""
+    if pd.isna(row["steps_low"]):
+        steps = f"{row['steps']:.0f} steps, as measured with the same global batch"
+        return f"  to {row['goal']}, {row['world_size']} ranks take {_between(row, 'time')}: {steps}"
     batch = round(row["world_size"] * (row["batch_size"] or 0))
     steps = f"{row['steps']:.0f} steps ({row['steps_low']:.0f} to {row['steps_high']:.0f}) of a global batch of {batch}"
     text = f"  to {row['goal']}, {row['world_size']} ranks take {_between(row, 'time')}: {steps}, by the noise scale"
@@ -200,12 +247,14 @@ def _checked(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _cells(row: Mapping[str, Any]) -> dict[str, Any]:
     values: dict[str, Any] = {name: row.get(name) for name in ("world_size", "batch_size", "nodes")}
-    values |= {name: _between(row, name) for name in ("measured", "step")}
+    values |= {name: _between(row, name) for name in ("measured", "step", "epoch")}
     values |= {name: _time(row[f"{name}_s"]) for name in ("work", "waiting", "exchange")}
     values["time"] = _time(row.get("time_s"))
     for name in ("speedup", "efficiency", "node_hours", "money"):
         value = row.get(name)
         values[name] = None if pd.isna(value) else f"{value:.3g}"
+    if values["epoch"] is None:
+        del values["epoch"]
     if values["money"] is None:
         del values["money"]
     elif isinstance(row["currency"], str):
@@ -225,6 +274,8 @@ def _time(seconds: float | None) -> str | None:
     """Return e.g. `12.3 ms`."""
     if seconds is None or pd.isna(seconds):
         return None
+    if seconds >= 60:
+        return node_hours.lasting(seconds)
     for unit, factor in (("s", 1.0), ("ms", 1e3)):
         if seconds * factor >= 1:
             return f"{seconds * factor:.3g} {unit}"

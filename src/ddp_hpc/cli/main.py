@@ -288,9 +288,22 @@ def _run(options: argparse.Namespace) -> int:
 
 
 @Verb(
-    "predict steps and their cost at world sizes that were not measured, with intervals and the error of the model",
+    "predict steps and their cost at world sizes and batches that were not measured, with intervals and errors",
     STUDY,
     takes("--world-size", "world sizes, e.g. 8,16,40 (default: 2, 4 and 8 times the largest)", type=counts),
+    takes(
+        "--batch-size",
+        "batches instead of those that were measured: of a rank or, if the study has global_batch_size, of all",
+        type=counts,
+        metavar="B[,B...]",
+    ),
+    takes(
+        "--node-hours",
+        "say which count comes to a goal soonest within so many, and how far each comes",
+        type=number(0, inclusive=False),
+        metavar="N",
+    ),
+    takes("--epochs", "so many are a goal for the node-hours", type=number(0, inclusive=False), metavar="N"),
     takes("--profile", "take links, nodes and the price of a node-hour from this profile's machine"),
     takes("--latency", "what if the link had this latency; with --bandwidth", type=number(0), metavar="S"),
     takes(
@@ -316,7 +329,8 @@ def _predict(options: argparse.Namespace) -> int:
     machine = project.machine_of(options.profile) if options.profile is not None else None
     what_if = predict.WhatIf(options.latency, options.bandwidth, options.ranks_per_node, options.exchange)
     study_runs = project.study_runs(options.study)
-    found = predict.answer(study_runs, options.world_size, machine, what_if)
+    asked = predict.Asked(options.world_size, tuple(options.batch_size or ()), options.node_hours, options.epochs)
+    found = predict.answer(study_runs, asked, machine, what_if)
     if options.draw:
         file = predict.drawn(found, study_runs.study, study_runs.coverage(), options.draw)
         print(file, file=sys.stderr)

@@ -49,7 +49,7 @@ def steps(text: str) -> list[int]:
 
 def counts(text: str) -> list[int]:
     """Return `8,16,40` as numbers, in order."""
-    expected = "world sizes with commas between, e.g. 8,16,40"
+    expected = "integers from 1 with commas between, e.g. 8,16,40"
     return sorted({_whole(word.strip(), 1, expected, text) for word in text.split(",")})
 
 

@@ -123,7 +123,7 @@ def _attempt(
         with suppress(OSError):  # on a full disk others crash, too
             faults.tell(run.path.name, shared_by, ending.reason)
     _clear(attempt)
-    if ending.status in FINISHED:
+    if ending.status in FINISHED and ending.status != "beaten":  # which may have to go on
         run.checkpoint.remove()
     return ending
 

@@ -242,8 +242,8 @@ class RunFolder(_Folder):
         if self.damage():
             put_aside(self.record())
 
-    def begin_anew(self) -> None:
-        """Move the record of a run that was stopped aside: it is to be trained to its end."""
+    def go_on(self) -> None:
+        """Move the record of a run that was stopped aside: it is to go on, from its checkpoint."""
         put_aside(self.record())
         self.beaten = {}
 

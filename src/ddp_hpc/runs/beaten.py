@@ -1,4 +1,4 @@
-"""Runs that were stopped as beaten: by whom, and which of them have to be trained to their end after all.
+"""Runs that were stopped as beaten: by whom, and which of them have to go on after all.
 
 Records of such runs count as finished only for studies with the rule `stop_when_beaten`, and as long as a complete run
 of their group is there that beats them. The folder of a run says that it was stopped, and whether it is not to be.
@@ -36,8 +36,7 @@ def asked(study_runs: "StudyRuns") -> dict[str, dict[str, Any]]:
         return {}
     rules = {"loss_threshold": study.rules.loss_threshold, "loss_window": study.rules.loss_window}
     rivals = beaten.rivals(study, [one.spec for one in study_runs.planned])
-    common = rules | {"beyond": beaten.beyond(study)}
-    return {runs[spec]: {"runs": [runs[one] for one in others]} | common for spec, others in rivals.items() if others}
+    return {runs[spec]: {"runs": [runs[one] for one in others]} | rules for spec, others in rivals.items() if others}
 
 
 def rival(store: Store, run: str, loss_threshold: float | None, loss_window: int, device: str | None) -> Rival | None:
@@ -74,7 +73,7 @@ def best(store: Store, runs: Iterable[str], loss_threshold: float | None, loss_w
 
 
 def unsettled(study_runs: "StudyRuns", stopped: Sequence[str]) -> set[str]:
-    """Return which of the stopped runs are to be trained to their end.
+    """Return which of the stopped runs are to go on.
 
     Without the rule, or where that was asked for, or where no complete run of its group beats one any more.
     """

@@ -1,7 +1,7 @@
 """Every planned run is a row: what has ended, what has failed and why, what is not there yet."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -35,7 +35,8 @@ class StudyRuns:
     store: Store
     planned: tuple[Planned, ...]
     notes: tuple[str, ...] = ()  # what is worth saying about the study's grid
-    whole: frozenset[str] = frozenset()  # runs that were stopped as beaten, and are to be trained to their end
+    # runs that were stopped as beaten and are to go on, until they are beyond so many times the least area
+    beyond: Mapping[str, float] = field(default_factory=dict, compare=False)
     # what tables share: by run, for `whole_curve`, and the last of `scaling_lines`, which reads all steps
     curves: dict[str, Any] = field(default_factory=dict, compare=False)
     lines: list[Any] = field(default_factory=list, compare=False)
@@ -48,7 +49,7 @@ class StudyRuns:
         if stopped:
             from ddp_hpc.runs.beaten import unsettled
 
-            again = unsettled(self, stopped) | self.whole.intersection(stopped)
+            again = unsettled(self, stopped) | {*self.beyond} & {*stopped}
         return [one for one in self.planned if one.run in again or not self.store.finished(one.run)]
 
     def describe(self, run: str) -> str:

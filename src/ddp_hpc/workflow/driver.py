@@ -6,6 +6,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ddp_hpc.analysis import claim_verdict
@@ -146,6 +147,7 @@ def _train(study_runs: StudyRuns, rounds: Rounds, shared: bool) -> tuple[StudyRu
         of_all = f"{len(missing)} of {counted(len(study_runs.planned), 'run')}"
         print(f"{study_runs.study.name}: {of_all} to train", flush=True)
         trained = rounds(study_runs).train(_of_this_partition(missing) if shared else missing)
+        study_runs = replace(study_runs, beyond={}, curves={}, lines=[])  # runs that were stopped have come so far
         if trained or study_runs.lacking:
             break
         study_runs = plan.with_next_round(study_runs)

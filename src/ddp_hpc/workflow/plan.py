@@ -8,11 +8,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ddp_hpc.config import catalog
+from ddp_hpc.config import beaten, catalog
 from ddp_hpc.config.settings import ProfileConfig
 from ddp_hpc.config.spec import SPEC_FIELDS, RunSpec, shown
 from ddp_hpc.config.types import canonical_json
-from ddp_hpc.runs import beaten, identity
+from ddp_hpc.runs import beaten as rivalry
+from ddp_hpc.runs import identity
 from ddp_hpc.runs.attempt import PLAN, RunFolder, Store
 from ddp_hpc.runs.state import State, state_of
 from ddp_hpc.runs.statuses import FAILED
@@ -77,14 +78,14 @@ def plan(study_runs: StudyRuns) -> list[Item]:
 def with_next_round(study_runs: StudyRuns) -> StudyRuns:
     """Return the planned runs and, once all of them have ended, the repeats that their results ask for.
 
-    Of runs that were stopped as beaten, those that may be in question after all are to be trained to their end. That
-    is a function of the results alone. With `repeats: N` nothing follows.
+    Of runs that were stopped as beaten, those that may be in question after all are to go on, until they are no more.
+    That is a function of the results alone. With `repeats: N` nothing follows.
     """
     repeats = study_runs.study.repeats
     if study_runs.study.rules.stop_when_beaten and not study_runs.lacking:
         from ddp_hpc.analysis.tables._winner_selection import may_be_in_question
 
-        return replace(study_runs, whole=frozenset(may_be_in_question(study_runs)))
+        return replace(study_runs, beyond=dict(may_be_in_question(study_runs)))
     if isinstance(repeats, int) or study_runs.lacking:
         return study_runs
     from ddp_hpc.analysis.tables.winners import undecided
@@ -148,7 +149,7 @@ def prepare(study_runs: StudyRuns) -> None:
     One that says anything else than what is planned is written anew. The code that a run depends on is kept in
     `results/code/`, each file by its hash. What stands in the way is moved aside.
     """
-    lacking, kept, rivals = study_runs.lacking, set[str](), beaten.asked(study_runs)
+    lacking, kept, rivals = study_runs.lacking, set[str](), rivalry.asked(study_runs)
     make_way(study_runs.store, lacking)
     for planned in lacking:
         folder = study_runs.store.run(planned.run)
@@ -168,8 +169,9 @@ def prepare(study_runs: StudyRuns) -> None:
             content["trace"] = list(asked.steps)
         if study_runs.study.keep:
             content["keep"] = study_runs.study.keep
-        if planned.run in rivals and not folder.whole:
-            content["rivals"] = rivals[planned.run]
+        beyond = study_runs.beyond.get(planned.run, beaten.beyond(study_runs.study))
+        if planned.run in rivals and not folder.whole and beyond < math.inf:
+            content["rivals"] = rivals[planned.run] | {"beyond": beyond}
         if folder.plan != content:
             folder.path.mkdir(parents=True, exist_ok=True)
             folder.plan = content
@@ -208,9 +210,8 @@ def make_way(store: Store, lacking: Sequence[Planned]) -> None:
     for folder in (store.run(planned.run) for planned in lacking):
         if os.path.lexists(folder.path) and state_of(store, folder.path.name).status not in ("running", "queued"):
             folder.make_way()
-            if folder.was_stopped:  # and is to be trained to its end, else it would not lack
-                folder.begin_anew()
-                folder.whole = {"since": "it was stopped"}
+            if folder.was_stopped:  # and is to go on, else it would not lack
+                folder.go_on()
 
 
 def finished_runs(store: Store) -> list[Finished]:
@@ -299,7 +300,7 @@ def _item(planned: Planned, state: State, nearest: list[Finished]) -> Item:
         times = f" ({state.attempts} attempts)" if state.attempts > 1 else ""
         return Item(planned, state.status, f"{state.reason or 'no reason is known'}{times}", estimate)
     if state.status == "beaten":
-        return Item(planned, "new", to_its_end(state), estimate)
+        return Item(planned, "new", goes_on(state), estimate)
     if state.reason:  # its records were removed, or are damaged
         return Item(planned, "new", state.reason, estimate)
     if not nearest:
@@ -318,9 +319,9 @@ def _item(planned: Planned, state: State, nearest: list[Finished]) -> Item:
     return Item(planned, "changed", "; ".join(map(" ".join, zip(files, how, strict=True))), estimate)
 
 
-def to_its_end(state: State) -> str:
-    """Return why a run that was stopped as beaten is trained once more."""
-    return f"it was stopped, and is to be trained to its end: {state.reason}"
+def goes_on(state: State) -> str:
+    """Return why a run that was stopped as beaten goes on."""
+    return f"it was stopped, and is to go on: {state.reason}"
 
 
 def _shown(name: str, value: str) -> str:

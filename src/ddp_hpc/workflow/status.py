@@ -40,13 +40,13 @@ def overview(study_runs: StudyRuns) -> dict[str, Any]:
 
 
 def _states(study_runs: StudyRuns) -> dict[str, State]:
-    """Return where each planned run stands; what was stopped as beaten and is to be trained to its end is not there."""
+    """Return where each planned run stands; what was stopped as beaten and is to go on is not there."""
     states = {planned.run: state_of(study_runs.store, planned.run) for planned in study_runs.planned}
     if any(state.status == "beaten" for state in states.values()):
         stops = study_runs.study.rules.stop_when_beaten
         lacking = {one.run for one in (plan.with_next_round(study_runs) if stops else study_runs).lacking}
         for run in (run for run, state in states.items() if run in lacking and state.status == "beaten"):
-            states[run] = replace(states[run], status="missing", reason=plan.to_its_end(states[run]))
+            states[run] = replace(states[run], status="missing", reason=plan.goes_on(states[run]))
     return states
 
 

@@ -16,6 +16,7 @@ from ddp_hpc.analysis.figures import prediction as draw
 from ddp_hpc.analysis.figures._style import UNITS, style
 from ddp_hpc.analysis.report import answer
 from ddp_hpc.analysis.tables import _scaling_lines, claims, cost, prediction
+from ddp_hpc.analysis.tables._approaches import NOT_SAMPLED
 from ddp_hpc.analysis.tables._scaling_lines import Elsewhere, Price
 from ddp_hpc.cli import main
 from ddp_hpc.perfmodel import Link
@@ -170,7 +171,7 @@ def test_cost_is_time_times_ranks_and_nodes(tmp_path):
     times = [here.steps(run).query("step == 4")["t_s"].iloc[0] for run in runs["run"]]
     assert at(to_loss, 4)["time_s"] == pytest.approx(np.median(times))
     assert np.isnan(at(to_loss, 8)["time_s"])
-    assert at(to_loss, 8)["reason"] == cost.OTHER_BATCH
+    assert at(to_loss, 8)["reason"] == f"{cost.OTHER_BATCH}: {NOT_SAMPLED}"
 
 
 def test_strong_scaling_takes_the_same_steps_to_a_loss(tmp_path):
@@ -297,7 +298,7 @@ def test_the_verb_says_in_words_and_in_json_what_the_table_says(tmp_path, monkey
     assert [row["world_size"] for row in rows] == [1, 2, 3, 4, 8, 80]
     assert rows[-1]["step_s"] is None
     assert "expected: both" in said("--latency", "1e-6").err
-    assert "expected: world sizes" in said("--world-size", "8,x").err
+    assert "expected: integers from 1" in said("--world-size", "8,x").err
     assert list(predict.lines({"prediction": [], "cost": []})) == [
         "nothing to predict: no run of this study has an exchange"
     ]
@@ -322,7 +323,7 @@ def test_the_figure_says_what_was_measured_what_not_and_how_far_off_the_model_is
 def test_what_if_stands_beside_what_was_measured_and_is_drawn_over_it(tmp_path):
     """Another link, another exchange and other servers, by the links that were fitted."""
     here = study(tmp_path, 1, 2, 3, 4)
-    found = predict.answer(here, [8], None, predict.WhatIf(exchange="sharded_server servers=2"))
+    found = predict.answer(here, predict.Asked([8]), None, predict.WhatIf(exchange="sharded_server servers=2"))
     rows, other = (pd.DataFrame(part["prediction"]).set_index("world_size") for part in (found, found["what_if"]))
 
     one = perfmodel.cost("sharded_server", SIZE, 4, servers=2)
@@ -332,12 +333,126 @@ def test_what_if_stands_beside_what_was_measured_and_is_drawn_over_it(tmp_path):
     text = list(predict.lines(found))
     assert "What if: exchange sharded_server servers=2. All else is as measured." in text
     slow = predict.WhatIf(latency_s=1e-3, gb_per_s=1.0)
-    link = pd.DataFrame(predict.answer(here, [4], None, slow)["what_if"]["prediction"]).set_index("world_size")
+    over_it = predict.answer(here, predict.Asked([4]), None, slow)["what_if"]["prediction"]
+    link = pd.DataFrame(over_it).set_index("world_size")
     assert link.loc[4, "exchange_s"] == pytest.approx(6 * 1e-3 + 1.5 * SIZE / 1e9, rel=1e-3)
     file = predict.drawn(found, here.study, "", tmp_path / "what_if.svg")
     assert "what if: exchange sharded_server servers=2" in file.read_text().replace("&#160;", " ")
     with pytest.raises(ValueError, match="no exchange 'rign'"):
-        predict.answer(here, [8], None, predict.WhatIf(exchange="rign"))
+        predict.answer(here, predict.Asked([8]), None, predict.WhatIf(exchange="rign"))
+
+
+EPOCH = 1440  # samples
+
+
+def with_epoch(spec):
+    return replace(trained(spec), provenance={"train_samples": EPOCH})
+
+
+def test_a_batch_that_was_not_measured_has_its_step_and_epoch(tmp_path):
+    """The study has `batch_size`, so a batch is that of a rank; what it takes is interpolated between 32 and 64."""
+    whole = [*grid(1, 2, 3, 4), grid(1)[0] | {"batch_size": 64}]
+    here = study(tmp_path, grid=whole, train=with_epoch)
+    found = predict.answer(here, predict.Asked([4], (48, 1000)), None, predict.WhatIf())
+    inside, outside = found["prediction"]
+
+    assert (inside["kind"], inside["world_size"], inside["batch_size"]) == ("weak", 4, 48)
+    assert inside["work_s"] == pytest.approx(work_s(48), rel=0.01)
+    assert inside["epoch_s"] == pytest.approx(EPOCH / (4 * 48) * inside["step_s"])
+    assert inside["epoch_low_s"] < inside["epoch_s"] < inside["epoch_high_s"]
+    assert outside["step_s"] is None
+    assert outside["reason"] == "a batch of 1000 per rank is more than 8 times beyond the measured ones, 32 to 64"
+    assert found["batch_sizes"] == {"given": [48, 1000], "key": "batch_size", "of": "each rank"}
+    assert next(iter(predict.lines(found))) == "--batch-size is the batch of each rank, as the study has `batch_size`"
+
+
+def test_of_a_study_with_a_global_batch_a_batch_is_that_of_all_ranks(tmp_path):
+    share = [
+        {name: one[name] for name in one if name != "batch_size"} | {"global_batch_size": 96} for one in grid(2, 3, 4)
+    ]
+    one_more = share[0] | {"global_batch_size": 192}  # one global batch does not tell the batch from the ranks beside
+    found = predict.answer(
+        study(tmp_path, grid=[*share, one_more]), predict.Asked([4, 5], (192,)), None, predict.WhatIf()
+    )
+    _, four, five = found["prediction"]
+
+    assert (four["kind"], four["batch_size"]) == ("strong", 48)
+    assert four["work_s"] == pytest.approx(work_s(48), rel=0.01)
+    assert five["reason"] == "a global batch of 192 is no multiple of 5 ranks"
+    assert found["batch_sizes"]["of"] == "all ranks together"
+
+
+def test_how_long_another_batch_takes_on_one_count_only_is_not_told(tmp_path):
+    found = predict.answer(study(tmp_path, 1, 2, 3), predict.Asked([4], (64,)), None, predict.WhatIf())
+    (row,) = found["prediction"]
+    assert row["step_s"] is None
+    assert (
+        row["reason"] == "how long the work takes with a batch of 64 and 4 ranks per node follows from no measured ones"
+    )
+    assert row["to_run"] == "- {exchange: ring, world_size: [2], batch_size: 64, learning_rate: 0.1}"
+
+
+def test_the_count_that_is_there_soonest_within_the_node_hours_is_named_first(tmp_path):
+    """On nodes of two ranks: 2 ranks cost least, more are sooner there, and 8 of them too dear."""
+    several = {"exchange": "ring", "world_size": [2, 3, 4], "global_batch_size": 96, "learning_rate": 0.1}
+    alone = several | {"exchange": "none", "world_size": 1}
+    here = study(tmp_path, grid=[alone, several], rules={"loss_threshold": 0.5}, train=with_epoch)
+    link = predict.WhatIf(latency_s=LATENCY, gb_per_s=BANDWIDTH / 1e9, ranks_per_node=2)
+
+    def bought(hours):
+        return predict.answer(here, predict.Asked([8], (), hours), None, link)["what_if"]["node_hours"]
+
+    costs = cost.costs(here, [8], predict.elsewhere(None, link)).query("goal == 'loss 0.5' and time_s > 0")
+    cheapest = costs["node_hours"].min()
+    enough, few = bought(2 * costs["node_hours"].max()), bought(0.9 * cheapest)
+    soonest = costs.loc[costs["time_s"].idxmin()]
+    assert enough["answer"][0].startswith(f"Ask for {soonest['world_size']} ranks on {soonest['nodes']} node")
+    assert f"for {soonest['node_hours']:.3g} of" in enough["answer"][0]
+    assert few["answer"][0].startswith("No count comes to loss 0.5 in ")
+    assert few["answer"][0].endswith(f"takes the fewest, {cheapest:.3g}.")
+    limit = costs["node_hours"].sort_values().iloc[1]
+    within = costs[costs["node_hours"] <= limit]
+    assert f"Ask for {within.loc[within['time_s'].idxmin(), 'world_size']} rank" in bought(limit)["answer"][0]
+
+
+def test_it_says_how_far_each_count_comes_with_them(tmp_path):
+    here = study(tmp_path, 1, 2, 3, 4, train=with_epoch, rules={})
+    found = predict.answer(here, predict.Asked([8, 80], (), 2000), None, predict.WhatIf())
+    counts = {row["world_size"]: row for row in found["node_hours"]["counts"]}
+
+    assert list(counts) == [1, 2, 3, 4, 8]  # of 80 ranks nothing is known
+    row = counts[8]
+    assert row["hours"] == 2000  # on one node
+    assert row["steps"] == pytest.approx(2000 * 3600 / row["step_s"])
+    assert row["samples"] == pytest.approx(row["steps"] * 8 * 32)
+    assert row["epochs"] == pytest.approx(row["samples"] / EPOCH)
+    (far,) = found["node_hours"]["answer"]  # more ranks see more samples in so many steps: none is sooner there
+    assert far.startswith("Used up, 2,000 node-hours come farthest with 8 ranks on 1 node: ")
+    assert "one more rank stops paying at 4 ranks on 1 node" in far
+    text = list(predict.lines(found))
+    assert text[:2] == [far, ""]
+    assert text[2].split()[:3] == ["ranks", "batch", "nodes"]
+
+
+def test_epochs_are_a_goal_for_the_node_hours(tmp_path):
+    """They are as many samples for all counts: more ranks are sooner there, also with weak scaling."""
+    here = study(tmp_path, 1, 2, 3, 4, train=with_epoch)
+    found = predict.answer(here, predict.Asked([8], (), 10, 90), None, predict.WhatIf())["node_hours"]
+    row = found["counts"][-1]
+    there = row["goals"]["90 epochs"]
+
+    assert there["time_s"] == pytest.approx(90 * EPOCH / (8 * 32) * row["step_s"])
+    assert there["time_low_s"] < there["time_s"] < there["time_high_s"]
+    assert there["node_hours"] == pytest.approx(there["time_s"] / 3600)
+    assert found["answer"][0].startswith("Ask for 8 ranks on 1 node: 90 epochs in ")
+    with pytest.raises(ValueError, match="given --epochs alone"):
+        predict.answer(here, predict.Asked(None, (), None, 90), None, predict.WhatIf())
+
+
+def test_without_a_step_no_count_is_named(tmp_path):
+    here = study(tmp_path, 1, 2, train=lambda spec: Result("missing"))
+    found = predict.answer(here, predict.Asked(None, (), 10), None, predict.WhatIf())
+    assert found["node_hours"]["answer"] == ["No count can be named: of none a step is known."]
 
 
 def test_a_figure_of_nothing_says_why(tmp_path):

@@ -9,7 +9,7 @@ from statistics import fmean
 from ddp_hpc.analysis.prediction.measured import Place, Run
 from ddp_hpc.analysis.prediction.step_model import BETWEEN, Model
 
-FARTHEST = 8  # times the largest measured world size
+FARTHEST = 8  # times the largest measured world size; as far beyond the measured batches
 MOST_RUN = 3  # points that are proposed at once
 CANDIDATES = 7  # world sizes from which they are chosen
 
@@ -52,9 +52,23 @@ def doubt(model: Model, place: Place) -> Doubt | None:
     if place.world_size > FARTHEST * largest:
         reason = f"more than {FARTHEST} times the largest measured world size, {largest}"
         return Doubt(reason, (_like(place, ceil(place.world_size / FARTHEST)),))
+    if why := _other_batch(model, place):
+        return why
     if not any(run.place.world_size > 1 for run in model.runs):
         return Doubt("no run of several ranks: how ranks scatter is not known", _cheapest(model, place))
     return _never_seen(model, place)
+
+
+def _other_batch(model: Model, place: Place) -> Doubt | None:
+    """Return that a batch lies too far beyond the measured ones: the work is not quite linear in it."""
+    batches = [run.place.batch_size for run in model.runs]
+    least, largest = min(batches), max(batches)
+    if least / FARTHEST <= place.batch_size <= FARTHEST * largest:
+        return None
+    return Doubt(
+        f"a batch of {place.batch_size:g} per rank is more than {FARTHEST} times beyond the measured ones, "
+        f"{least:g} to {largest:g}"
+    )
 
 
 def _never_seen(model: Model, place: Place) -> Doubt | None:

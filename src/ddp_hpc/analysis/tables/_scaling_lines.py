@@ -17,6 +17,7 @@ from ddp_hpc.analysis.tables._groups import Row, not_complete
 from ddp_hpc.analysis.tables._steps import rank_steps, step_times
 from ddp_hpc.config import catalog
 from ddp_hpc.config.comparability import EXCHANGE, RANKS, SAME_WORK
+from ddp_hpc.config.study import GLOBAL_BATCH, Study
 from ddp_hpc.perfmodel import Link
 from ddp_hpc.runs.study_runs import StudyRuns
 
@@ -43,6 +44,7 @@ class Elsewhere:
     ranks_per_node: int | None = None
     price: Price | None = None
     exchange: tuple[str, Mapping[str, Any]] | None = None  # instead of those that were measured, with its options
+    batches: tuple[int, ...] = ()  # instead of those that were measured: per rank or in all, as `batch_key` means
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,11 @@ class Line:
             if row["batch_size"] == self.batch_at(row["world_size"]):
                 found.setdefault(int(row["world_size"]), []).append(row)
         return dict(sorted(found.items()))
+
+    @property
+    def counts(self) -> list[int]:
+        """The world sizes that were measured on this line or, of a batch that was not, with this exchange."""
+        return sorted(self.measured or {int(row["world_size"]) for row in self.good})
 
     @cached_property
     def held_out(self) -> HeldOut:
@@ -161,7 +168,8 @@ def _of_exchange(
                 reason = reason or run
     else:
         reason = reason or exchange
-    for kind, name, batch in _batches(planned):
+    asked = batch_key(study_runs.study)
+    for kind, name, batch in [(*asked, batch) for batch in elsewhere.batches] or _batches(planned):
         own = [(row, run) for row, run in measured if row[name] == batch]
         model = None
         if isinstance(exchange, ExchangeModel) and any(run.place.world_size > 1 for _, run in measured):
@@ -172,12 +180,19 @@ def _of_exchange(
             key=key,
             kind=kind,
             batch=batch,
-            planned=tuple(row for row in planned if row[name] == batch),
+            planned=tuple(row for row in planned if row[name] == batch) or tuple(planned),
             good=tuple(row for row, _ in measured),
             model=model,
             elsewhere=elsewhere,
             reason=None if model else reason or not_complete(planned),
         )
+
+
+def batch_key(study: Study) -> tuple[str, str]:
+    """Return which scaling a study means and the key by which: its global batch stays if it names that anywhere."""
+    parts = [study.base, *study.grid]
+    named = {name for part in parts for name in (*part, *part.get("zip", ()))}
+    return ("strong", GLOBAL_BATCH) if GLOBAL_BATCH in named else ("weak", "batch_size")
 
 
 def _batches(planned: Sequence[Row]) -> list[tuple[str, str, int]]:

@@ -39,6 +39,7 @@ BEATEN = in_words("beaten")
 NO_NOISE = Noise.of([])
 NOT_TOLD = "not told apart: one run each"
 LEAST = np.finfo(np.float64).tiny  # has a logarithm
+SOMEWHAT_MORE = 1.1  # times a difference of logarithms
 ROUNDING = 1e-12  # of a mean cost: a standard error below it is none
 ErrorOf = Callable[[str], float | None]
 
@@ -298,10 +299,11 @@ def undecided(study_runs: StudyRuns, difference: float) -> Iterator[list[list[st
             yield [ranked[0]["runs"], *(row["runs"] for row, more in zip(ranked[1:], open_, strict=False) if more)]
 
 
-def may_be_in_question(study_runs: StudyRuns) -> Iterator[str]:
+def may_be_in_question(study_runs: StudyRuns) -> Iterator[tuple[str, float]]:
     """Yield the runs that were stopped as beaten and may be taken for the winner after all, or decide who else may.
 
-    An area of which only a part is known is taken for the whole: it is no smaller. Whether such a run would have been
+    And beyond how many times the least area each would be in question no more; inf: only its end tells. An area of
+    which only a part is known is taken for the whole: it is no smaller. Whether such a run would have been
     allowed to win is not known: where that decides which others cannot be told from the winner, it is in question.
     """
     (candidates, groups, search, time), rules = ranked_points(study_runs), study_runs.study.rules
@@ -314,7 +316,21 @@ def may_be_in_question(study_runs: StudyRuns) -> Iterator[str]:
         count = told_apart([Score((area,)) for area, _ in places], *noises)[0] if ranked and stopped else len(stopped)
         more = told_apart(scores, *noises, stopped=len(stopped))[0] if ranked else 0
         decides = bool(ranked) and more != told_apart(scores, *noises)[0]
-        yield from (run for place, (_, run) in enumerate(places) if run and (place <= count or decides))
+        limit = inf if decides else _apart_beyond(scores, noises[1], rules.area_noise, len(stopped))
+        yield from ((run, limit) for place, (_, run) in enumerate(places) if run and (place <= count or decides))
+
+
+def _apart_beyond(ranked: Sequence[Score], of_time: Arm, area_noise: float, stopped: int) -> float:
+    """Return from how many times the least area on a single run is told apart, and somewhat more; inf: it never is.
+
+    More, as the noise of time is known better, and so a little otherwise, when it has got there.
+    """
+    if not ranked or not of_time.freedom:
+        return inf
+    shared, others = Prior.shared(of_time), len(ranked) - 1 + stopped
+    one = ranked[:1] * 2
+    (excess,) = _excesses(one, _arms(one, shared), shared, 1, others - 1)
+    return float(np.exp(SOMEWHAT_MORE * max(excess.noise, log1p(area_noise))))
 
 
 def _between_repeats(candidates: pd.DataFrame) -> Callable[[Any], Prior]:

@@ -17,7 +17,7 @@ from ddp_hpc.analysis.columns import key_of, paid
 from ddp_hpc.analysis.intervals import Array, Interval, of_ratio, over_runs
 from ddp_hpc.analysis.prediction.measured import Place
 from ddp_hpc.analysis.prediction.trust import Doubt
-from ddp_hpc.analysis.tables._approaches import Approach, approaches
+from ddp_hpc.analysis.tables._approaches import NOT_SAMPLED, Approach, approaches
 from ddp_hpc.analysis.tables._frame import columns, known, median, typed
 from ddp_hpc.analysis.tables._goals import Reached, goals_of
 from ddp_hpc.analysis.tables._groups import Row, spread
@@ -204,8 +204,10 @@ def _way(ways: Mapping[int, Distance], line: Line, n: int, known: Sequence[Appro
         return Distance(float(np.median([way.steps for way in ways.values()])))
     batch = n * line.batch_at(n)
     approach = next((one for one in known if one.holds(line.planned[-1])), None)
+    if approach is None and (ways or not line.measured):
+        return f"{OTHER_BATCH}: {NOT_SAMPLED}"
     if approach is None or not approach.found:
-        return OTHER_BATCH if ways else NEVER_THERE
+        return NEVER_THERE
     if why := approach.doubt(batch):
         return f"{OTHER_BATCH}: {why}"
     steps = approach.model.interval(batch)
@@ -235,7 +237,7 @@ def _rates(samples: Array, step_s: Array) -> Array:
 
 def worthwhile(line: Line, least: float) -> Row:
     """Return the last world size up to which one more rank adds this share of what one rank does, and its interval."""
-    largest = 8 * max(line.measured, default=1)
+    largest = 8 * max(line.counts, default=1)
     sizes = [2**power for power in range(largest.bit_length()) if 2**power <= largest]
     sizes = [n for n in sizes if line.doubt(n) is None]
     if len(sizes) < 2 or sizes[0] != 1 or line.model is None:

@@ -17,6 +17,7 @@ from ddp_hpc.analysis.prediction.trust import FARTHEST, Doubt
 from ddp_hpc.analysis.tables._frame import columns, typed
 from ddp_hpc.analysis.tables._groups import Row, doubt, spread
 from ddp_hpc.analysis.tables._scaling_lines import Elsewhere, Line, axes_of, scaling_lines
+from ddp_hpc.analysis.tables._steps import train_samples
 from ddp_hpc.analysis.tables._to_run import as_yaml
 from ddp_hpc.runs.study_runs import StudyRuns
 
@@ -25,12 +26,14 @@ CAPTION = (
     "the largest measured world size, left out of the fit."
 )
 LEFT_OUT = columns(
-    "measured_low_s measured_high_s samples_per_s_low samples_per_s_high speedup_low speedup_high to_run"
+    "measured_low_s measured_high_s epoch_low_s epoch_high_s samples_per_s_low samples_per_s_high speedup_low",
+    "speedup_high to_run",
 )
 
 _COLUMNS = columns(
     "kind batch world_size batch_size nodes runs measured_s measured_low_s measured_high_s",
-    "step_s step_low_s step_high_s work_s waiting_s exchange_s samples_per_s samples_per_s_low samples_per_s_high",
+    "step_s step_low_s step_high_s work_s waiting_s exchange_s epoch_s epoch_low_s epoch_high_s",
+    "samples_per_s samples_per_s_low samples_per_s_high",
     "speedup speedup_low speedup_high efficiency interval_from held_out_world_size held_out_error_percent",
     "slow_steps_share oversubscribed reason to_run",
 )
@@ -40,7 +43,8 @@ def build(study_runs: StudyRuns) -> pd.DataFrame:
     """Return one row per line and world size: those measured, and 2, 4 and 8 times the largest of them.
 
     `measured_s` is the mean step of the runs, median over them. `step_s` is the model's, the sum of `work_s`,
-    `waiting_s` for the slowest rank, and `exchange_s`, as far as it is exposed. `speedup` is against the model's one
+    `waiting_s` for the slowest rank, and `exchange_s`, as far as it is exposed. `epoch_s` is the step times the steps
+    of the training set. `speedup` is against the model's one
     rank: of times of the same global batch (strong), of samples per second (weak). `held_out_error_percent` is how far
     the model is off at `held_out_world_size`, fitted to the smaller ones. Where nothing can be said `step_s` is null,
     with the `reason`, and in `to_run` the cheapest runs that would change it.
@@ -59,18 +63,28 @@ def predicted(
 
 
 def asked_world_sizes(line: Line, world_sizes: Sequence[int] | None) -> list[int]:
-    """Return the measured world sizes of a line and those to predict, 2, 4 and 8 times the largest if none is given."""
-    largest = max(line.measured, default=1)
-    further = [largest * times for times in (2, 4, FARTHEST)] if world_sizes is None else world_sizes
-    return sorted({*line.measured, *further})
+    """Return the measured world sizes of a line and those to predict, 2, 4 and 8 times the largest if none is given.
+
+    On a line of a batch that was not measured these are, if none is given, those with other batches, too.
+    """
+    if world_sizes is not None:
+        return sorted({*line.measured, *world_sizes})
+    return sorted({*line.counts, *(max(line.counts, default=1) * times for times in (2, 4, FARTHEST))})
 
 
 def _rows(study_runs: StudyRuns, line: Line, world_sizes: Sequence[int] | None) -> Iterator[Row]:
+    epoch = train_samples(study_runs, line.good[:1])
     for world_size in asked_world_sizes(line, world_sizes):
         batch = line.batch_at(world_size)
         about = dict(line.key) | {"kind": line.kind, "batch": line.batch, "world_size": world_size}
         about |= {"batch_size": int(batch) if batch == int(batch) else None}
-        yield about | measured_columns(line, world_size) | _predicted(study_runs, line, world_size)
+        found = about | measured_columns(line, world_size) | _predicted(study_runs, line, world_size)
+        yield found | (_epoch(found, epoch / (world_size * batch)) if epoch and "step_s" in found else {})
+
+
+def _epoch(found: Row, steps: float) -> Row:
+    """Return how long an epoch of so many steps takes."""
+    return {f"epoch{end}_s": steps * found[f"step{end}_s"] for end in ("", "_low", "_high")}
 
 
 def measured_columns(line: Line, world_size: int) -> Row:
