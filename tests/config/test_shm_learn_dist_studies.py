@@ -95,8 +95,8 @@ def test_the_small_study_has_the_shape_of_the_large_one(name):
 
     assert len(small) == len(set(map(str, small))) == 18
     assert {name: len(values) for name, values in axes.items()} == {
-        "world_size": 3,
-        "batch_size": 2,
+        "world_size": 2,
+        "batch_size": 3,
         "learning_rate": 3,
     }
     assert {spec.dataset.options["train_samples"] for spec in small} == {spec.samples_asked for spec in small}
