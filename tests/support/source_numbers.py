@@ -29,8 +29,8 @@ HEAD = """\
 Each number that the four sources state, the claim of a study that tests it, and what our published runs have found
 (`results/published/`). A measurement of the source is *reproduced* or *contradicted*; the arithmetic of a formula is
 *confirmed* or *refuted*, and shows no measurement. *Not run*: no results of the study are published; most such studies
-are for a cluster. No number in this table was measured on a GPU. A number without a claim says why. This page is made from
-`results/published/numbers.csv`, the studies and their published tables of claims; a test holds it to them.
+are for a cluster. No number in this table was measured on a GPU. A number without a claim says why. This page is made
+from `results/published/numbers.csv`, the studies and their published tables of claims; a test holds it to them.
 
 ## Out of scope
 

@@ -82,6 +82,14 @@ def test_the_claims_of_every_study_can_be_judged_by_its_runs(name):
     claims_check.checked(Project(ROOT), Project(ROOT).study_runs(name))
 
 
+@pytest.mark.parametrize(("cores", "notes"), [(4, 0), (2, 1)])
+def test_a_machine_with_too_few_cores_for_a_claim_says_so_before_it_trains(tmp_path, cores, notes):
+    found = claims_check.noted(checked(tmp_path, CLAIM, ON_4 | {"id": "four"}), cores).notes
+
+    assert len(found) == notes
+    assert all("1 of 2 claims will not be testable here" in note and note.endswith(": four") for note in found)
+
+
 def test_a_trend_over_texts_is_refused(tmp_path):
     trend = {"table": "runs", "column": "train_s", "over": "exchange", "as": "increasing"}
     with pytest.raises(StudyError, match="over: unknown column of numbers 'exchange'"):
@@ -120,12 +128,20 @@ ON_4 = changed(ours={"value": {"table": "runs", "column": "train_s", "where": {"
         (SPREAD, {"nodes": 3}, "asks for 3 nodes, and no run that it reads can have more than 2"),
         (SPREAD, {"nodes": {"at_most": 1}}, "asks for at most 1 nodes, and a run that it reads has 2"),
         (SPREAD, {"ranks_per_node": {"at_most": 2}}, None),
-        (SPREAD, {"ranks_per_node": {"at_most": 1}}, "asks for at most 1 ranks per node, and a run that it reads has 2"),
+        (
+            SPREAD,
+            {"ranks_per_node": {"at_most": 1}},
+            "asks for at most 1 ranks per node, and a run that it reads has 2",
+        ),
     ],
 )
 def test_a_condition_that_no_run_can_meet_is_refused(tmp_path, grid, condition, told):
     claim = ON_4 | {"applies_when": ["quiet", condition, "within_cores"]}
-    study_file(tmp_path, grid=[GRID[0], {"batch_size": 16, "learning_rate": 0.1} | {"exchange": "ring", "world_size": 4} | grid], claims=[claim])
+    study_file(
+        tmp_path,
+        grid=[GRID[0], {"batch_size": 16, "learning_rate": 0.1} | {"exchange": "ring", "world_size": 4} | grid],
+        claims=[claim],
+    )
     project = Project(tmp_path)
     if told is None:
         assert claims_check.checked(project, project.study_runs(STUDY["name"])).notes == ()

@@ -176,7 +176,7 @@ def slow_steps_share(runs: pd.DataFrame) -> "pd.Series[float]":
 
 
 def drift_cost(table_of_runs: pd.DataFrame) -> "pd.Series[float]":
-    """Return for each row of the table of runs the share of its training that a drift has cost, half its trend, or 0."""
+    """Return for each row of the table of runs the share of its training that a drift cost: half its trend, or 0."""
     certain = table_of_runs["drifting"].astype("boolean").fillna(False).astype(bool)
     return (table_of_runs["drift_percent"].astype("float64").abs() / 200).where(certain, 0.0).clip(upper=1)
 

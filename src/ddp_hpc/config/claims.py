@@ -23,7 +23,13 @@ ID = Spelling(r"^[a-z][a-z0-9_]{0,63}$", "lower-case letters, digits and _, a le
 DIRECTIONS = ("increasing", "decreasing")
 CONDITIONS = ("complete", "within_cores", "quiet", "gpu")
 OF_WINNERS = ("winners",)  # tables in which times decide what a row is of
-WHOEVER_WINS = ("points", "eligible_points", "excluded_points", "runs", "excluded_runs")  # their columns of losses alone
+WHOEVER_WINS = (
+    "points",
+    "eligible_points",
+    "excluded_points",
+    "runs",
+    "excluded_runs",
+)  # their columns of losses alone
 FOR_TIMES = ("within_cores", "quiet")  # what a claim on times needs: else a busy machine decides it
 # columns that other work on the machine changes, beside those in seconds or per second
 TIMED = {"speedup", "efficiency", "karp_flatt", "times_as_fast", "weak_efficiency", "over_none", "gain", "ratio"} | {

@@ -59,6 +59,28 @@ def checked(project: Project, study_runs: StudyRuns) -> StudyRuns:
     return study_runs
 
 
+def noted(study_runs: StudyRuns, cores: int) -> StudyRuns:
+    """Return `study_runs`, with a note if claims that ask for a core for each thread read runs with more."""
+    import pandas as pd
+
+    from ddp_hpc.analysis.tables._claim_quantity import of_specs, selected
+
+    specs = pd.DataFrame([planned.spec.columns() for planned in study_runs.planned])
+    threads = specs["world_size"] * specs["threads_per_rank"].astype("Float64").fillna(1).astype("int64")
+    crowded, most = [], 0
+    for claim in study_runs.study.claims:
+        read = [selected(of_specs(cells), specs, study_runs) for cells in claim.ours.cells.values()]
+        largest = max((int(threads[runs.index].max()) for runs in read if len(runs)), default=0)
+        if "within_cores" in claim.applies_when and largest > cores:
+            crowded.append(claim.id)
+            most = max(most, largest)
+    if not crowded:
+        return study_runs
+    why = f"their runs have up to {most} threads, and this machine {cores} cores"
+    note = f"{len(crowded)} of {len(study_runs.study.claims)} claims will not be testable here, as {why}: "
+    return replace(study_runs, notes=(*study_runs.notes, note + ", ".join(crowded)))
+
+
 def _never_met(number: int, claim: Claim, runs: "pd.DataFrame", document: Document) -> Iterator[str]:
     """Yield the conditions that the runs which a claim reads cannot meet on any machine, as their specs say."""
     for place, condition in enumerate(claim.applies_when if len(runs) else ()):

@@ -143,7 +143,9 @@ def _lacking(
         elif condition == "within_cores":
             yield from _crowded([*rows, *rows_of(read)])
         elif condition == "quiet":
-            heeded = read[read["run"].isin(contenders(study_runs, frames("winners"), frames("runs")))] if ranked else read
+            heeded = (
+                read[read["run"].isin(contenders(study_runs, frames("winners"), frames("runs")))] if ranked else read
+            )
             yield from _disturbed(of_claim.cells, rows, heeded, frames, study_runs)
         elif condition == "gpu":
             devices = set((read if rows else ended)["device_used"].dropna())  # a run that failed had none
