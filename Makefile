@@ -59,6 +59,19 @@ published: .venv/installed-dev ## make results/published/*.zip anew from the rec
 	@PYTHONPATH=tests/support $(BIN)/python -m published_readmes # what they say, to be read beside them
 	@PYTHONPATH=tests/support $(BIN)/python -m source_numbers
 
+# those that two cores can answer, the shortest first; what wants images looks for them first: `ddp-hpc data fashion_mnist`
+SMALL := folded_bias gather_small resnet_small quickstart strain_stress_small language_model_small schemes_small \
+	fashion_mnist_alexnet_small neuron
+
+.PHONY: small-studies
+small-studies: .venv/installed-dev ## run the small studies and publish their packs: 50 minutes in which nothing else may run here
+	@mkdir -p build && rm -f $(SMALL:%=build/%.zip)
+	@for study in $(SMALL); do $(BIN)/ddp-hpc run "$$study"; done
+	@for study in $(SMALL); do $(BIN)/ddp-hpc publish "$$study" --redact --to "build/$$study.zip"; done
+	@mv $(SMALL:%=build/%.zip) results/published/ # last: until now the packs say of what commit they are, without changes
+	@PYTHONPATH=tests/support $(BIN)/python -m published_readmes # what the packs say, to be read beside them
+	@PYTHONPATH=tests/support $(BIN)/python -m source_numbers
+
 .PHONY: bench
 bench: .venv/installed ## time planning, the workflow, the exchanges and whole steps on this machine: half an hour
 	@$(BIN)/ddp-hpc bench planning

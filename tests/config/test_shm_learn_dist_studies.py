@@ -93,11 +93,11 @@ def test_the_small_study_has_the_shape_of_the_large_one(name):
     small = [spec for spec in specs(name) if spec.seed == 0]
     axes = {axis: {getattr(spec, axis) for spec in small} for axis in ("world_size", "batch_size", "learning_rate")}
 
-    assert len(small) == len(set(map(str, small))) == 18
+    assert len(small) == len(set(map(str, small))) == 24
     assert {name: len(values) for name, values in axes.items()} == {
-        "world_size": 3,
-        "batch_size": 2,
-        "learning_rate": 3,
+        "world_size": 2,
+        "batch_size": 3,
+        "learning_rate": 4,
     }
     assert {spec.dataset.options["train_samples"] for spec in small} == {spec.samples_asked for spec in small}
     large = specs(name.removesuffix("_small"))[0]
@@ -117,6 +117,6 @@ def test_a_run_whose_data_cannot_be_had_says_how_to_get_them(tmp_path):
     done = project.call("ddp-hpc", "run", "cifar10_alexnet_small")
 
     assert done.returncode == 1
-    assert "54 not yet run" in done.stderr
+    assert "72 not yet run" in done.stderr
     assert "cannot bring no_such.tar.gz here" in done.stderr
     assert "`ddp-hpc data cifar10 --from PATH`" in done.stderr

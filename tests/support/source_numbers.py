@@ -28,9 +28,9 @@ HEAD = """\
 
 Each number that the four sources state, the claim of a study that tests it, and what our published runs have found
 (`results/published/`). A measurement of the source is *reproduced* or *contradicted*; the arithmetic of a formula is
-*confirmed* or *refuted*, and shows no measurement. *Not run*: the study is for a cluster, and none has run it yet; no
-number in this table was measured on a GPU. A number without a claim says why. This page is made from
-`results/published/numbers.csv`, the studies and their published tables of claims; a test holds it to them.
+*confirmed* or *refuted*, and shows no measurement. *Not run*: no results of the study are published; most such studies
+are for a cluster. No number in this table was measured on a GPU. A number without a claim says why. This page is made
+from `results/published/numbers.csv`, the studies and their published tables of claims; a test holds it to them.
 
 ## Out of scope
 
@@ -47,7 +47,8 @@ number in this table was measured on a GPU. A number without a claim says why. T
   grids, and `strain_stress_rates` searches the rate of each batch in one. A gap of generalisation, which they cite as
   possible, is not claimed.
 - The size of the L2 term in the source's loss: `cifar10_alexnet` counts it, as the source does, but it depends on first
-  weights that are not published. In the small studies the threshold of 1.8 is of the cross-entropy alone.
+  weights that are not published. In the small studies the threshold of 1.8 is of the cross-entropy alone, its mean over
+  32 steps.
 - The topology of PCIe and NVLink as a cause: the links and adapters of each rank are recorded and shown, traffic is
   sampled; no number of the sources says what they bring.
 - The memory realignment's share in the source's speedup: it states none. `folded_bias` trains with it and without.

@@ -77,8 +77,17 @@ def test_a_column_that_a_table_does_not_have_is_told_with_its_line(tmp_path, cel
 
 
 @pytest.mark.parametrize("name", Project(ROOT).studies)
-def test_the_claims_of_every_study_read_what_their_tables_have(name):
+def test_the_claims_of_every_study_can_be_judged_by_its_runs(name):
+    """Their tables have what they read, and some machine meets their conditions."""
     claims_check.checked(Project(ROOT), Project(ROOT).study_runs(name))
+
+
+@pytest.mark.parametrize(("cores", "notes"), [(4, 0), (2, 1)])
+def test_a_machine_with_too_few_cores_for_a_claim_says_so_before_it_trains(tmp_path, cores, notes):
+    found = claims_check.noted(checked(tmp_path, CLAIM, ON_4 | {"id": "four"}), cores).notes
+
+    assert len(found) == notes
+    assert all("1 of 2 claims will not be testable here" in note and note.endswith(": four") for note in found)
 
 
 def test_a_trend_over_texts_is_refused(tmp_path):
@@ -93,12 +102,53 @@ def test_a_budget_that_is_none_is_told_before_any_run(tmp_path):
         checked(tmp_path, changed(ours=ours))
 
 
-def test_a_claim_of_ranks_that_the_study_has_not_is_a_note(tmp_path):
-    """A small version keeps the claims of the large one: they are not testable there."""
+def test_a_claim_that_reads_no_run_of_the_study_is_refused(tmp_path):
     ours = {"value": CLAIM["ours"]["value"] | {"where": {"world_size": 40}}}
-    (note,) = checked(tmp_path, changed(ours=ours)).notes
+    with pytest.raises(StudyError, match=r"\.yaml:\d+: no run of the study fits the claim half"):
+        checked(tmp_path, changed(ours=ours))
 
-    assert note.endswith(": no run of the study fits the claim half: not testable here")
+
+SPREAD = {"exchange": "ring", "world_size": 4, "placement": "spread", "ranks_per_node": 2}
+ON_4 = changed(ours={"value": {"table": "runs", "column": "train_s", "where": {"world_size": 4, "exchange": "ring"}}})
+
+
+@pytest.mark.parametrize(
+    ("grid", "condition", "told"),
+    [
+        ({"device": "cpu"}, "gpu", "asks for GPUs, and all runs that it reads have device: cpu"),
+        ({"device": "cuda"}, "gpu", None),
+        ({}, "gpu", None),  # a GPU where there is one
+        ({}, {"ranks": 4}, None),
+        ({}, {"ranks": 5}, "asks for 5 ranks, and no run that it reads can have more than 4"),
+        ({}, {"ranks": {"at_most": 3}}, "asks for at most 3 ranks, and a run that it reads has 4"),
+        ({}, {"nodes": 4}, None),  # as a machine may place them
+        ({}, {"nodes": 5}, "asks for 5 nodes, and no run that it reads can have more than 4"),
+        ({}, {"ranks_per_node": 5}, "asks for 5 ranks per node, and no run that it reads can have more than 4"),
+        (SPREAD, {"nodes": 2}, None),
+        (SPREAD, {"nodes": 3}, "asks for 3 nodes, and no run that it reads can have more than 2"),
+        (SPREAD, {"nodes": {"at_most": 1}}, "asks for at most 1 nodes, and a run that it reads has 2"),
+        (SPREAD, {"ranks_per_node": {"at_most": 2}}, None),
+        (
+            SPREAD,
+            {"ranks_per_node": {"at_most": 1}},
+            "asks for at most 1 ranks per node, and a run that it reads has 2",
+        ),
+    ],
+)
+def test_a_condition_that_no_run_can_meet_is_refused(tmp_path, grid, condition, told):
+    claim = ON_4 | {"applies_when": ["quiet", condition, "within_cores"]}
+    study_file(
+        tmp_path,
+        grid=[GRID[0], {"batch_size": 16, "learning_rate": 0.1} | {"exchange": "ring", "world_size": 4} | grid],
+        claims=[claim],
+    )
+    project = Project(tmp_path)
+    if told is None:
+        assert claims_check.checked(project, project.study_runs(STUDY["name"])).notes == ()
+        return
+    with pytest.raises(StudyError) as error:
+        claims_check.checked(project, project.study_runs(STUDY["name"]))
+    assert str(error.value).endswith(f": applies_when: the claim half can never be judged: it {told}")
 
 
 @pytest.mark.parametrize("name", [name for name in catalog.names("table") if name != "claims"])

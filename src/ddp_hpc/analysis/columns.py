@@ -161,6 +161,7 @@ def standing(runs: pd.DataFrame) -> "pd.Series[str]":
 
 
 CROWDED = 0.05  # from this `core_wait_share` and `others_core_share` on, others are taken to have slowed the steps
+DRIFTED = 0.1  # of the training time: from this cost of a drift on, half its trend; less is noise as repeats show it
 DISTURBED = 1 / 3  # of the training time: from this `slow_steps_share` on, times are not to be trusted
 
 
@@ -172,6 +173,12 @@ def slow_steps_share(runs: pd.DataFrame) -> "pd.Series[float]":
     steady_s = runs["steps"].astype("Float64") * runs["step_s"].astype("Float64")
     share = 1 - steady_s / runs["train_s"].astype("Float64")
     return share.clip(lower=0).astype("float64")
+
+
+def drift_cost(table_of_runs: pd.DataFrame) -> "pd.Series[float]":
+    """Return for each row of the table of runs the share of its training that a drift cost: half its trend, or 0."""
+    certain = table_of_runs["drifting"].astype("boolean").fillna(False).astype(bool)
+    return (table_of_runs["drift_percent"].astype("float64").abs() / 200).where(certain, 0.0).clip(upper=1)
 
 
 def crowded(runs: pd.DataFrame) -> "pd.Series[bool]":

@@ -22,7 +22,14 @@ Range = tuple[float, float]
 ID = Spelling(r"^[a-z][a-z0-9_]{0,63}$", "lower-case letters, digits and _, a letter first, at most 64")
 DIRECTIONS = ("increasing", "decreasing")
 CONDITIONS = ("complete", "within_cores", "quiet", "gpu")
-OF_WINNERS = ("winners", "areas")  # tables in which points are judged
+OF_WINNERS = ("winners",)  # tables in which times decide what a row is of
+WHOEVER_WINS = (
+    "points",
+    "eligible_points",
+    "excluded_points",
+    "runs",
+    "excluded_runs",
+)  # their columns of losses alone
 FOR_TIMES = ("within_cores", "quiet")  # what a claim on times needs: else a busy machine decides it
 # columns that other work on the machine changes, beside those in seconds or per second
 TIMED = {"speedup", "efficiency", "karp_flatt", "times_as_fast", "weak_efficiency", "over_none", "gain", "ratio"} | {
@@ -393,7 +400,8 @@ def times_read(claim: Claim, winner_by: object) -> list[str]:
     """Return the columns in times that a claim reads; who wins depends on times unless the test metric decides it."""
     found = []
     for cells in claim.ours.cells.values():
-        decided = (cells.winner or cells.table in OF_WINNERS) and winner_by != "test_metric"
+        of_winner = cells.winner or (cells.table in OF_WINNERS and cells.column not in WHOEVER_WINS)
+        decided = of_winner and winner_by != "test_metric"
         if decided or cells.column in TIMED or cells.column.endswith(("_s", "_ms", "_us")):
             found.append(cells.column)
     return list(dict.fromkeys(found))

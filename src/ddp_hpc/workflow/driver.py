@@ -19,6 +19,7 @@ from ddp_hpc.runs.state import State, state_of
 from ddp_hpc.runs.statuses import FINISHED, in_words
 from ddp_hpc.runs.study_runs import Planned, StudyRuns
 from ddp_hpc.slurm import job_environment
+from ddp_hpc.system import cgroups, process
 from ddp_hpc.system.files import remove_temporaries
 from ddp_hpc.system.terminal import counted, duration
 from ddp_hpc.workflow import claims_check, missing_baselines, new_project, plan, resource_requests
@@ -63,6 +64,8 @@ def run(
         checked(ProfileConfig, {"launcher": launcher}, "--launcher")
     told, machine = project.profile(profile), project.machine_of(profile)
     remote, shared = told.executor == "slurm", told.config.allocation
+    if study_runs.study.claims and not remote and not shared:
+        study_runs = claims_check.noted(study_runs, cgroups.within(cgroups.cores(), process.usable_cores()))
     if machine:
         resource_requests.requests([study_runs], machine)
         more = [*(["--slurm-status-command", machine.status_command] if remote else []), *more]

@@ -360,6 +360,52 @@ def test_a_quiet_claim_is_not_of_runs_that_a_quota_or_a_drift_slowed(judged, col
     assert row["reason"].startswith(words)
 
 
+@pytest.mark.parametrize(
+    ("disturbed", "columns", "verdict"),
+    [
+        (0.9, {"status": "diverged"}, "reproduced"),  # out, however long it took
+        (0.5, {"slow": 0.5}, "reproduced"),  # four times the area: twice it without what slowed it
+        (0.5, {"slow": 0.8}, "not testable here"),  # without that it might have won
+        (0.5, {"other_trainings": 1}, "not testable here"),  # nobody knows what they have cost
+        (0.1, {"slow": 0.5}, "not testable here"),  # the winner itself
+    ],
+)
+def test_what_disturbs_a_run_that_could_not_have_won_disturbs_no_claim_on_winners(
+    tmp_path, disturbed, columns, verdict
+):
+    """Losses of the winner are read; the machine was disturbed while a run of one point trained."""
+    more = dict(columns)
+    slow, status = more.pop("slow", 0.0), more.pop("status", "ok")
+
+    def train(spec):
+        area = {0.1: 10.0, 0.5: 40.0, 0.9: 80.0}[spec.learning_rate] * (1 + 1e-4 * spec.seed)
+        own = {"samples_seen": 25600, "test_metric": 0.8 + 1e-3 * spec.seed, "test_metric_name": "accuracy"}
+        if spec.learning_rate != disturbed:
+            return constant(area, **own)
+        if status == "diverged":
+            return Result("diverged", "loss is nan", (0.1,), (float("nan"),), columns={"other_trainings": 1})
+        whole = constant(area, **own)
+        steady_s = float(np.median(np.diff(whole.t_s))) * len(whole.t_s)
+        return replace(whole, columns=dict(whole.columns) | more | {"train_s": steady_s / (1 - slow)})
+
+    grid = [{"exchange": "ring", "world_size": 2, "batch_size": 16, "learning_rate": [0.1, 0.5, 0.9]}]
+    ours = {"value": {"table": "runs", "column": "test_metric", "winner": True}}
+    claim = {"id": "a", "statement": "s", "source": "x", "ours": ours, "expect": {"at_least": 0.5}}
+    claim |= {"applies_when": ["complete", "within_cores", "quiet"]}
+    row = claims.build(made_up(tmp_path, train, grid=grid, repeats=3, claims=[claim])).iloc[0]
+
+    assert row["verdict"] == verdict, row["reason"]
+
+
+def test_a_claim_on_losses_is_judged_on_a_busy_machine(judged):
+    def train(spec):
+        return constant(1.0, samples_seen=25600, other_trainings=3, final_loss=0.1 + 1e-3 * spec.seed)
+
+    row = judged({"value": CELLS | {"column": "final_loss", "where": {"world_size": 2}}}, {"at_most": 0.2}, train)
+
+    assert row["verdict"] == "reproduced"
+
+
 def test_nobody_wins_against_points_that_have_not_run(judged):
     def train(spec):
         return Result("missing") if spec.batch_size == 32 else constant(1.0 + spec.batch_size, samples_seen=25600)

@@ -17,9 +17,19 @@ from typing import Any
 import pandas as pd
 
 from ddp_hpc.analysis.claim_verdict import KINDS, NOT_TESTABLE, SIGNS, summary, verdict
-from ddp_hpc.analysis.columns import CROWDED, DISTURBED, crowded, rows_of, slow_steps_share, standing
+from ddp_hpc.analysis.columns import (
+    CROWDED,
+    DISTURBED,
+    DRIFTED,
+    crowded,
+    drift_cost,
+    rows_of,
+    slow_steps_share,
+    standing,
+)
 from ddp_hpc.analysis.formatting import cell
 from ddp_hpc.analysis.tables._claim_quantity import Found, Frames, NotTestable, Row, number_of, of_specs, runs_read
+from ddp_hpc.analysis.tables._contenders import contenders
 from ddp_hpc.analysis.tables._frame import columns, typed
 from ddp_hpc.config import catalog
 from ddp_hpc.config.claims import MEASURED, Cells, Claim, Sizes
@@ -133,7 +143,10 @@ def _lacking(
         elif condition == "within_cores":
             yield from _crowded([*rows, *rows_of(read)])
         elif condition == "quiet":
-            yield from _disturbed(of_claim.cells, rows, read, frames, study_runs)
+            heeded = (
+                read[read["run"].isin(contenders(study_runs, frames("winners"), frames("runs")))] if ranked else read
+            )
+            yield from _disturbed(of_claim.cells, rows, heeded, frames, study_runs)
         elif condition == "gpu":
             devices = set((read if rows else ended)["device_used"].dropna())  # a run that failed had none
             if devices - {"cuda"} or (rows and not devices):
@@ -148,7 +161,7 @@ def _disturbed(
     shares = [*slow_steps_share(read), *(row.get(name) for row in rows for name in SHARES)]
     known = [share for share in shares if pd.notna(share)]
     of_runs = frames("runs")
-    drifting = of_runs[of_runs["run"].isin(both["run"]) & of_runs["drifting"].fillna(False).astype(bool)]
+    drifting = of_runs[of_runs["run"].isin(both["run"]) & (drift_cost(of_runs) > DRIFTED)]
     if any(share > DISTURBED for share in known):
         yield "disturbed: more than a third of a training went to steps slower than its median step"
     elif crowded(both).any():
