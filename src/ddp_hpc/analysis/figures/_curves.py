@@ -26,7 +26,7 @@ BEYOND: Look = {"marker": "^", "markersize": 3.5, "linestyle": "", "clip_on": Fa
 MOST_LINEAR = 8  # ranks; beyond, their axis is logarithmic
 BESIDE_IN = 0.6  # width of what stands beside a panel
 APART_PT = 3.0  # between the curves of a panel, sideways, so that none hides another
-SIDE_BY_SIDE = "Curves stand a little beside one another at each world size, so that none hides another."
+SIDE_BY_SIDE = "Curves stand a little beside one another, so that none hides another."
 ROOM = 0.7  # share of the distance between neighbours along x that all curves take together, at most
 
 
@@ -49,15 +49,18 @@ def look(colour: str, number: int, of: int) -> Look:
 def looks_of(keys: Sequence[Mapping[str, Any]], words: Sequence[str], study: Study) -> list[Look]:
     """Return the looks of curves: the colour says which exchange, shade, dash and marker say the rest.
 
-    A curve that nothing sets apart is named by its exchange.
+    Where curves differ in their exchange alone, dash and marker say it, too. A curve that nothing sets apart is named
+    by its exchange.
     """
     exchanges = [str(key.get("exchange", "measured")) for key in keys]
     parts = [tuple((name, key_of(key, [name])) for name in key if name != "exchange") for key in keys]
     # of more exchanges than colours those that have the same one differ in the rest
     rest = [(part, study.exchanges[len(EXCHANGES) :].count(one)) for part, one in zip(parts, exchanges, strict=True)]
     seen = list(dict.fromkeys(rest))
+    alike, numbers = len(seen) == 1, list(dict.fromkeys(exchanges))
     return [
-        look(colour_of(one, study), seen.index(part), len(seen)) | {"label": said or exchange_words(one)}
+        look(colour_of(one, study), numbers.index(one) if alike else seen.index(part), len(seen))
+        | {"label": said or exchange_words(one)}
         for one, part, said in zip(exchanges, rest, words, strict=True)
     ]
 

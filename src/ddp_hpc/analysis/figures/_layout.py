@@ -155,7 +155,7 @@ def finished(
 
 
 def _add_legend(figure: Figure, legend: Sequence[Artist]) -> None:
-    """Grow a figure by a legend above its panels, in as many columns as fit; a label that is too wide has more lines."""
+    """Grow a figure by a legend above its panels, in as many columns as fit; wide labels have more lines."""
     width, labels = figure.get_figwidth(), []
     for one in legend:
         text = str(one.get_label())

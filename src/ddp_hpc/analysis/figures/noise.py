@@ -57,7 +57,8 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
         notes.append(f"What a line does not say is {', '.join(usual)}.")
     if left_out > 0:
         notes.append(f"The {MOST_LINES} of {MOST_LINES + left_out} lines with most runs; all are in the table.")
-    return finished(figure, coverage, notes, [*handles(looks), Line2D([], [], label="world size to the power -1/2", **IDEAL)])
+    root = Line2D([], [], label="world size to the power -1/2", **IDEAL)
+    return finished(figure, coverage, notes, [*handles(looks), root])
 
 
 def _of_most_runs(known: pd.DataFrame, of_a_line: list[str]) -> pd.DataFrame:

@@ -13,7 +13,7 @@ from ddp_hpc.analysis.formatting import Readable, as_texts, cell, readable
 from ddp_hpc.config.spec import SPEC_COLUMNS
 
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
-HOURS = {"hours": 3600.0, "minutes": 60.0, "seconds": 1.0, "milliseconds": 1e-3, "microseconds": 1e-6}  # of ranks, nodes
+HOURS = {"hours": 3600.0, "minutes": 60.0, "seconds": 1.0, "milliseconds": 1e-3, "microseconds": 1e-6}  # rank-hours
 MOST_DIGITS = 6  # significant ones
 _TIME = re.compile(r"^(?!.*(?:_per|_loss)_s$)(.*)_(s|ms|us|hours)$")
 _END = re.compile(r"_(low|high|least|largest)(?=_|$)")
