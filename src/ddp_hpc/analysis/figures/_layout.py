@@ -16,7 +16,7 @@ from ddp_hpc.analysis.figures._style import COLUMN_IN, INK, PAGE_IN, TEXT, width
 
 LETTER_IN, LINE_IN = 0.057, 0.135  # width and height of a letter in a line
 HANDLE_IN = 0.5  # beside a label of a legend
-HINTED = 1.03  # width of letters as pixels to their outlines
+HINTED = 1.05  # width of letters as pixels to their outlines
 FOOT_IN = 0.04  # beneath and above the coverage
 PANELS_IN = 8.0  # of a page, without legend and coverage
 LEAST_SQUEEZED = 0.75
@@ -171,5 +171,5 @@ def _add_legend(figure: Figure, legend: Sequence[Artist]) -> None:
 
 def _fits(label: str, width_in: float) -> bool:
     """Return whether a line of a legend, with its handle, fits."""
-    text_in = TextPath((0, 0), label or " ", size=TEXT).get_extents().width / 72
+    text_in = TextPath((0, 0), label, size=TEXT).get_extents().width / 72
     return bool(HINTED * text_in + HANDLE_IN <= width_in)

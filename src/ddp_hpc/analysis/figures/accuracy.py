@@ -90,12 +90,12 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
 def _best(watched: pd.DataFrame, winners: pd.DataFrame, of_a_setting: list[str], of_a_group: list[str]) -> pd.DataFrame:
     """Return the evaluations of each group's winner; of a group without, those of the setting with the least loss."""
     won = watched["run"].isin(winners["winner_runs"].dropna().str.split().explode())
+    group, setting = (watched.groupby(names, dropna=False).ngroup() for names in (of_a_group, of_a_setting))
     at_end = watched["step"] == watched.groupby("run")["step"].transform("max")
-    losses = watched["test_loss"].where(at_end).groupby([watched[name] for name in of_a_setting], dropna=False)
-    median = losses.transform("median")
-    groups = [watched[name] for name in of_a_group]
-    least = median == median.groupby(groups, dropna=False).transform("min")
-    return watched[won | (least & ~won.groupby(groups, dropna=False).transform("any"))]
+    loss = watched["test_loss"][at_end].groupby(setting).median()
+    settings = pd.DataFrame({"group": group, "setting": setting, "loss": setting.map(loss)})
+    least = settings.sort_values(["loss", "setting"]).drop_duplicates("group")["setting"]
+    return watched[won | (setting.isin(least) & ~won.groupby(group).transform("any"))]
 
 
 def _settings(evaluations: pd.DataFrame, of_a_setting: list[str], study: Study) -> list[Setting]:
@@ -120,7 +120,8 @@ def _chunks(settings: list[Setting]) -> list[list[Setting]]:
         return [settings]
     alike: dict[Any, list[Setting]] = {}
     for setting in settings:
-        alike.setdefault(setting[1]["learning_rate_scaling"].iloc[0], []).append(setting)
+        scaling = setting[1]["learning_rate_scaling"].iloc[0] if "learning_rate_scaling" in setting[1] else None
+        alike.setdefault(scaling, []).append(setting)
     return [part[at : at + MOST_LINES] for part in alike.values() for at in range(0, len(part), MOST_LINES)]
 
 

@@ -40,7 +40,7 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
     known, looks = numbered(_of_most_runs(known, of_a_line), of_a_line, study)
     keys = known.drop_duplicates("line").sort_values("line")[of_a_line]
     names, usual = short_titles(rows_of(keys), set(varying(known)))
-    looks = [look | {"label": name} for look, name in zip(looks, names, strict=True)]
+    looks = [look | {"label": name or look["label"]} for look, name in zip(looks, names, strict=True)]
     figure, axes = grid(len(PANELS), HEIGHT_IN)
     for one, (column, words) in zip(axes, PANELS.items(), strict=True):
         head(one, words)
