@@ -82,7 +82,10 @@ addEventListener("DOMContentLoaded", () => {
   });
   for (const end of ["pointerup", "pointercancel"]) stage.addEventListener(end, event => fingers.delete(event.pointerId));
   stage.addEventListener("dblclick", event => zoom(2, event.offsetX + (event.target === picture ? place.x : 0), event.offsetY + (event.target === picture ? place.y : 0)));
-  dialog.addEventListener("close", () => picture.remove());
+  dialog.addEventListener("close", () => {
+    fingers.clear(); // one that is still down is not lifted on the stage
+    picture.remove();
+  });
   addEventListener("resize", () => { if (dialog.open) fit(); });
 
   const bar = element("p", { className: "bar-of-zoom" });
