@@ -210,9 +210,7 @@ def test_the_page_says_whom_to_cite_and_how_its_data_may_be_used(tmp_path):
     page = page_of(made_up(tmp_path, train, publication=said, **keys), tmp_path / "study")
     text = " ".join(text_of(page).split())
 
-    assert (
-        "Cite the results as: Carberry, Josiah; A Group: How a ring scales, https://doi.org/10.5555/made.up." in text
-    )
+    assert "Cite the results as: Carberry, Josiah; A Group: How a ring scales, https://doi.org/10.5555/made.up" in text
     assert "by the licence CC-BY-4.0. Nothing else ran." in text
     assert "https://doi.org/10.5555/made.up" in [link.get("href") for link in Outline(page).of("a")]
 
