@@ -142,6 +142,35 @@ def test_a_figure_opens_in_the_whole_window_zooms_moves_and_closes(browser):
     assert browser.execute_script("return document.activeElement.textContent") == "Enlarge"
 
 
+def test_two_fingers_a_drag_and_a_double_click_zoom_and_move_a_figure(browser):
+    press_enter(browser, browser.find_element("css selector", "#figure-speedup figcaption button"))
+    wait(lambda: browser.find_elements("css selector", "#zoom[open] img"))
+    script = "const b = document.querySelector('#zoom img').getBoundingClientRect(); return [b.left, b.top, b.width]"
+    _, _, width = wait(lambda: (now := browser.execute_script(script))[2] > 100 and now)
+
+    def touch(kind, *places):
+        points = [{"x": x, "y": y, "id": number} for number, (x, y) in enumerate(places)]
+        browser.execute_cdp_cmd("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+
+    touch("touchStart", (400, 400))
+    touch("touchStart", (400, 400), (500, 400))
+    touch("touchMove", (400, 400), (600, 400))
+    touch("touchEnd")
+    pinched = wait(lambda: (now := browser.execute_script(script))[2] != width and now)
+    assert pinched[2] == pytest.approx(2 * width, rel=0.01)
+
+    stage = browser.find_element("css selector", "#zoom .stage")
+    mouse = webdriver.ActionChains(browser).move_to_element(stage)
+    mouse.click_and_hold().move_by_offset(25, -15).release().perform()
+    dragged = wait(lambda: (now := browser.execute_script(script))[0] != pinched[0] and now)
+    assert dragged == pytest.approx([pinched[0] + 25, pinched[1] - 15, pinched[2]], abs=1)
+
+    webdriver.ActionChains(browser).move_to_element(stage).double_click().perform()
+    doubled = wait(lambda: (now := browser.execute_script(script))[2] != dragged[2] and now)
+    assert doubled[2] == pytest.approx(2 * dragged[2], abs=1)
+    webdriver.ActionChains(browser).send_keys("\ue00c").perform()
+
+
 def test_a_figure_that_was_closed_while_it_was_dragged_does_not_follow_the_pointer_when_it_is_opened_again(browser):
     press_enter(browser, browser.find_element("css selector", "#figure-speedup figcaption button"))
     stage = wait(lambda: browser.find_elements("css selector", "#zoom[open] .stage"))[0]
