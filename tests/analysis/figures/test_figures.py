@@ -397,6 +397,28 @@ def test_a_legend_has_as_many_columns_as_its_words_leave_room_for_and_lines_wher
     assert legend("ring", "weight_average (different_starts, period 100), sampling partitioned") == ([1, 2], 1)
 
 
+def test_noise_is_drawn_as_the_median_of_the_seeds_with_their_range_of_the_lines_with_most_runs(situation):
+    rows = [
+        {"exchange": "weight_average", "exchange_options": f'{{"period":{period}}}', "world_size": n, "seed": seed}
+        | {"loss_sd": (1 + seed) / n, "settle_step": 100.0 * n, "settle_5_percent_step": np.nan}
+        for period in range(1, 10)
+        for seed in range(2 if period == 4 else 3)
+        for n in (2, 4)
+    ]
+    figure = draw((situation("usual")[0], {"noise": pd.DataFrame(rows)}), "noise", "")
+    names = [text.get_text() for text in figure.legends[0].get_texts()]
+    spread = [segment for part in figure.axes[0].collections for segment in part.get_segments()]
+
+    assert "The 8 of 9 lines with most runs" in figure.get_label()
+    assert names == [
+        *(f"weight_average (period {period})" for period in range(1, 10) if period != 4),
+        "world size to the power -1/2",
+    ]
+    assert {(*part[:, 0], *part[:, 1]) for part in map(np.array, spread)} == {(2, 2, 0.5, 1.5), (4, 4, 0.25, 0.75)}
+    root = figure.axes[0].lines[0].get_xydata()
+    assert root[:, 1] ** 2 * root[:, 0] == pytest.approx(2)  # through 1 at 2 ranks
+
+
 def keyed(exchange, world_size):
     return Panel({"exchange": exchange, "world_size": world_size}, f"{exchange}, {world_size}", pd.DataFrame())
 

@@ -8,7 +8,7 @@ from matplotlib.lines import Line2D
 
 from ddp_hpc.analysis.columns import rows_of, varying
 from ddp_hpc.analysis.figures._curves import SIDE_BY_SIDE, curves, handles, numbered, world_size_axis
-from ddp_hpc.analysis.figures._layout import finished, grid, head, label_outer, nothing
+from ddp_hpc.analysis.figures._layout import finished, grid, head, label_outer, nothing, say
 from ddp_hpc.analysis.figures._panels import columns_but, short_titles, spelled_out
 from ddp_hpc.analysis.figures._style import IDEAL, plain_numbers
 from ddp_hpc.config.study import Study
@@ -45,6 +45,9 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
     for one, (column, words) in zip(axes, PANELS.items(), strict=True):
         head(one, words)
         rows = _over_seeds(known, column)
+        if rows.empty:
+            say(one, "not settled")
+            continue
         one.set(yscale="log", ylim=(rows[f"{column}_low"].min() / ROOM, ROOM * rows[f"{column}_high"].max()))
         world_size_axis(one, known["world_size"])
         if column == "loss_sd":
