@@ -142,6 +142,51 @@ def test_a_figure_opens_in_the_whole_window_zooms_moves_and_closes(browser):
     assert browser.execute_script("return document.activeElement.textContent") == "Enlarge"
 
 
+def test_two_fingers_a_drag_and_a_double_click_zoom_and_move_a_figure(browser):
+    press_enter(browser, browser.find_element("css selector", "#figure-speedup figcaption button"))
+    wait(lambda: browser.find_elements("css selector", "#zoom[open] img"))
+    script = "const b = document.querySelector('#zoom img').getBoundingClientRect(); return [b.left, b.top, b.width]"
+    _, _, width = wait(lambda: (now := browser.execute_script(script))[2] > 100 and now)
+
+    def touch(kind, *places):
+        points = [{"x": x, "y": y, "id": number} for number, (x, y) in enumerate(places)]
+        browser.execute_cdp_cmd("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+
+    touch("touchStart", (400, 400))
+    touch("touchStart", (400, 400), (500, 400))
+    touch("touchMove", (400, 400), (600, 400))
+    touch("touchEnd")
+    pinched = wait(lambda: (now := browser.execute_script(script))[2] != width and now)
+    assert pinched[2] == pytest.approx(2 * width, rel=0.01)
+
+    stage = browser.find_element("css selector", "#zoom .stage")
+    mouse = webdriver.ActionChains(browser).move_to_element(stage)
+    mouse.click_and_hold().move_by_offset(25, -15).release().perform()
+    dragged = wait(lambda: (now := browser.execute_script(script))[0] != pinched[0] and now)
+    assert dragged == pytest.approx([pinched[0] + 25, pinched[1] - 15, pinched[2]], abs=1)
+
+    webdriver.ActionChains(browser).move_to_element(stage).double_click().perform()
+    doubled = wait(lambda: (now := browser.execute_script(script))[2] != dragged[2] and now)
+    assert doubled[2] == pytest.approx(2 * dragged[2], abs=1)
+    webdriver.ActionChains(browser).send_keys("\ue00c").perform()
+
+
+def test_a_figure_that_was_closed_while_it_was_dragged_does_not_follow_the_pointer_when_it_is_opened_again(browser):
+    press_enter(browser, browser.find_element("css selector", "#figure-speedup figcaption button"))
+    stage = wait(lambda: browser.find_elements("css selector", "#zoom[open] .stage"))[0]
+    webdriver.ActionChains(browser).move_to_element(stage).click_and_hold().move_by_offset(30, 0).perform()
+    webdriver.ActionChains(browser).send_keys("\ue00c").perform()  # Escape
+    webdriver.ActionChains(browser).release().perform()
+    place = "return document.querySelector('#zoom img').getBoundingClientRect().left"
+    press_enter(browser, browser.find_element("css selector", "#figure-speedup figcaption button"))
+    wait(lambda: browser.find_elements("css selector", "#zoom[open] img"))
+    before = wait(lambda: browser.execute_script(place))
+    webdriver.ActionChains(browser).move_to_element(stage).move_by_offset(40, 0).perform()
+
+    assert browser.execute_script(place) == pytest.approx(before, abs=1)
+    webdriver.ActionChains(browser).send_keys("\ue00c").perform()
+
+
 def test_a_column_sorts_by_the_keyboard_and_as_numbers(browser):
     number, button = column(browser, "samples_per_s")
     before = cells(browser, number)
@@ -334,6 +379,9 @@ def contrast(one, other):
 
 
 def test_paper_has_whole_tables_and_nothing_to_press(browser):
+    rows = browser.find_element("css selector", "#runs .dt-length select")
+    browser.execute_script("arguments[0].value = '10'; arguments[0].dispatchEvent(new Event('change'))", rows)
+    wait(lambda: len(cells(browser, 1)) == 10)
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
     resize(browser, 718)  # A4 between margins of a centimetre
     browser.execute_script("dispatchEvent(new Event('beforeprint'))")
@@ -351,5 +399,6 @@ def test_paper_has_whole_tables_and_nothing_to_press(browser):
     printed = base64.b64decode(browser.execute_cdp_cmd("Page.printToPDF", {})["data"])
     assert printed.startswith(b"%PDF")
     browser.execute_script("dispatchEvent(new Event('afterprint'))")
+    wait(lambda: len(cells(browser, 1)) == 10)
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
     browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

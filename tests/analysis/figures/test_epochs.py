@@ -88,6 +88,25 @@ def test_of_many_searched_settings_the_winners_are_drawn(tmp_path):
     assert "the winner only" in words(figure)
 
 
+def test_of_many_settings_none_of_which_may_win_the_one_of_the_least_test_loss_is_drawn(tmp_path):
+    """Their losses do not come down to the threshold; the test loss is 1 / step, least of the smallest batch."""
+    grid = [{"exchange": "ring", "world_size": 2, "batch_size": [16, 32, 64], "learning_rate": [0.1, 0.2, 0.3]}]
+    budget = {"samples_seen": 64 * 2 * STEPS}
+    figure = drawn(tmp_path, "accuracy", grid=grid, budget=budget, rules={"loss_threshold": 0.01})
+
+    assert [list(axes.lines[0].get_ydata())[-1] for axes in figure.axes[2:]] == [1 / (4 * STEPS)] * 2
+    assert [len(axes.lines) for axes in figure.axes] == [1] * 4
+    assert "the least test loss" in words(figure)
+
+
+def test_more_settings_than_a_panel_has_room_for_have_more_panels(tmp_path):
+    """Nothing is searched, so that each of the twelve is a group of its own."""
+    grid = [{"exchange": "ring", "world_size": [1, 2], "batch_size": [16, 32, 64], "momentum": [0.0, 0.9]}]
+    figure = drawn(tmp_path, "accuracy", grid=grid, search=[])
+
+    assert [len(axes.lines) for axes in figure.axes] == [8] * 4 + [4] * 4
+
+
 def test_runs_that_were_evaluated_at_the_end_only_say_how_to_change_that(tmp_path):
     grid = [{"exchange": "none", "world_size": 1, "batch_size": 64}]
     assert "`evaluate_every_steps`" in words(drawn(tmp_path, "accuracy", grid=grid, budget={"steps": 10}))

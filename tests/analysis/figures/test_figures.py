@@ -13,15 +13,16 @@ import pytest
 from drawn import SITUATIONS, draw, situations, words
 from factory import planned
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
 from ddp_hpc.analysis import figures, tables
 from ddp_hpc.analysis.figures import _layout as layout
 from ddp_hpc.analysis.figures import exchange_speed, loss_areas, loss_curves, phases, waterfall
-from ddp_hpc.analysis.figures._curves import colour_of, look, looks_of, over_ranks, world_size_axis
+from ddp_hpc.analysis.figures._curves import MOST_INTERVAL, colour_of, look, looks_of, over_ranks, world_size_axis
 from ddp_hpc.analysis.figures._marks import OVERSUBSCRIBED
-from ddp_hpc.analysis.figures._panels import Panel, few
-from ddp_hpc.analysis.figures._style import EXCHANGES, SIZES, TEXT, style, time_unit
+from ddp_hpc.analysis.figures._panels import Panel, few, short_titles
+from ddp_hpc.analysis.figures._style import EXCHANGES, HEADROOM, SIZES, TEXT, style, time_unit
 from ddp_hpc.config import catalog
 
 FIGURES = catalog.names("figure")
@@ -337,6 +338,85 @@ def test_equal_curves_stand_beside_one_another_and_by_their_own_world_size(world
 
     assert nearest == list(range(len(places))) * 10
     assert len({round(place, 3) for place in drawn}) == len(cells)
+
+
+def test_an_interval_that_leaves_the_axis_has_an_arrow_at_its_top():
+    rows = pd.DataFrame(
+        {"line": 0, "world_size": [1, 2, 4], "y": [1.0, 1.0, 1.0], "y_low": 0.5, "oversubscribed": False}
+    )
+    rows["y_high"] = [1.5, 2.0, 9.0]
+    with style():
+        figure, (axes,) = layout.grid(1, 2.0)
+        over_ranks(axes, rows, [look(EXCHANGES[0], 0, 1)], "y", "")
+        FigureCanvasAgg(figure).draw()
+    (arrow,) = marks(figure, "^")
+    x, y = arrow.get_transform().transform(arrow.get_xydata())[0]
+
+    assert axes.get_ylim()[1] == pytest.approx(HEADROOM * MOST_INTERVAL)
+    assert axes.transData.inverted().transform((x, y)) == pytest.approx((4, HEADROOM * MOST_INTERVAL))
+
+
+def test_curves_that_differ_in_their_exchange_alone_can_be_told_apart_without_colours(situation):
+    study = situation("many axes")[0].study
+    looks = looks_of([{"exchange": name, "batch_size": 16} for name in ("none", *study.exchanges)], [""] * 3, study)
+
+    assert len({one["marker"] for one in looks}) == len({str(one["linestyle"]) for one in looks}) == 3
+
+
+def test_titles_leave_out_what_most_have_and_name_it_once():
+    keys = [
+        {"model": "neuron", "model_options": options, "exchange": exchange, "sampling": sampling}
+        for options, exchange, sampling in [
+            ("{}", "ring", "global"),
+            ("{}", "gloo", "global"),
+            ('{"bias":true}', "ring", "global"),
+            ("{}", "ring", "partitioned"),
+        ]
+    ]
+    names, usual = short_titles(keys, {"model_options", "exchange", "sampling"})
+
+    assert names == ["ring", "gloo", "neuron (bias), ring", "ring, sampling partitioned"]
+    assert usual == ["neuron", "sampling global"]
+    assert short_titles(keys[1:3], {"model_options"}) == (["neuron", "neuron (bias)"], [])
+
+
+def test_a_legend_has_as_many_columns_as_its_words_leave_room_for_and_lines_where_they_are_long():
+    def legend(*labels):
+        with style("column"):
+            figure, _ = layout.grid(1, 1.0)
+            layout.finished(figure, "", (), [Line2D([], [], label=label) for label in labels])
+            FigureCanvasAgg(figure).draw()
+        (drawn,) = figure.legends
+        assert drawn.get_window_extent().x1 <= figure.bbox.x1
+        assert drawn.get_window_extent().y0 >= figure.axes[0].get_window_extent().y1
+        return [text.get_text().count("\n") + 1 for text in drawn.get_texts()], drawn._ncols
+
+    assert legend("ring", "gloo", "none", "mpi") == ([1, 1, 1, 1], 4)
+    assert legend("W" * 25, "i" * 25) == ([1, 1], 1)
+    assert legend("i" * 25, "l" * 25) == ([1, 1], 2)
+    assert legend("ring", "weight_average (different_starts, period 100), sampling partitioned") == ([1, 2], 1)
+
+
+def test_noise_is_drawn_as_the_median_of_the_seeds_with_their_range_of_the_lines_with_most_runs(situation):
+    rows = [
+        {"exchange": "weight_average", "exchange_options": f'{{"period":{period}}}', "world_size": n, "seed": seed}
+        | {"loss_sd": (1 + seed) / n, "settle_step": 100.0 * n, "settle_5_percent_step": np.nan}
+        for period in range(1, 10)
+        for seed in range(2 if period == 4 else 3)
+        for n in (2, 4)
+    ]
+    figure = draw((situation("usual")[0], {"noise": pd.DataFrame(rows)}), "noise", "")
+    names = [text.get_text() for text in figure.legends[0].get_texts()]
+    spread = [segment for part in figure.axes[0].collections for segment in part.get_segments()]
+
+    assert "The 8 of 9 lines with most runs" in figure.get_label()
+    assert names == [
+        *(f"weight_average (period {period})" for period in range(1, 10) if period != 4),
+        "world size to the power -1/2",
+    ]
+    assert {(*part[:, 0], *part[:, 1]) for part in map(np.array, spread)} == {(2, 2, 0.5, 1.5), (4, 4, 0.25, 0.75)}
+    root = figure.axes[0].lines[0].get_xydata()
+    assert root[:, 1] ** 2 * root[:, 0] == pytest.approx(2)  # through 1 at 2 ranks
 
 
 def keyed(exchange, world_size):

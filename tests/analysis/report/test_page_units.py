@@ -49,6 +49,22 @@ def test_a_column_of_times_has_one_unit_and_so_has_its_interval():
     assert shown["train_s"].tolist() == [12.0, 0.5]
 
 
+@pytest.mark.parametrize(
+    ("hours", "name", "shown"),
+    [
+        ([250.0, 0.5], "rank_hours", [250, 0.5]),
+        ([0.5, 0.25], "rank_minutes", [30, 15]),
+        ([8.698e-05, 2e-4], "rank_milliseconds", [313.128, 720]),
+        ([0.0, 0.0], "rank_hours", [0, 0]),
+    ],
+)
+def test_what_ranks_are_paid_for_has_the_unit_of_its_magnitude(hours, name, shown):
+    frame = in_units(pd.DataFrame({"rank_hours": hours}))
+
+    assert list(frame) == [name]
+    assert frame[name].tolist() == pytest.approx(shown)
+
+
 def test_headings_follow_the_unit_and_notes_name_the_columns_of_the_files():
     frame = pd.DataFrame(
         {

@@ -203,6 +203,18 @@ def test_the_same_results_make_the_same_page(tmp_path, page):
     assert page_of(study_runs, tmp_path / "results" / "studies" / "made_up") == page
 
 
+def test_the_page_says_whom_to_cite_and_how_its_data_may_be_used(tmp_path):
+    said = {"creators": [{"name": "Carberry, Josiah"}, {"name": "A Group"}], "licence": "CC-BY-4.0"}
+    said |= {"doi": "10.5555/made.up", "notes": "Nothing else ran."}
+    keys = {"grid": GRID[:1], "tables": ["runs"], "figures": [], "description": "How a ring scales"}
+    page = page_of(made_up(tmp_path, train, publication=said, **keys), tmp_path / "study")
+    text = " ".join(text_of(page).split())
+
+    assert "Cite the results as: Carberry, Josiah; A Group: How a ring scales, https://doi.org/10.5555/made.up" in text
+    assert "by the licence CC-BY-4.0. Nothing else ran." in text
+    assert "https://doi.org/10.5555/made.up" in [link.get("href") for link in Outline(page).of("a")]
+
+
 def test_not_a_number_is_no_number_of_the_page(tmp_path):
     """A diverged run's last loss is nan; null is blank in the table of runs, never 0."""
 

@@ -8,7 +8,7 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.transforms import ScaledTranslation, Transform
+from matplotlib.transforms import ScaledTranslation, Transform, blended_transform_factory
 from numpy.typing import NDArray
 
 from ddp_hpc.analysis.columns import key_of, rows_of, split, varying
@@ -21,11 +21,12 @@ from ddp_hpc.config.study import Study
 Values = NDArray[np.float64]
 Look = dict[str, Any]  # colour, line and marker of a curve, and its label in a legend
 OF_EXCHANGES = ("exchange", "exchange_options", "placement", "ranks_per_node")  # what is usually a line
-MOST_INTERVAL = 1.6  # times the largest value: where intervals are cut
+MOST_INTERVAL = 2.4  # times the largest value: where intervals are cut
+BEYOND: Look = {"marker": "^", "markersize": 3.5, "linestyle": "", "clip_on": False}  # an interval goes on
 MOST_LINEAR = 8  # ranks; beyond, their axis is logarithmic
 BESIDE_IN = 0.6  # width of what stands beside a panel
 APART_PT = 3.0  # between the curves of a panel, sideways, so that none hides another
-SIDE_BY_SIDE = "Curves stand a little beside one another at each world size, so that none hides another."
+SIDE_BY_SIDE = "Curves stand a little beside one another, so that none hides another."
 ROOM = 0.7  # share of the distance between neighbours along x that all curves take together, at most
 
 
@@ -48,15 +49,18 @@ def look(colour: str, number: int, of: int) -> Look:
 def looks_of(keys: Sequence[Mapping[str, Any]], words: Sequence[str], study: Study) -> list[Look]:
     """Return the looks of curves: the colour says which exchange, shade, dash and marker say the rest.
 
-    A curve that nothing sets apart is named by its exchange.
+    Where curves differ in their exchange alone, dash and marker say it, too. A curve that nothing sets apart is named
+    by its exchange.
     """
     exchanges = [str(key.get("exchange", "measured")) for key in keys]
     parts = [tuple((name, key_of(key, [name])) for name in key if name != "exchange") for key in keys]
     # of more exchanges than colours those that have the same one differ in the rest
     rest = [(part, study.exchanges[len(EXCHANGES) :].count(one)) for part, one in zip(parts, exchanges, strict=True)]
     seen = list(dict.fromkeys(rest))
+    alike, numbers = len(seen) == 1, list(dict.fromkeys(exchanges))
     return [
-        look(colour_of(one, study), seen.index(part), len(seen)) | {"label": said or exchange_words(one)}
+        look(colour_of(one, study), numbers.index(one) if alike else seen.index(part), len(seen))
+        | {"label": said or exchange_words(one)}
         for one, part, said in zip(exchanges, rest, words, strict=True)
     ]
 
@@ -86,12 +90,21 @@ def handles(looks: Iterable[Look]) -> list[Line2D]:
 
 
 def curves(
-    axes: Axes, rows: pd.DataFrame, looks: Sequence[Look], x: str, y: str, factor: float = 1.0, *, apart: bool = False
+    axes: Axes,
+    rows: pd.DataFrame,
+    looks: Sequence[Look],
+    x: str,
+    y: str,
+    factor: float = 1.0,
+    *,
+    apart: bool = False,
+    top: float = np.inf,
 ) -> None:
     """Draw the `numbered` curves of a panel: a line, its points with their marks, and intervals where there are any.
 
     The ends of the intervals are named as the column y is: of `sync_s`, `sync_low_s`. `factor` is of all that is drawn;
-    with `apart` curves stand a little beside one another, so that none hides another; then the axis has its ends.
+    with `apart` curves stand a little beside one another, so that none hides another; then the axis has its ends. Where
+    the axis ends at `top`, an arrow shows which intervals go on beyond.
     """
     for number, part in by_line(rows.sort_values(x, kind="stable")):
         across, (middle, low, high) = part[x].to_numpy(float), (factor * one for one in _values(part, y))
@@ -100,6 +113,8 @@ def curves(
             where = _aside(axes, np.unique(rows[x].to_numpy(float)), number, len(looks))
         known = np.isfinite(low) & np.isfinite(high)
         axes.vlines(across[known], low[known], high[known], color=colour, linewidth=0.8, transform=where)
+        for one in across[known & (high > top)]:
+            axes.plot(one, 1.0, **BEYOND, color=colour, transform=blended_transform_factory(where, axes.transAxes))
         axes.plot(across, middle, transform=where, **looks[number] | {"marker": ""})
         points = looks[number] | {"linestyle": "", "transform": where, "clip_on": False}
         for one, other, row in zip(across, middle, rows_of(part), strict=True):
@@ -133,16 +148,17 @@ def over_ranks(
     axes: Axes, rows: pd.DataFrame, looks: Sequence[Look], y: str, why: str, factor: float = 1.0, **more: Any
 ) -> None:
     """Draw the curves of a panel over the ranks, from 0 to their `top`; where y is never known, say `why`."""
-    shown, top = rows[rows[y].notna()], more.pop("top", None)
+    shown = rows[rows[y].notna()]
     if shown.empty:
         say(axes, why)
         return
     world_size_axis(axes, rows["world_size"])
-    curves(axes, shown, looks, "world_size", y, factor, **more)
-    axes.set_ylim(0, top or top_of(shown, y, factor))
+    top = more.pop("top", None) or top_of(shown, y, factor)
+    curves(axes, shown, looks, "world_size", y, factor, top=top, **more)
+    axes.set_ylim(0, top)
 
 
-def interval_note(rows: pd.DataFrame, words: str = "Bars: 95 % intervals, cut at the axes") -> str:
+def interval_note(rows: pd.DataFrame, words: str = "Bars: 95 % intervals, an arrow where one leaves the axis") -> str:
     """Return what a caption says about intervals: of what they are."""
     return f"{words}: {'; '.join(sorted(rows['interval_from'].dropna().unique()))}."
 

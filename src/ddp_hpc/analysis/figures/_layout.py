@@ -1,5 +1,6 @@
 """The layout of a figure around its panels: grid, titles, labels, legend, coverage, and empty figures."""
 
+import itertools
 import textwrap
 from collections.abc import Sequence
 
@@ -7,13 +8,15 @@ import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.textpath import TextPath
 from matplotlib.ticker import FixedFormatter
 
 from ddp_hpc.analysis.figures._marks import mark_notes
-from ddp_hpc.analysis.figures._style import COLUMN_IN, INK, PAGE_IN, width_in
+from ddp_hpc.analysis.figures._style import COLUMN_IN, INK, PAGE_IN, TEXT, width_in
 
 LETTER_IN, LINE_IN = 0.057, 0.135  # width and height of a letter in a line
-HANDLE_IN = 0.45  # beside a label of a legend
+HANDLE_IN = 0.5  # beside a label of a legend
+HINTED = 1.05  # width of letters as pixels to their outlines
 FOOT_IN = 0.04  # beneath and above the coverage
 PANELS_IN = 8.0  # of a page, without legend and coverage
 LEAST_SQUEEZED = 0.75
@@ -132,9 +135,7 @@ def finished(
     """
     width, lines = figure.get_figwidth(), []
     if legend:
-        columns = max(1, int(width / (HANDLE_IN + LETTER_IN * max(len(str(one.get_label())) for one in legend))))
-        figure.set_figheight(figure.get_figheight() + LINE_IN * -(-len(legend) // columns))
-        figure.legend(handles=list(legend), loc="outside upper left", ncols=columns, handlelength=2.4)
+        _add_legend(figure, legend)
     texts = [*notes, *([] if marked is None else mark_notes(marked))]
     scales = [one.xaxis.get_major_formatter() for one in figure.axes]
     if any(isinstance(names, Thinned) and "" in names.seq for names in scales):
@@ -151,3 +152,24 @@ def finished(
     if lines:
         figure.text(0.01, FOOT_IN / whole_in, "\n".join(lines), color=INK, va="bottom", linespacing=1.25)
     return figure
+
+
+def _add_legend(figure: Figure, legend: Sequence[Artist]) -> None:
+    """Grow a figure by a legend above its panels, in as many columns as fit; wide labels have more lines."""
+    width, labels = figure.get_figwidth(), []
+    for one in legend:
+        text = str(one.get_label())
+        labels.append([text] if _fits(text, width) else wrapped(text, int((width - HANDLE_IN) / LETTER_IN)))
+        one.set_label("\n".join(labels[-1]))
+    widest = max(itertools.chain(*labels), key=len)
+    columns = next(number for number in range(len(labels), 0, -1) if number == 1 or _fits(widest, width / number))
+    rows = -(-len(labels) // columns)
+    lines = max(sum(map(len, labels[at : at + rows])) for at in range(0, len(labels), rows))
+    figure.set_figheight(figure.get_figheight() + LINE_IN * lines)
+    figure.legend(handles=list(legend), loc="outside upper left", ncols=columns, handlelength=2.4)
+
+
+def _fits(label: str, width_in: float) -> bool:
+    """Return whether a line of a legend, with its handle, fits."""
+    text_in = TextPath((0, 0), label, size=TEXT).get_extents().width / 72
+    return bool(HINTED * text_in + HANDLE_IN <= width_in)

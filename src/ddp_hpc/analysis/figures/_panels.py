@@ -1,7 +1,9 @@
 """The panels of a figure: one for each group of runs that compete with one another."""
 
+import itertools
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,6 +68,21 @@ def few(found: list[Panel], most: int) -> tuple[list[Panel], list[str]]:
 def title(key: Mapping[str, Any], differ: set[str]) -> str:
     """Return what sets a group apart, in words: `ring, 4 ranks`; the ranks always, the rest if it differs."""
     return ", ".join(filter(None, (_part(name, key, differ) for name in key)))
+
+
+def short_titles(keys: Sequence[Mapping[str, Any]], differ: set[str]) -> tuple[list[str], list[str]]:
+    """Return titles without what most groups have in common, and that: what a group has that does not say otherwise.
+
+    The exchange is always said.
+    """
+    parts = {name: [_part(name, key, differ) for key in keys] for name in dict.fromkeys(itertools.chain(*keys))}
+    usual = []
+    for name, texts in parts.items():
+        most, count = Counter(texts).most_common(1)[0]
+        if name != "exchange" and most and 2 * count > len(keys):
+            usual.append(most)
+            parts[name] = ["" if text == most else text for text in texts]
+    return [", ".join(filter(None, texts)) for texts in zip(*parts.values(), strict=True)], usual
 
 
 def _part(name: str, key: Mapping[str, Any], differ: set[str]) -> str:

@@ -18,7 +18,7 @@ EACH: dict[str, Any] = {"color": GREY, "linewidth": 0.7, "alpha": 0.8, "zorder":
 MIDDLE: dict[str, Any] = {"color": INK, "linewidth": 1.8, "zorder": 2}
 SLOWER, FASTER = "^", "v"
 BESIDE_IN = 0.7
-LEAST_SHOWN = 0.05  # of the step time has the axis room for, in both directions
+LEAST_SHOWN = 0.05  # of the step time: a change for which the axis has room at least, in both directions
 
 
 def draw(points: pd.DataFrame, versions: Sequence[str]) -> Figure:

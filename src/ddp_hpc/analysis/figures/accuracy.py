@@ -29,7 +29,12 @@ WIDE = 30  # ratio of the largest to the least loss from which on its axis is lo
 # not said where the rest tells lines apart
 RARELY_SAID = ("evaluate_every_steps", "base_batch_size", "learning_rate_warm_up_steps", "ranks_per_node", "placement")
 HOLLOW: dict[str, Any] = {"markerfacecolor": "#ffffff", "markersize": 3.5}
-OVER_RUNS: dict[str, Any] = {"estimator": "median", "errorbar": ("pi", 100), "legend": False}
+OVER_RUNS: dict[str, Any] = {
+    "estimator": "median",
+    "errorbar": ("pi", 100),
+    "err_kws": {"alpha": 0.18, "linewidth": 0},
+    "legend": False,
+}
 BEYOND = 4  # times the median time of the lines, which a panel shows at most
 
 
@@ -39,7 +44,8 @@ Setting = tuple[Look, pd.DataFrame]  # a line: its look, and its evaluations, th
 def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure:
     """Return four panels: metric and loss over epochs and over seconds; again for more than eight settings.
 
-    Of more settings than lines fit only the winners are drawn.
+    Of more settings than lines fit only the winner of each group is drawn, or, if none may win, the one of the least
+    test loss at its end.
     """
     evaluations = tables["evaluations"]
     ended = evaluations[evaluations["status"] == "ok"]
@@ -50,9 +56,7 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
         return nothing(coverage, "none was evaluated on its way: `evaluate_every_steps` in the study")
     of_a_setting, chosen = columns_but(watched, "seed"), watched
     if watched.groupby(of_a_setting, dropna=False).ngroups > MOST_LINES:
-        best = watched["run"].isin(tables["winners"]["winner_runs"].dropna().str.split().explode())
-        of_a_group = [watched[name] for name in group_columns(watched, study)]
-        chosen = watched[best | ~best.groupby(of_a_group, dropna=False).transform("any")]  # without a winner all runs
+        chosen = _best(watched, tables["winners"], of_a_setting, group_columns(watched, study))
     settings = _settings(chosen, of_a_setting, study)
     chunks = _chunks(settings)
     figure = Figure((width_in(PAGE_IN), 2 * PANEL_IN * len(chunks)), layout="constrained")
@@ -75,12 +79,23 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
     if most > 1:
         notes.append(f"Lines: medians over up to {most} runs; bands: from the least to the largest.")
     if len(chosen) < len(watched):
-        notes.append("Of each group the winner only, if it has one: there are too many settings for lines.")
+        notes.append("Of each group the winner only; if none may win, the setting of the least test loss at its end.")
     if max(ends_s) > last_s:
         notes.append(f"The time axis ends at {BEYOND} x the median of the lines: some go on beyond.")
     if _oversubscribed(chosen):
         notes.append(f"Hollow: {OVERSUBSCRIBED}.")
     return finished(figure, coverage, notes, legend)
+
+
+def _best(watched: pd.DataFrame, winners: pd.DataFrame, of_a_setting: list[str], of_a_group: list[str]) -> pd.DataFrame:
+    """Return the evaluations of each group's winner; of a group without, those of the setting with the least loss."""
+    won = watched["run"].isin(winners["winner_runs"].dropna().str.split().explode())
+    group, setting = (watched.groupby(names, dropna=False).ngroup() for names in (of_a_group, of_a_setting))
+    at_end = watched["step"] == watched.groupby("run")["step"].transform("max")
+    loss = watched["test_loss"][at_end].groupby(setting).median()
+    settings = pd.DataFrame({"group": group, "setting": setting, "loss": setting.map(loss)})
+    least = settings.sort_values(["loss", "setting"]).drop_duplicates("group")["setting"]
+    return watched[won | (setting.isin(least) & ~won.groupby(group).transform("any"))]
 
 
 def _settings(evaluations: pd.DataFrame, of_a_setting: list[str], study: Study) -> list[Setting]:
@@ -105,7 +120,8 @@ def _chunks(settings: list[Setting]) -> list[list[Setting]]:
         return [settings]
     alike: dict[Any, list[Setting]] = {}
     for setting in settings:
-        alike.setdefault(setting[1]["learning_rate_scaling"].iloc[0], []).append(setting)
+        scaling = setting[1]["learning_rate_scaling"].iloc[0] if "learning_rate_scaling" in setting[1] else None
+        alike.setdefault(scaling, []).append(setting)
     return [part[at : at + MOST_LINES] for part in alike.values() for at in range(0, len(part), MOST_LINES)]
 
 

@@ -27,6 +27,7 @@ ROOM = 1.25  # times: from what is drawn to the ends of an axis
 MOST_BEYOND = 2.5  # times: so far beyond the points an axis makes room for intervals
 FRONT: dict[str, Any] = {"color": GREY, "linewidth": 3.2, "alpha": 0.4, "zorder": 0.5, "drawstyle": "steps-post"}
 GUIDE: dict[str, Any] = {"color": "#d8d8d8", "linewidth": 0.5, "zorder": 0.2}
+BATCHES = {"strong": "global batch {}", "weak": "batch {} per rank"}
 OF_RANKS = {
     "us": "rank-microseconds",
     "ms": "rank-milliseconds",
@@ -57,27 +58,21 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
     for one, (key, rows) in zip(axes, shown, strict=True):
         _panel(one, rows, looks, "nodes" if by == "money" else "world_size")
         words = title({name: key[name] for name in apart}, set(apart))
-        head(one, f"to the end of the {key['goal']}" if key["goal"] == "budget" else f"to {key['goal']}", words, [""])
+        to = "to the end of the budget" if key["goal"] == "budget" else f"to {key['goal']}"
+        head(one, to, words, [""])  # beneath it room for the numbers of ranks
     currency = next(iter(known["currency"].dropna()), by)
     label_outer(axes, f"training time ({unit})", f"cost ({currency if by == 'money' else OF_RANKS[of_cost]})")
-    notes = [f"{counted(left_out, 'line')} of the table left out: what was measured on them is on those shown."]
-    return finished(
-        figure, coverage, _notes(lined, by) + notes[: bool(left_out)] + _unsaid(table), _legend(lined, looks)
-    )
+    notes = _notes(lined, by)
+    if left_out:
+        notes.append(f"{counted(left_out, 'line')} of the table left out: what was measured on them is on those shown.")
+    return finished(figure, coverage, notes + _unsaid(table), _legend(lined, looks))
 
 
 def _legend(lined: pd.DataFrame, looks: list[Look]) -> list[Line2D]:
     """Return the lines, and the marks that the panels have."""
-    some: dict[str, Any] = {"color": GREY, "linestyle": "none", "marker": "o"}
-    return [
-        *handles(looks),
-        *(
-            [Line2D([], [], label="predicted", **some | {"markerfacecolor": "#ffffff"})]
-            if _predicted(lined).any()
-            else []
-        ),
-        Line2D([], [], label="Pareto front", **{name: FRONT[name] for name in ("color", "linewidth", "alpha")}),
-    ]
+    predicted = Line2D([], [], label="predicted", color=GREY, linestyle="none", marker="o", markerfacecolor="#ffffff")
+    front = Line2D([], [], label="Pareto front", **{name: FRONT[name] for name in ("color", "linewidth", "alpha")})
+    return [*handles(looks), *([predicted] if _predicted(lined).any() else []), front]
 
 
 def _notes(lined: pd.DataFrame, by: str) -> list[str]:
@@ -111,15 +106,12 @@ def _few(lined: pd.DataFrame) -> tuple[pd.DataFrame, int]:
 
 
 def _named(lined: pd.DataFrame, looks: list[Look]) -> list[Look]:
-    """Return the looks of the lines with what they keep in their names."""
+    """Return the looks of the lines, named also by which batch is constant along them."""
     kinds = lined.drop_duplicates("line").set_index("line")
     return [
-        one | {"label": f"{one['label']}, {_BATCH[str(kinds['kind'][line])].format(kinds['batch'][line])}"}
+        one | {"label": f"{one['label']}, {BATCHES[str(kinds['kind'][line])].format(kinds['batch'][line])}"}
         for line, one in enumerate(looks)
     ]
-
-
-_BATCH = {"strong": "global batch {}", "weak": "batch {} per rank"}
 
 
 def _panel(axes: Axes, rows: pd.DataFrame, looks: list[Look], along: str) -> None:
@@ -177,4 +169,4 @@ def _unsaid(table: pd.DataFrame) -> list[str]:
     if lacking.empty:
         return []
     reason = lacking["reason"].value_counts().index[0]
-    return [f"{len(lacking)} rows of the table have no cost: {reason}." if len(lacking) > 1 else f"No cost: {reason}."]
+    return [f"{counted(len(lacking), 'row')} of the table without a cost: {reason}."]

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ddp_hpc.analysis.columns import rows_of, show_component, split
-from ddp_hpc.analysis.figures._curves import Look, curves, handles, numbered, top_of
+from ddp_hpc.analysis.figures._curves import SIDE_BY_SIDE, Look, curves, handles, numbered, top_of
 from ddp_hpc.analysis.figures._layout import finished, grid, head, in_lines, nothing, say
 from ddp_hpc.analysis.figures._panels import columns_but, panels
 from ddp_hpc.analysis.figures._style import HEADROOM, IDEAL, plain_numbers
@@ -21,6 +21,7 @@ CAPTION = (
 SCHEME = ("exchange", "exchange_options")
 SAME_LINE = ("model", "model_options", "dataset", "dataset_options")
 ALONG = "flop_per_parameter_byte"
+ROOM = 2.8  # times: from the outermost points to the ends of their logarithmic axis
 
 
 def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure:
@@ -44,7 +45,8 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
     over = "over the rounds" if (known["runs"] > 1).any() else "within the only run"
     named = [look | {"label": name} for look, name in zip(looks, _names(known), strict=True)]
     legend = [*handles(named), Line2D([], [], label="one rank; the reference", **IDEAL)]
-    return finished(figure, coverage, [f"Bars: 95 % intervals {over}."], legend, known)
+    notes = [f"Bars: 95 % intervals {over}, an arrow where one leaves the axis.", SIDE_BY_SIDE]
+    return finished(figure, coverage, notes, legend, known)
 
 
 def _names(known: pd.DataFrame) -> list[str]:
@@ -59,10 +61,9 @@ def _panel(axes: Axes, rows: pd.DataFrame, looks: list[Look], column: str) -> No
     """Draw a line for each scheme and model, along its batch sizes."""
     axes.axhline(1, **IDEAL)
     shown = rows[rows[column].notna()]
+    top = max(HEADROOM, top_of(shown, column)) if len(shown) else HEADROOM
+    axes.set(xscale="log", xlim=(rows[ALONG].min() / ROOM, ROOM * rows[ALONG].max()), ylim=(0, top))
     for _, part in split(shown, [name for name in SAME_LINE if name in shown]):
-        curves(axes, part, looks, ALONG, column)
-    if len(shown):
-        axes.set_ylim(0, max(HEADROOM, top_of(shown, column)))
-    axes.set(xscale="log", xlabel=in_lines("FLOP of a step per byte of the parameters", axes))
-    axes.margins(x=0.06)
+        curves(axes, part, looks, ALONG, column, apart=True, top=top)
+    axes.set_xlabel(in_lines("FLOP of a step per byte of the parameters", axes))
     plain_numbers(axes.xaxis)

@@ -84,7 +84,7 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
     notes += [SIDE_BY_SIDE] if any(len(keys) > 1 for keys, *_ in drawn) else []
     if every["speedup_low"].notna().any():
         of = known[known["speedup_low"].notna()]
-        notes.append(interval_note(of, "Vertical: 95 % intervals, where a marker is one point, cut at the axes"))
+        notes.append(interval_note(of, "Vertical: 95 % intervals of single points, an arrow where one leaves the axis"))
     legend = {line.get_label(): line for line in handles(looks)}
     ideal = axes[0][0].lines[0]
     return finished(figure, coverage, notes, [ideal, *legend.values()], known)
@@ -154,7 +154,7 @@ def _panel(axes: Axes, rows: pd.DataFrame, column: str, looks: list[Look]) -> No
     for number, part in by_line(rows):
         band = part[f"{column}_least"], part[f"{column}_largest"]
         axes.fill_between(part["world_size"], *band, color=looks[number]["color"], alpha=0.15, linewidth=0)
-    curves(axes, rows, looks, "world_size", column, apart=True)
+    curves(axes, rows, looks, "world_size", column, apart=True, top=axes.get_ylim()[1])
 
 
 def _scale(axes: "np.ndarray[tuple[int, int], np.dtype[np.object_]]", every: pd.DataFrame, most: int) -> None:

@@ -13,8 +13,9 @@ from ddp_hpc.analysis.formatting import Readable, as_texts, cell, readable
 from ddp_hpc.config.spec import SPEC_COLUMNS
 
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
+HOURS = {"hours": 3600.0, "minutes": 60.0, "seconds": 1.0, "milliseconds": 1e-3, "microseconds": 1e-6}  # rank-hours
 MOST_DIGITS = 6  # significant ones
-_TIME = re.compile(r"^(?!.*(?:_per|_loss)_s$)(.*)_(s|ms|us)$")
+_TIME = re.compile(r"^(?!.*(?:_per|_loss)_s$)(.*)_(s|ms|us|hours)$")
 _END = re.compile(r"_(low|high|least|largest)(?=_|$)")
 
 
@@ -38,10 +39,10 @@ def unit_names(frame: pd.DataFrame) -> dict[str, str]:
     for name in frame.select_dtypes("number"):
         if found := _TIME.match(str(name)):
             values = frame[name].astype("float64").abs().to_numpy()
-            most = float(values[np.isfinite(values)].max(initial=0.0)) * SECONDS[found[2]]
+            most = float(values[np.isfinite(values)].max(initial=0.0)) * _seconds(str(name))
             largest[_middle(str(name))] = max(largest.get(_middle(str(name)), 0.0), most)
     return {
-        str(name): f"{found[1]}_{_unit(largest[_middle(str(name))])}"
+        str(name): f"{found[1]}_{_unit(largest[_middle(str(name))], found[2])}"
         for name in frame
         if (found := _TIME.match(str(name))) and _middle(str(name)) in largest
     }
@@ -57,11 +58,13 @@ def in_units(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _seconds(name: str) -> float:
     """Return the unit of a column of times, in seconds."""
-    return SECONDS[name.rpartition("_")[2]]
+    return (SECONDS | HOURS)[name.rpartition("_")[2]]
 
 
-def _unit(seconds: float) -> str:
-    return "s" if seconds >= 1 or seconds == 0 else "ms" if seconds >= SECONDS["ms"] else "us"
+def _unit(seconds: float, now: str = "s") -> str:
+    """Return the largest unit, of the kind that a time has `now`, of which it has at least one."""
+    units = HOURS if now in HOURS else SECONDS
+    return next((unit for unit, size in units.items() if seconds >= size or seconds == 0), list(units)[-1])
 
 
 def _middle(name: str) -> str:

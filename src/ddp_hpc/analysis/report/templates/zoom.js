@@ -2,6 +2,8 @@
 const FIT = 0.94; // of the window
 const MOST = 40; // times as large as what fits
 const PER_KEY = 1.25;
+const PER_ARROW = 60; // pixels
+const IN_SIGHT = 0.2; // of the picture, or of the stage where that is smaller, stays on the stage
 addEventListener("DOMContentLoaded", () => {
   const element = (tag, properties = {}) => Object.assign(document.createElement(tag), properties);
   const dialog = element("dialog", { id: "zoom" });
@@ -14,7 +16,10 @@ addEventListener("DOMContentLoaded", () => {
   const fitting = () => FIT * Math.min(stage.clientWidth, stage.clientHeight / ratio());
   function show() {
     const height = place.width * ratio();
-    const kept = (at, size, room) => Math.min(room - 0.2 * Math.min(size, room), Math.max(at, 0.2 * Math.min(size, room) - size)); // a part stays in sight
+    const kept = (at, size, room) => {
+      const seen = IN_SIGHT * Math.min(size, room);
+      return Math.min(room - seen, Math.max(at, seen - size));
+    };
     place.x = kept(place.x, place.width, stage.clientWidth);
     place.y = kept(place.y, height, stage.clientHeight);
     picture.style.width = `${place.width}px`; // not scaled but drawn anew: sharp at any size
@@ -32,6 +37,10 @@ addEventListener("DOMContentLoaded", () => {
     place.y = y - (y - place.y) * width / place.width;
     place.width = width;
     show();
+  }
+  function onStage(x, y) { // a place of the window
+    const box = stage.getBoundingClientRect();
+    return [x - box.left, y - box.top];
   }
   function move(x, y) {
     place.x += x;
@@ -51,7 +60,8 @@ addEventListener("DOMContentLoaded", () => {
 
   const keys = {
     "+": () => zoom(PER_KEY), "=": () => zoom(PER_KEY), "-": () => zoom(1 / PER_KEY), 0: fit,
-    ArrowLeft: () => move(60, 0), ArrowRight: () => move(-60, 0), ArrowUp: () => move(0, 60), ArrowDown: () => move(0, -60),
+    ArrowLeft: () => move(PER_ARROW, 0), ArrowRight: () => move(-PER_ARROW, 0),
+    ArrowUp: () => move(0, PER_ARROW), ArrowDown: () => move(0, -PER_ARROW),
   };
   dialog.addEventListener("keydown", event => {
     if (event.key === "Escape") event.stopPropagation(); // it closes this, not the run behind it
@@ -61,9 +71,8 @@ addEventListener("DOMContentLoaded", () => {
   });
   stage.addEventListener("wheel", event => {
     event.preventDefault();
-    const pixels = event.deltaY * (event.deltaMode === 1 ? 16 : event.deltaMode === 2 ? 400 : 1);
-    const box = stage.getBoundingClientRect();
-    zoom(2 ** (-pixels / 300), event.clientX - box.left, event.clientY - box.top);
+    const pixels = event.deltaY * [1, 16, 400][event.deltaMode]; // given in pixels, lines or pages
+    zoom(2 ** (-pixels / 300), ...onStage(event.clientX, event.clientY));
   }, { passive: false });
   stage.addEventListener("pointerdown", event => {
     stage.setPointerCapture(event.pointerId);
@@ -76,17 +85,24 @@ addEventListener("DOMContentLoaded", () => {
     fingers.set(event.pointerId, event);
     if (!other) return move(event.clientX - before.clientX, event.clientY - before.clientY);
     const apart = finger => Math.hypot(finger.clientX - other.clientX, finger.clientY - other.clientY) || 1;
-    const box = stage.getBoundingClientRect();
-    zoom(apart(event) / apart(before), (event.clientX + other.clientX) / 2 - box.left, (event.clientY + other.clientY) / 2 - box.top);
+    const between = onStage((event.clientX + other.clientX) / 2, (event.clientY + other.clientY) / 2);
+    zoom(apart(event) / apart(before), ...between);
     move((event.clientX - before.clientX) / 2, (event.clientY - before.clientY) / 2);
   });
   for (const end of ["pointerup", "pointercancel"]) stage.addEventListener(end, event => fingers.delete(event.pointerId));
-  stage.addEventListener("dblclick", event => zoom(2, event.offsetX + (event.target === picture ? place.x : 0), event.offsetY + (event.target === picture ? place.y : 0)));
-  dialog.addEventListener("close", () => picture.remove());
+  stage.addEventListener("dblclick", event => zoom(2, ...onStage(event.clientX, event.clientY)));
+  dialog.addEventListener("close", () => {
+    fingers.clear(); // one that is still down is not lifted on the stage
+    picture.remove();
+  });
   addEventListener("resize", () => { if (dialog.open) fit(); });
 
   const bar = element("p", { className: "bar-of-zoom" });
-  for (const [words, name, act] of [["+", "Larger", () => zoom(PER_KEY)], ["\u2212", "Smaller", () => zoom(1 / PER_KEY)], ["Fit", "Fit into the window", fit], ["Close", "Close", () => dialog.close()]]) {
+  const buttons = [
+    ["+", "Larger", () => zoom(PER_KEY)], ["\u2212", "Smaller", () => zoom(1 / PER_KEY)],
+    ["Fit", "Fit into the window", fit], ["Close", "Close", () => dialog.close()],
+  ];
+  for (const [words, name, act] of buttons) {
     const button = element("button", { type: "button", textContent: words, title: name });
     button.setAttribute("aria-label", name);
     button.addEventListener("click", act);
