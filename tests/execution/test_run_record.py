@@ -151,6 +151,18 @@ def test_phases_of_steps_in_one_graph_are_null_and_medians_are_those_of_the_samp
     assert np.isnan([row["wait_s"], row["move_s"]]).all()  # the exchange is in the graph: nobody sees who is late
 
 
+def test_a_run_whose_steps_are_all_one_graph_has_times_of_steps_and_reasons_for_phases():
+    parts = two_ranks()
+    for one in parts:
+        one.timings.fused[WARM_UP_STEPS:] = True
+    row = make_row(parts)
+    assert row["step_s"] == pytest.approx((4.0 + 2.0) / 2)
+    reasons = run_record.null_reasons(parts, row)
+    for name in (*PHASES, "wait_s", "move_s", "exchange_busy_s"):
+        assert np.isnan(row[name])
+        assert reasons[name] == "each of its steps is one CUDA graph, and none was sampled"
+
+
 def test_a_diverged_run_has_no_area_and_no_metric():
     row = make_row(two_ranks(losses=(1.0, float("nan"))), diverged=True, evaluations=[])
     assert (row["status"], row["reason"]) == ("diverged", "loss is nan at step 1 (rank 1)")

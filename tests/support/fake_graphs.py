@@ -22,7 +22,6 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from ddp_hpc.exchange import torch_ddp
 
-
 ON_HOST = torch.int32  # so is DDP's map of the parameters that were used, which lies in host memory, and nothing else
 
 

@@ -20,6 +20,7 @@ from ddp_hpc.execution.node_meter import Metered, bug_of
 from ddp_hpc.execution.rank_series import RankCurves, RankPart, curves
 from ddp_hpc.execution.record_columns import NORMS, evaluation_columns, run_columns, step_pieces
 from ddp_hpc.profiling import provenance
+from ddp_hpc.profiling.phase_names import PHASES
 from ddp_hpc.runs import identity, records, schema
 from ddp_hpc.runs.attempt import Attempt
 from ddp_hpc.training.placement import Placement
@@ -206,7 +207,10 @@ def null_reasons(parts: Sequence[RankPart], run: dict[str, Any]) -> dict[str, st
         reasons |= dict.fromkeys(("wait_s", "move_s"), "the ranks' hosts have no common clock")
     elif parts[0].timings.fused.any() and len(parts) > 1:
         reasons |= dict.fromkeys(("wait_s", "move_s"), "a CUDA graph holds the exchange: no host sees it begin")
-    if np.isnan(run["exchange_busy_s"]):
+    if np.isnan(run["rest_s"]):
+        phases = (*PHASES, "wait_s", "move_s", "exchange_busy_s")
+        reasons |= dict.fromkeys(phases, "each of its steps is one CUDA graph, and none was sampled")
+    elif np.isnan(run["exchange_busy_s"]):
         reasons["exchange_busy_s"] = "the exchange overlaps the backward pass and does not say for how long"
     if run["status"] != "ok":
         lacking = ("loss_area_loss_s", "test_metric", "own_metrics")[run["status"] != "diverged" :]
