@@ -8,6 +8,7 @@ SHELL := bash
 
 PYTHON ?= python3
 BIN := .venv/bin
+unexport PYTHONDONTWRITEBYTECODE # where it is set, each of a thousand processes would compile the same modules anew
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable
 
 .PHONY: help

@@ -69,6 +69,11 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+def pytest_unconfigure() -> None:
+    """Nor at the end, when pytest looks five times."""
+    gc.freeze()
+
+
 Finished = subprocess.CompletedProcess[str]
 Mpiexec = Callable[..., Finished]
 

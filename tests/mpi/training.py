@@ -8,6 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+
+# what torch's optimizers import at their first use: here, before modules are frozen, as `torch_ddp` looks for garbage
+import torch._dynamo  # noqa: F401
 from catalogued import UNUSED, usable
 from mpi4py import MPI
 from torch import nn

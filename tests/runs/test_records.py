@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -94,6 +95,54 @@ def test_what_was_not_measured_is_null(tmp_path):
     assert read["loss"].to_pylist() == [0.5, None]
     assert read["t_s"].to_pylist() == [0.1, math.inf]
     assert read["h2d_s"].to_pylist() == [None, None]
+
+
+NAN = math.nan
+
+
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        ("steps", [2**62 + 1]),
+        ("steps", [None]),
+        ("step", np.arange(9)),
+        ("step", np.array([1.0, NAN])),
+        ("t_s", [1.5, None, NAN, 2, np.float32(0.1)]),
+        ("t_s", np.arange(20.0)[::2]),
+        ("t_s", np.array([NAN, 2.5], dtype=np.float32)),
+        ("t_s", [math.inf, -0.0]),
+        ("t_s", []),
+        ("warm_up", np.array([True] * 9 + [False])),
+        ("warm_up", [True, None, np.False_]),
+        ("run", ["ä", None, "", "b" * 300]),
+        ("run", np.array(["x", "yy"])),
+        ("run", []),
+    ],
+)
+def test_values_are_stored_as_arrow_itself_would(column, values):
+    kind = (STEPS if column in STEPS.names else RUN).field(column).type
+    stored = records._array(values, kind)
+    stored.validate(full=True)
+    assert stored.equals(pa.array(values, type=kind, from_pandas=True))
+
+
+@pytest.mark.parametrize(
+    ("column", "value"), [("steps", 1.5), ("step", 2**40), ("warm_up", 2), ("t_s", "1.5"), ("run", 1)]
+)
+def test_a_value_that_a_column_has_no_room_for_is_an_error(column, value):
+    with pytest.raises(pa.ArrowInvalid, match="expected: values of type"):
+        records._array([value], (STEPS if column in STEPS.names else RUN).field(column).type)
+
+
+def test_writing_a_record_does_not_import_pandas(tmp_path):
+    """A rank would wait for that at the end of every run."""
+    code = (
+        "import sys; from pathlib import Path; from ddp_hpc.runs import records\n"
+        "records.write('run', {'run': ['a'], 'train_s': [1.0], 'steps': [3], 'oversubscribed': [True]}, "
+        "Path(sys.argv[1]))\nprint('pandas' in sys.modules)"
+    )
+    said = subprocess.run([sys.executable, "-c", code, tmp_path / "run.parquet"], stdout=subprocess.PIPE, text=True)
+    assert said.stdout == "False\n"
 
 
 def test_metadata_comes_back(tmp_path):

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -60,8 +61,41 @@ def write_pieces(
             if unknown:
                 raise KeyError(f"no column {sorted(unknown)} in {kind} records; expected: {', '.join(schema.names)}")
             nothing = [None] * len(next(iter(columns.values()), ()))
-            arrays = [pa.array(columns.get(one.name, nothing), type=one.type, from_pandas=True) for one in schema]
+            arrays = [_array(columns.get(one.name, nothing), one.type) for one in schema]
             writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
+
+
+def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """Return values as a column: numbers, truths or texts; None and nan become null.
+
+    `pa.array` would import pandas to ask whether it was given one of its series: half a second at the end of each run.
+
+    Raises:
+        pa.ArrowInvalid: a value is not of that kind, such as 1.5 where integers are expected.
+    """
+    given = np.asarray(values)
+    if given.dtype == object or pa.types.is_string(kind):
+        missing = np.array([value is None or value != value for value in values], dtype=bool)  # nan is not itself
+    else:
+        missing = given != given
+    wrong = pa.ArrowInvalid(f"given {list(values[:3])} ..., expected: values of type {kind}")
+    if pa.types.is_string(kind):
+        if not all(isinstance(value, str) or lacks for value, lacks in zip(values, missing, strict=True)):
+            raise wrong
+        texts = [b"" if lacks else value.encode() for value, lacks in zip(values, missing, strict=True)]
+        ends = np.cumsum([0, *map(len, texts)], dtype=np.int32)
+        content = [ends, np.frombuffer(b"".join(texts), dtype=np.uint8)]
+    else:
+        if given.dtype.kind in "USM":
+            raise wrong
+        there = np.where(missing, 0, given) if missing.any() else given
+        numbers = there.astype(kind.to_pandas_dtype())
+        if not np.array_equal(numbers, there):
+            raise wrong
+        content = [np.packbits(numbers, bitorder="little") if pa.types.is_boolean(kind) else numbers]
+    known = np.packbits(~missing, bitorder="little") if missing.any() else None
+    buffers = [None if part is None else pa.py_buffer(np.ascontiguousarray(part)) for part in (known, *content)]
+    return pa.Array.from_buffers(kind, len(missing), buffers)
 
 
 def write_table(table: pa.Table, file: Path) -> None:

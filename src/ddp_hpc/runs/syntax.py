@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ddp_hpc.config import catalog
 from ddp_hpc.system.files import replaced, text_of, user_cache
 
 DIGITS = 10  # hexadecimal: 40 bits, a collision among 10,000 runs has a chance of 5e-5
-MOST_KEPT = 2000  # contents, of 0.3 kB each; with more, only those are kept that this process has read
+MOST_KEPT = 1000  # contents, of 0.3 kB each; with more, only those are kept that this process has read
 
 # capitals of an exchange's file that say what it does and costs, for tables and records: they decide no result
 WORDS = (
@@ -48,17 +48,20 @@ def code_of(file: Path) -> Code:
     content = catalog.content(file)
     key = hashlib.sha256(_version() + content).hexdigest()
     if key not in _used:
-        _used[key] = _kept().get(key) or _read(catalog.tree_of(content, file))
+        known = _understood(_kept().get(key))
+        _used[key] = known or _read(catalog.tree_of(content, file))
+        _anew.update([] if known else [key])
     return _used[key]
 
 
 _used: dict[str, Code] = {}  # by the hash of a content
+_anew: set[str] = set()  # of these, what the cache did not have
 
 
 @atexit.register  # ranks end otherwise, so that no thousand of them write at once
-def keep() -> None:
-    """Write what this process has read, and nobody before it, to the user's cache, if that can be written."""
-    if _used.keys() <= _kept().keys():
+def _keep() -> None:
+    """Write what this process was the first to read to the user's cache, if that can be written."""
+    if not _anew:
         return
     _kept.cache_clear()  # others may have written meanwhile
     both = _kept() | _used
@@ -66,7 +69,6 @@ def keep() -> None:
         _file().parent.mkdir(parents=True, exist_ok=True)
         with replaced(_file()) as temporary:
             temporary.write_text(json.dumps(both if len(both) <= MOST_KEPT else _used))
-        _kept.cache_clear()
 
 
 @cache
@@ -80,16 +82,24 @@ def _file() -> Path:
 
 
 @cache
-def _kept() -> dict[str, Code]:
-    """What the user's cache holds; nothing if it is damaged."""
+def _kept() -> dict[str, Any]:
+    """What the user's cache holds, by the hash of a content; nothing if it is damaged."""
     try:
         found = json.loads(text_of(_file()) or "{}")
-        return {
-            key: Code(digest, tuple(Import(level, module, tuple(names)) for level, module, names in imports))
-            for key, (digest, imports) in found.items()
-        }
-    except (ValueError, TypeError, AttributeError):
+    except ValueError:
         return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _understood(kept: Any) -> Code | None:
+    """Return an entry of the cache, None if there is none or it is damaged."""
+    try:
+        digest, imports = kept
+        return Code(
+            str(digest), tuple(Import(int(level), str(module), tuple(names)) for level, module, names in imports)
+        )
+    except (ValueError, TypeError):
+        return None
 
 
 def _read(tree: ast.Module) -> Code:
