@@ -1,6 +1,8 @@
 """Runs that can no longer win stop, and what is found stays what it is."""
 
 import shutil
+import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -75,7 +77,7 @@ def test_winners_and_what_cannot_be_told_from_them_are_those_of_whole_runs(tmp_p
     ("pack", "seed"), [("quickstart", 0), *(("fashion_mnist_alexnet_small", seed) for seed in range(3))]
 )
 def test_recorded_runs_replayed_have_the_winners_and_sets_of_whole_runs(tmp_path, pack, seed):
-    """Runs that stopped go on where they may matter, from where they were: it never takes more steps than whole runs."""
+    """Runs that stopped go on where they may matter, from where they were: no step is taken twice."""
     with zipfile.ZipFile(PUBLISHED / f"{pack}.zip") as packed:
         packed.extractall(tmp_path)
     (root,) = tmp_path.iterdir()
