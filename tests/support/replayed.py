@@ -137,10 +137,9 @@ def oracle(every: StudyRuns, train: Recorded) -> int:
     for key, group in _winner_selection.split(candidates, groups):
         ranked, limit = _winner_selection._ranked(group, _winner_selection.AREA, search), np.inf
         if ranked:
-            of_time, noise = time.at(_winner_selection.kind_of(key)), every.study.rules.area_noise
-            scores = [row["score"] for row in ranked]
-            limit = _winner_selection._apart_beyond(scores, of_time, noise, len(group) - len(ranked))
-            limit = limit ** (1 / _winner_selection.SOMEWHAT_MORE) * scores[0].values[0]
+            noise = _winner_selection._noise_of_areas(time.at(_winner_selection.kind_of(key)), len(group) - 1)
+            least = ranked[0][_winner_selection.AREA]
+            limit = least * np.exp(max(noise, np.log1p(every.study.rules.area_noise)))
         for run in (run for runs in group["runs"] for run in runs):
             result, spec = train(specs[run]), specs[run]
             total += len((stopped(result, (0.0, limit, "")) if rivals[spec.hash] else result).loss)

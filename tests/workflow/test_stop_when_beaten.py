@@ -1,6 +1,8 @@
 """Runs that can no longer win stop, and what is found stays what it is."""
 
 import shutil
+import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from ddp_hpc.runs.project import Project
 from ddp_hpc.runs.state import state_of
 from ddp_hpc.workflow import plan, status
 
+PUBLISHED = Path(__file__).parents[2] / "results" / "published"
 SEARCH = {"batch_size": [16, 32, 64], "learning_rate": [0.1, 0.5, 2.0]}
 GRID = [{"exchange": "ring", "world_size": [1, 2], **SEARCH}]
 RULES = {"loss_threshold": 0.5}
@@ -68,6 +71,21 @@ def test_winners_and_what_cannot_be_told_from_them_are_those_of_whole_runs(tmp_p
     if spread < 0.1:
         assert min(counts) > 0
         assert np.mean(saved) > 0.1
+
+
+@pytest.mark.parametrize(
+    ("pack", "seed"), [("quickstart", 0), *(("fashion_mnist_alexnet_small", seed) for seed in range(3))]
+)
+def test_recorded_runs_replayed_have_the_winners_and_sets_of_whole_runs(tmp_path, pack, seed):
+    """Runs that stopped go on where they may matter, from where they were: no step is taken twice."""
+    with zipfile.ZipFile(PUBLISHED / f"{pack}.zip") as packed:
+        packed.extractall(tmp_path)
+    (root,) = tmp_path.iterdir()
+    replay = replayed.replayed(root, seed, tmp_path / "replay")
+
+    assert replay.stopped > 0
+    assert replay.same
+    assert 0 <= replay.saved <= replay.oracle
 
 
 def test_a_stopped_run_is_a_finding_and_in_no_comparison(tmp_path):

@@ -96,7 +96,8 @@ def _soonest(goal: str, rows: Sequence[Row], node_hours: float) -> str:
     if not within:
         least = min(rows, key=lambda row: float(row["goals"][goal]["node_hours"]))
         takes = _figures(least["goals"][goal]["node_hours"])
-        return f"No count comes to {to} in {_figures(node_hours)} node-hours: {_named(least, rows)} takes the fewest, {takes}."
+        fewest = f"{_named(least, rows)} takes the fewest, {takes}"
+        return f"No count comes to {to} in {_figures(node_hours)} node-hours: {fewest}."
     best = min(within, key=lambda row: float(row["goals"][goal]["time_s"]))
     found = best["goals"][goal]
     low, high = found["time_low_s"], found["time_high_s"]

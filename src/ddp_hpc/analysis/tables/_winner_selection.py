@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil, inf, log1p, sqrt
+from math import ceil, inf, log, log1p, sqrt
 from typing import Any
 
 import numpy as np
@@ -39,7 +39,7 @@ BEATEN = in_words("beaten")
 NO_NOISE = Noise.of([])
 NOT_TOLD = "not told apart: one run each"
 LEAST = np.finfo(np.float64).tiny  # has a logarithm
-SOMEWHAT_MORE = 1.1  # times a difference of logarithms
+NOISE_KNOWN = 1.5  # to this factor: runs that are stopped would have told somewhat else of it, had they gone on
 ROUNDING = 1e-12  # of a mean cost: a standard error below it is none
 ErrorOf = Callable[[str], float | None]
 
@@ -303,34 +303,33 @@ def may_be_in_question(study_runs: StudyRuns) -> Iterator[tuple[str, float]]:
     """Yield the runs that were stopped as beaten and may be taken for the winner after all, or decide who else may.
 
     And beyond how many times the least area each would be in question no more; inf: only its end tells. An area of
-    which only a part is known is taken for the whole: it is no smaller. Whether such a run would have been
-    allowed to win is not known: where that decides which others cannot be told from the winner, it is in question.
+    which only a part is known is taken for the whole: it is no smaller. Whether such a run would have been allowed to
+    win is not known, nor how long its steps would have taken on, which tells of the noise of time: where either may
+    decide which others cannot be told from the winner, those that were stopped go on to their end.
     """
-    (candidates, groups, search, time), rules = ranked_points(study_runs), study_runs.study.rules
-    repeats = _between_repeats(candidates)
+    (candidates, groups, search, time), area_noise = ranked_points(study_runs), study_runs.study.rules.area_noise
+    near: dict[str, float] = {}
+    stopped_runs, all_go_on = [], False
     for key, group in split(candidates, groups):
         ranked, stopped = _ranked(group, AREA, search), rows_of(group[group["excluded"] == BEATEN])
-        noises = repeats(kind_of(key)), time.at(kind_of(key)), rules.area_noise
-        scores = [row["score"] for row in ranked]
-        places = sorted([(score.values[0], "") for score in scores] + [(row[AREA], row["runs"][0]) for row in stopped])
-        count = told_apart([Score((area,)) for area, _ in places], *noises)[0] if ranked and stopped else len(stopped)
-        more = told_apart(scores, *noises, stopped=len(stopped))[0] if ranked else 0
-        decides = bool(ranked) and more != told_apart(scores, *noises)[0]
-        limit = inf if decides else _apart_beyond(scores, noises[1], rules.area_noise, len(stopped))
-        yield from ((run, limit) for place, (_, run) in enumerate(places) if run and (place <= count or decides))
+        of_time, places = time.at(kind_of(key)), [(row["runs"][0], row[AREA]) for row in stopped]
+        areas = [row["score"].values[0] for row in ranked]
+        least, most = (_noise_of_areas(of_time, len(areas) - 1 + others) for others in (0, len(stopped)))
+        doubtful = max(least / NOISE_KNOWN, log1p(area_noise)), max(most * NOISE_KNOWN, log1p(area_noise))
+        decides = any(doubtful[0] < log(area / areas[0]) <= doubtful[1] for area in areas[1:])
+        all_go_on |= decides and time.kinds.get(kind_of(key)) is not of_time
+        stopped_runs += [run for run, _ in places]
+        for run, area in places:
+            if decides or not areas or log(area / areas[0]) <= doubtful[1]:
+                near[run] = inf if decides or not areas else float(np.exp(doubtful[1]))
+    yield from dict.fromkeys(stopped_runs, inf).items() if all_go_on else near.items()
 
 
-def _apart_beyond(ranked: Sequence[Score], of_time: Arm, area_noise: float, stopped: int) -> float:
-    """Return from how many times the least area on a single run is told apart, and somewhat more; inf: it never is.
-
-    More, as the noise of time is known better, and so a little otherwise, when it has got there.
-    """
-    if not ranked or not of_time.freedom:
+def _noise_of_areas(of_time: Arm, others: int) -> float:
+    """Return by what logarithms of areas of single runs differ for noise of time alone; inf if that is not known."""
+    if others < 1 or not of_time.freedom:
         return inf
-    shared, others = Prior.shared(of_time), len(ranked) - 1 + stopped
-    one = ranked[:1] * 2
-    (excess,) = _excesses(one, _arms(one, shared), shared, 1, others - 1)
-    return float(np.exp(SOMEWHAT_MORE * max(excess.noise, log1p(area_noise))))
+    return sqrt(2 * of_time.variance) * least_apart(others, of_time.freedom) if of_time.variance else inf
 
 
 def _between_repeats(candidates: pd.DataFrame) -> Callable[[Any], Prior]:
