@@ -64,7 +64,7 @@ SMALL := folded_bias gather_small resnet_small quickstart strain_stress_small la
 	fashion_mnist_alexnet_small neuron
 
 .PHONY: small-studies
-small-studies: .venv/installed-dev ## run the small studies and publish their packs: 50 minutes in which nothing else may run here
+small-studies: .venv/installed-dev ## run the small studies and publish their packs: an hour in which nothing else may run
 	@mkdir -p build && rm -f $(SMALL:%=build/%.zip)
 	@for study in $(SMALL); do $(BIN)/ddp-hpc run "$$study"; done
 	@for study in $(SMALL); do $(BIN)/ddp-hpc publish "$$study" --redact --to "build/$$study.zip"; done
