@@ -60,12 +60,12 @@ published: .venv/installed-dev ## make results/published/*.zip anew from the rec
 	@PYTHONPATH=tests/support $(BIN)/python -m published_readmes # what they say, to be read beside them
 	@PYTHONPATH=tests/support $(BIN)/python -m source_numbers
 
-# those that two cores can answer, the shortest first; what wants images looks for them first: `ddp-hpc data fashion_mnist`
-SMALL := folded_bias gather_small resnet_small quickstart strain_stress_small language_model_small schemes_small \
+# what two cores can answer of the sources, the shortest first; what wants images looks for them first: `ddp-hpc data fashion_mnist`
+SMALL := folded_bias gather_small resnet_small strain_stress_small language_model_small schemes_small \
 	fashion_mnist_alexnet_small neuron
 
 .PHONY: small-studies
-small-studies: .venv/installed-dev ## run the small studies and publish their packs: 50 minutes in which nothing else may run here
+small-studies: .venv/installed-dev ## run the small studies and publish their packs: an hour in which nothing else may run
 	@mkdir -p build && rm -f $(SMALL:%=build/%.zip)
 	@for study in $(SMALL); do $(BIN)/ddp-hpc run "$$study"; done
 	@for study in $(SMALL); do $(BIN)/ddp-hpc publish "$$study" --redact --to "build/$$study.zip"; done

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -88,6 +89,20 @@ def test_a_machine_with_too_few_cores_for_a_claim_says_so_before_it_trains(tmp_p
 
     assert len(found) == notes
     assert all("1 of 2 claims will not be testable here" in note and note.endswith(": four") for note in found)
+
+
+SMALL = (
+    re.search(r"^SMALL := ((?:.*\\\n)*.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1].replace("\\", "").split()
+)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_two_cores_can_answer_all_claims_of_the_studies_that_make_runs_for_publication(name):
+    study_runs = Project(ROOT).study_runs(name)
+
+    assert claims_check.noted(study_runs, cores=2).notes == study_runs.notes
+    assert study_runs.study.claims
+    assert study_runs.study.publication.lacking == []
 
 
 def test_a_trend_over_texts_is_refused(tmp_path):
