@@ -145,19 +145,13 @@ if (PLOT && AXES.length > 2) {
   document.getElementById("search").hidden = false;
 }
 
-// On paper the table of runs has all its rows; afterwards as many as before.
-let onScreen = 25;
-addEventListener("beforeprint", () => pages(table => {
-  if (table.page.len() !== -1) onScreen = table.page.len();
-  return -1;
-}));
-addEventListener("afterprint", () => pages(() => onScreen));
-function pages(lengthOf) {
+// On paper the table of runs has all its rows.
+addEventListener("beforeprint", () => pages(-1));
+addEventListener("afterprint", () => pages(25));
+function pages(length) {
   const bundle = Object.keys(window).find(name => name.startsWith("_itables_"));
   window[bundle]?.then(({ jQuery }) => {
-    const element = jQuery("#runs-table");
-    if (!jQuery.fn.dataTable.isDataTable(element)) return;
-    const table = element.DataTable();
-    table.page.len(lengthOf(table)).draw();
+    const table = jQuery("#runs-table");
+    if (jQuery.fn.dataTable.isDataTable(table)) table.DataTable().page.len(length).draw();
   });
 }
