@@ -52,8 +52,8 @@ def doubt(model: Model, place: Place) -> Doubt | None:
     if place.world_size > FARTHEST * largest:
         reason = f"more than {FARTHEST} times the largest measured world size, {largest}"
         return Doubt(reason, (_like(place, ceil(place.world_size / FARTHEST)),))
-    if why := _other_batch(model, place):
-        return why
+    if too_far := _other_batch(model, place):
+        return too_far
     if not any(run.place.world_size > 1 for run in model.runs):
         return Doubt("no run of several ranks: how ranks scatter is not known", _cheapest(model, place))
     return _never_seen(model, place)
