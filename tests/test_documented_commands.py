@@ -95,6 +95,7 @@ ELSEWHERE = {
     "make check": (".ci/run", "make check"),
     "make verify-published": (".ci/run", "make verify-published"),
     "make published": ("tests/publication/test_published_packs.py", "publish_anew("),
+    "make small-studies": ("tests/workflow/test_claims_check.py", "SMALL :="),  # trained by hand
     "make test-slurm": ("tests/cluster", "def test_"),  # a part of `make test`
     "make slurm": ("Makefile", "test: .venv/installed-dev browser slurm"),
     "make bench": ("Makefile", "$(BIN)/ddp-hpc bench planning"),  # its lines are in this list
