@@ -15,7 +15,7 @@ BY_HAND = sorted(file.parent for file in PUBLISHED.glob("*/README.md") if file.p
 # what is in no table beside, and where it comes from
 ELSEWHERE = {
     "baidu_allreduce": {"2.34": "2 x 39/40 x 1.2 GB", "0.775": "31/40", "0.0074": "Karp and Flatt, of 31 on 40"},
-    "prediction_shaped_links": {"4.6": "headers: 66 of 1,514 bytes with a preamble and its gap"},
+    "prediction_shaped_links": {"1.33": "2 x 2/3, the bytes of a ring of three"},
     "shm_learn_dist": {
         "1.8": "the rule: test_shm_learn_dist_studies",
         "81.8": "the source's text, beside its legend",
