@@ -52,7 +52,8 @@ keys: .venv/installed ## write the tables of config/README.md and the JSON Schem
 
 .PHONY: verify-published
 verify-published: .venv/installed ## make tables and figures of results/published/*.zip anew, and compare: a minute
-	@for pack in results/published/*.zip; do echo "$$pack"; $(BIN)/ddp-hpc verify "$$pack"; done
+	@printf '%s\n' results/published/*.zip | xargs -P 2 -I PACK bash -c \
+		'found=$$($(BIN)/ddp-hpc verify PACK 2>&1) && ended=0 || ended=$$?; printf "%s\n" PACK "$$found"; exit $$ended'
 
 .PHONY: published
 published: .venv/installed-dev ## make results/published/*.zip anew from the records in them, and what is written of them

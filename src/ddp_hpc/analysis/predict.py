@@ -97,7 +97,7 @@ def _link(link: KnownLink) -> Link:
 
 
 @dataclass(frozen=True)
-class Question:
+class Wanted:
     """What is asked: at which world sizes and batches, and for how many node-hours."""
 
     world_sizes: Sequence[int] | None = None  # None: 2, 4 and 8 times the largest measured one
@@ -106,7 +106,7 @@ class Question:
     epochs: float | None = None  # a goal for the node-hours, beside those of the study
 
 
-def answer(study_runs: StudyRuns, asked: Question, machine: Machine | None, what_if: WhatIf) -> dict[str, Any]:
+def answer(study_runs: StudyRuns, asked: Wanted, machine: Machine | None, what_if: WhatIf) -> dict[str, Any]:
     """Return the rows of the tables `prediction` and `cost` as asked, by the names of their columns.
 
     `batch_sizes` says what was meant by batches, `node_hours` what these buy. Where something is to be other than it
@@ -128,7 +128,7 @@ def answer(study_runs: StudyRuns, asked: Question, machine: Machine | None, what
 _OF_BATCH = {"weak": "each rank", "strong": "all ranks together"}
 
 
-def _tables(study_runs: StudyRuns, asked: Question, known: Elsewhere) -> dict[str, Any]:
+def _tables(study_runs: StudyRuns, asked: Wanted, known: Elsewhere) -> dict[str, Any]:
     known = replace(known, batches=asked.batches)
     tables = {
         "prediction": prediction.predicted(study_runs, asked.world_sizes, known),

@@ -329,7 +329,7 @@ def _predict(options: argparse.Namespace) -> int:
     machine = project.machine_of(options.profile) if options.profile is not None else None
     what_if = predict.WhatIf(options.latency, options.bandwidth, options.ranks_per_node, options.exchange)
     study_runs = project.study_runs(options.study)
-    asked = predict.Question(options.world_size, tuple(options.batch_size or ()), options.node_hours, options.epochs)
+    asked = predict.Wanted(options.world_size, tuple(options.batch_size or ()), options.node_hours, options.epochs)
     found = predict.answer(study_runs, asked, machine, what_if)
     if options.draw:
         file = predict.drawn(found, study_runs.study, study_runs.coverage(), options.draw)
