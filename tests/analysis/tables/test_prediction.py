@@ -323,7 +323,7 @@ def test_the_figure_says_what_was_measured_what_not_and_how_far_off_the_model_is
 def test_what_if_stands_beside_what_was_measured_and_is_drawn_over_it(tmp_path):
     """Another link, another exchange and other servers, by the links that were fitted."""
     here = study(tmp_path, 1, 2, 3, 4)
-    found = predict.answer(here, predict.Question([8]), None, predict.WhatIf(exchange="sharded_server servers=2"))
+    found = predict.answer(here, predict.Wanted([8]), None, predict.WhatIf(exchange="sharded_server servers=2"))
     rows, other = (pd.DataFrame(part["prediction"]).set_index("world_size") for part in (found, found["what_if"]))
 
     one = perfmodel.cost("sharded_server", SIZE, 4, servers=2)
@@ -333,13 +333,13 @@ def test_what_if_stands_beside_what_was_measured_and_is_drawn_over_it(tmp_path):
     text = list(predict.lines(found))
     assert "What if: exchange sharded_server servers=2. All else is as measured." in text
     slow = predict.WhatIf(latency_s=1e-3, gb_per_s=1.0)
-    over_it = predict.answer(here, predict.Question([4]), None, slow)["what_if"]["prediction"]
+    over_it = predict.answer(here, predict.Wanted([4]), None, slow)["what_if"]["prediction"]
     link = pd.DataFrame(over_it).set_index("world_size")
     assert link.loc[4, "exchange_s"] == pytest.approx(6 * 1e-3 + 1.5 * SIZE / 1e9, rel=1e-3)
     file = predict.drawn(found, here.study, "", tmp_path / "what_if.svg")
     assert "what if: exchange sharded_server servers=2" in file.read_text().replace("&#160;", " ")
     with pytest.raises(ValueError, match="no exchange 'rign'"):
-        predict.answer(here, predict.Question([8]), None, predict.WhatIf(exchange="rign"))
+        predict.answer(here, predict.Wanted([8]), None, predict.WhatIf(exchange="rign"))
 
 
 EPOCH = 1440  # samples
@@ -353,7 +353,7 @@ def test_a_batch_that_was_not_measured_has_its_step_and_epoch(tmp_path):
     """The study has `batch_size`, so a batch is that of a rank; what it takes is interpolated between 32 and 64."""
     whole = [*grid(1, 2, 3, 4), grid(1)[0] | {"batch_size": 64}]
     here = study(tmp_path, grid=whole, train=with_epoch)
-    found = predict.answer(here, predict.Question([4], (48, 1000)), None, predict.WhatIf())
+    found = predict.answer(here, predict.Wanted([4], (48, 1000)), None, predict.WhatIf())
     inside, outside = found["prediction"]
 
     assert (inside["kind"], inside["world_size"], inside["batch_size"]) == ("weak", 4, 48)
@@ -372,7 +372,7 @@ def test_of_a_study_with_a_global_batch_a_batch_is_that_of_all_ranks(tmp_path):
     ]
     one_more = share[0] | {"global_batch_size": 192}  # one global batch does not tell the batch from the ranks beside
     found = predict.answer(
-        study(tmp_path, grid=[*share, one_more]), predict.Question([4, 5], (192,)), None, predict.WhatIf()
+        study(tmp_path, grid=[*share, one_more]), predict.Wanted([4, 5], (192,)), None, predict.WhatIf()
     )
     _, four, five = found["prediction"]
 
@@ -383,7 +383,7 @@ def test_of_a_study_with_a_global_batch_a_batch_is_that_of_all_ranks(tmp_path):
 
 
 def test_how_long_another_batch_takes_on_one_count_only_is_not_told(tmp_path):
-    found = predict.answer(study(tmp_path, 1, 2, 3), predict.Question([4], (64,)), None, predict.WhatIf())
+    found = predict.answer(study(tmp_path, 1, 2, 3), predict.Wanted([4], (64,)), None, predict.WhatIf())
     (row,) = found["prediction"]
     assert row["step_s"] is None
     assert (
@@ -400,7 +400,7 @@ def test_the_count_that_is_there_soonest_within_the_node_hours_is_named_first(tm
     link = predict.WhatIf(latency_s=LATENCY, gb_per_s=BANDWIDTH / 1e9, ranks_per_node=2)
 
     def bought(hours):
-        return predict.answer(here, predict.Question([8], (), hours), None, link)["what_if"]["node_hours"]
+        return predict.answer(here, predict.Wanted([8], (), hours), None, link)["what_if"]["node_hours"]
 
     costs = cost.costs(here, [8], predict.elsewhere(None, link)).query("goal == 'loss 0.5' and time_s > 0")
     cheapest = costs["node_hours"].min()
@@ -417,7 +417,7 @@ def test_the_count_that_is_there_soonest_within_the_node_hours_is_named_first(tm
 
 def test_it_says_how_far_each_count_comes_with_them(tmp_path):
     here = study(tmp_path, 1, 2, 3, 4, train=with_epoch, rules={})
-    found = predict.answer(here, predict.Question([8, 80], (), 2000), None, predict.WhatIf())
+    found = predict.answer(here, predict.Wanted([8, 80], (), 2000), None, predict.WhatIf())
     counts = {row["world_size"]: row for row in found["node_hours"]["counts"]}
 
     assert list(counts) == [1, 2, 3, 4, 8]  # of 80 ranks nothing is known
@@ -437,7 +437,7 @@ def test_it_says_how_far_each_count_comes_with_them(tmp_path):
 def test_epochs_are_a_goal_for_the_node_hours(tmp_path):
     """They are as many samples for all counts: more ranks are sooner there, also with weak scaling."""
     here = study(tmp_path, 1, 2, 3, 4, train=with_epoch)
-    found = predict.answer(here, predict.Question([8], (), 10, 90), None, predict.WhatIf())["node_hours"]
+    found = predict.answer(here, predict.Wanted([8], (), 10, 90), None, predict.WhatIf())["node_hours"]
     row = found["counts"][-1]
     there = row["goals"]["90 epochs"]
 
@@ -446,12 +446,12 @@ def test_epochs_are_a_goal_for_the_node_hours(tmp_path):
     assert there["node_hours"] == pytest.approx(there["time_s"] / 3600)
     assert found["answer"][0].startswith("Ask for 8 ranks on 1 node: 90 epochs in ")
     with pytest.raises(ValueError, match="given --epochs alone"):
-        predict.answer(here, predict.Question(None, (), None, 90), None, predict.WhatIf())
+        predict.answer(here, predict.Wanted(None, (), None, 90), None, predict.WhatIf())
 
 
 def test_without_a_step_no_count_is_named(tmp_path):
     here = study(tmp_path, 1, 2, train=lambda spec: Result("missing"))
-    found = predict.answer(here, predict.Question(None, (), 10), None, predict.WhatIf())
+    found = predict.answer(here, predict.Wanted(None, (), 10), None, predict.WhatIf())
     assert found["node_hours"]["answer"] == ["No count can be named: of none a step is known."]
 
 

@@ -88,13 +88,13 @@ def test_the_cost_of_the_way_to_the_threshold_at_more_ranks_is_predicted_with_it
     assert row["steps_low"] < row["steps"] < row["steps_high"]
     assert row["steps_held_out_batch"] == 256
     assert row["time_low_s"] < row["time_s"] < row["time_high_s"]
-    said = "\n".join(predict.lines(predict.answer(study_runs, predict.Question([8]), None, predict.WhatIf())))
+    said = "\n".join(predict.lines(predict.answer(study_runs, predict.Wanted([8]), None, predict.WhatIf())))
     assert "to loss 0.5, 8 ranks take" in said
     assert "of a global batch of 512, by the noise scale; predicted from the others, 256 are" in said
 
 
 def test_a_batch_that_was_not_measured_has_its_way_to_the_threshold(study_runs):
-    found = predict.answer(study_runs, predict.Question([2, 4], (128,)), None, predict.WhatIf())
+    found = predict.answer(study_runs, predict.Wanted([2, 4], (128,)), None, predict.WhatIf())
     rows = [row for row in found["cost"] if row["goal"] == "loss 0.5"]
 
     for row in rows:
