@@ -9,8 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
+import numpy as np
+import pandas as pd
 import pytest
 from factory import Result, made_up, realistic
+from scipy.stats import kruskal
 
 from ddp_hpc.analysis import figures, tables
 from ddp_hpc.analysis.report import page as report
@@ -115,8 +118,8 @@ def test_a_figure_opens_in_the_whole_window_zooms_moves_and_closes(browser):
     """By its button and keys, as by the wheel; what is beneath the pointer stays there, and Escape leads back."""
     button = browser.find_element("css selector", "#figure-speedup figcaption button")
     press_enter(browser, button)
-    wait(lambda: browser.find_elements("css selector", "#zoom[open] img"))
-    box = "const [w, s] = [document.querySelector('#zoom img'), document.querySelector('#zoom .stage')];"
+    wait(lambda: browser.find_elements("css selector", "#zoom[open] .picture"))
+    box = "const [w, s] = [document.querySelector('#zoom .picture'), document.querySelector('#zoom .stage')];"
     place = f"{box} const b = w.getBoundingClientRect(); return [b.left, b.top, b.width, s.clientWidth, s.clientHeight]"
     fitting = wait(lambda: (now := browser.execute_script(place))[2] > 100 and now)
     figure = browser.find_element("id", "figure-speedup").find_element("tag name", "img")
@@ -144,8 +147,10 @@ def test_a_figure_opens_in_the_whole_window_zooms_moves_and_closes(browser):
 
 def test_two_fingers_a_drag_and_a_double_click_zoom_and_move_a_figure(browser):
     press_enter(browser, browser.find_element("css selector", "#figure-speedup figcaption button"))
-    wait(lambda: browser.find_elements("css selector", "#zoom[open] img"))
-    script = "const b = document.querySelector('#zoom img').getBoundingClientRect(); return [b.left, b.top, b.width]"
+    wait(lambda: browser.find_elements("css selector", "#zoom[open] .picture"))
+    script = (
+        "const b = document.querySelector('#zoom .picture').getBoundingClientRect(); return [b.left, b.top, b.width]"
+    )
     _, _, width = wait(lambda: (now := browser.execute_script(script))[2] > 100 and now)
 
     def touch(kind, *places):
@@ -177,13 +182,39 @@ def test_a_figure_that_was_closed_while_it_was_dragged_does_not_follow_the_point
     webdriver.ActionChains(browser).move_to_element(stage).click_and_hold().move_by_offset(30, 0).perform()
     webdriver.ActionChains(browser).send_keys("\ue00c").perform()  # Escape
     webdriver.ActionChains(browser).release().perform()
-    place = "return document.querySelector('#zoom img').getBoundingClientRect().left"
+    place = "return document.querySelector('#zoom .picture').getBoundingClientRect().left"
     press_enter(browser, browser.find_element("css selector", "#figure-speedup figcaption button"))
-    wait(lambda: browser.find_elements("css selector", "#zoom[open] img"))
+    wait(lambda: browser.find_elements("css selector", "#zoom[open] .picture"))
     before = wait(lambda: browser.execute_script(place))
     webdriver.ActionChains(browser).move_to_element(stage).move_by_offset(40, 0).perform()
 
     assert browser.execute_script(place) == pytest.approx(before, abs=1)
+    webdriver.ActionChains(browser).send_keys("\ue00c").perform()
+
+
+def test_a_line_of_a_figure_is_hidden_and_shown_again_by_its_entry_in_the_legend(browser):
+    """By a click, which a drag that begins there is not, and by the keyboard; the other lines stay."""
+    press_enter(browser, browser.find_element("css selector", "#figure-speedup figcaption button"))
+    wait(lambda: browser.find_elements("css selector", "#zoom[open] .picture"))
+    figure = browser.find_element("css selector", "#zoom .picture").shadow_root
+    keys = wait(lambda: figure.find_elements("css selector", "[role=button]"))
+    names = [key.get_attribute("aria-label").removeprefix("Show ").replace(" ", "-") for key in keys]
+    series = [figure.find_elements("css selector", f"[id^='series.{name}.']") for name in names]
+    first = webdriver.ActionChains(browser).move_to_element(keys[0])
+
+    def shown():
+        return [{one.value_of_css_property("visibility") for one in parts} for parts in series]
+
+    visible = [{"visible"} for _ in names]
+    assert len(names) > 1
+    assert shown() == visible
+    first.click().perform()
+    assert shown() == [{"hidden"}, *visible[1:]]
+    assert keys[0].get_attribute("aria-pressed") == "false"
+    first.click_and_hold().move_by_offset(30, 0).release().perform()
+    assert shown() == [{"hidden"}, *visible[1:]]
+    press_enter(browser, keys[0])
+    assert shown() == visible
     webdriver.ActionChains(browser).send_keys("\ue00c").perform()
 
 
@@ -345,6 +376,27 @@ def test_a_range_of_an_axis_filters_the_table_of_runs(browser):
     assert set(cells(browser, column(browser, "learning_rate")[0])) == {"0.1"}
     browser.find_element("css selector", "#search-axes button").click()
     wait(lambda: "of 36 entries" in info.text and "filtered" not in info.text)
+
+
+def test_the_page_says_how_much_each_parameter_tells_of_the_result_that_decides(browser, page):
+    """As Kruskal and Wallis have it, among the runs that are kept; those that diverged rank last."""
+    runs = pd.read_parquet(page.parents[1] / "tables" / "runs.parquet")
+    diverged = runs["status"] == "diverged"
+    told = runs[runs["loss_area_loss_s"].notna() | diverged]
+    areas = told["loss_area_loss_s"].mask(diverged, np.inf)
+
+    def share(name):
+        groups = [areas[rows.index] for _, rows in told.groupby(name)]
+        return max(0, (kruskal(*groups).statistic - len(groups) + 1) / (len(told) - len(groups)))
+
+    said = browser.find_element("id", "importance").text
+    assert f"What tells loss_area_loss_s, of {len(told)} runs" in said
+    rows = [row.text.split() for row in browser.find_elements("css selector", "#importance-rows tr")]
+    shown = {name: float(percent) for name, percent, _ in rows}
+    assert shown == pytest.approx({name: 100 * share(name) for name in shown}, abs=0.6)
+    assert {"learning_rate", "world_size"} <= shown.keys()
+    assert list(shown.values()) == sorted(shown.values(), reverse=True)
+    assert max(shown.values()) > 10
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

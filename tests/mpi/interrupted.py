@@ -8,7 +8,6 @@ import torch
 
 from ddp_hpc.config import spec
 from ddp_hpc.execution.noise_scale import NoiseSampler
-from ddp_hpc.execution.stoppable import Stoppable
 from ddp_hpc.runs.attempt import CheckpointFolder
 from ddp_hpc.system.process import boot_id
 from ddp_hpc.training import checkpoint, placement, trainer
@@ -56,7 +55,7 @@ def run(comm, folder=None, ask_at=None, kill_at=None, every_s=0.0, owner=(), ask
         if step == kill_at:
             raise KilledError
 
-    training = Stoppable(given, comm, place, Path("unused"), checkpoints=kept, report=report, limit=limit)
+    training = trainer.Trainer(given, comm, place, Path("unused"), checkpoints=kept, report=report, limit=limit)
     if given.noise_scale_every_steps:
         training.tracer = NoiseSampler(given, comm, training.result, None)
     with suppress(KilledError):

@@ -127,7 +127,18 @@ def test_values_are_stored_as_arrow_itself_would(column, values):
 
 
 @pytest.mark.parametrize(
-    ("column", "value"), [("steps", 1.5), ("step", 2**40), ("warm_up", 2), ("t_s", "1.5"), ("run", 1)]
+    ("column", "value"),
+    [
+        ("steps", 1.5),
+        ("step", 2**40),
+        ("warm_up", 2),
+        ("t_s", "1.5"),
+        ("run", 1),
+        ("steps", True),
+        ("t_s", True),
+        ("warm_up", 1),
+        ("t_s", 2**53 + 1),
+    ],
 )
 def test_a_value_that_a_column_has_no_room_for_is_an_error(column, value):
     with pytest.raises(pa.ArrowInvalid, match="expected: values of type"):

@@ -173,6 +173,7 @@ def test_a_study_that_is_shipped_trains_beside_gpus_or_says_that_it_needs_as_man
         ({"device": "cpu"}, r"'torch_ddp \(captured, tuned\)' works on cuda, given device=cpu"),
         ({"capture": "off"}, r"capture=off with exchange=torch_ddp \(captured.*is a CUDA graph; expected: auto"),
         ({"dtype": "float64"}, r"dtype=float64 with exchange=torch_ddp \(captured.*expected: float32"),
+        ({"compile": True}, r"compile=True with exchange=torch_ddp \(captured.*expected: False"),
     ],
 )
 def test_ddp_in_a_graph_is_refused_by_name_where_it_cannot_be(fields, told):

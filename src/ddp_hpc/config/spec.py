@@ -301,7 +301,7 @@ class RunSpec(BaseModel):
                 "device",
             )
         if catalog.asked(name, "CAPTURED", self.exchange.options):
-            for field, value in (("capture", "auto"), ("dtype", "float32")):
+            for field, value in (("capture", "auto"), ("dtype", "float32"), ("compile", False)):
                 if getattr(self, field) != value:
                     raise self._conflict(f"this exchange is a CUDA graph; expected: {value}", field, "exchange")
         if self.evaluate_every_steps and not flags.get("SYNCHRONOUS", True):

@@ -177,9 +177,9 @@ class Rank:
             from ddp_hpc.execution.node_meter import NodeMeter
             from ddp_hpc.execution.progress_file import ProgressFile, StepProgress, heading
             from ddp_hpc.execution.rivals import Rivals
-            from ddp_hpc.execution.stoppable import Stoppable
             from ddp_hpc.execution.trace_steps import Tracer
             from ddp_hpc.training.checkpoint import Checkpoints
+            from ddp_hpc.training.trainer import Trainer
 
         spec, comm, place, launch = self.spec, self.comm, self.place, self.launch
         self.tracer = Tracer(launch["trace"], spec, comm) if launch.get("trace") else None
@@ -191,7 +191,7 @@ class Rank:
         kept = CheckpointFolder(Path(launch["checkpoint"])) if "checkpoint" in launch else None
         every_s = launch.get("checkpoint_every_s", 0.0)
         rivals = Rivals(Store(self.attempt.run.path.parents[1]), launch["rivals"]) if launch.get("rivals") else None
-        self.trainer = Stoppable(
+        self.trainer = Trainer(
             spec,
             comm,
             place,

@@ -86,12 +86,16 @@ def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
         ends = np.cumsum([0, *map(len, texts)], dtype=np.int32)
         content = [ends, np.frombuffer(b"".join(texts), dtype=np.uint8)]
     else:
-        if given.dtype.kind in "USM":
+        truths = len(given) if given.dtype == bool else 0
+        if given.dtype == object:
+            truths = sum(isinstance(value, bool | np.bool_) for value in values)
+        if given.dtype.kind in "USM" or truths != (np.sum(~missing) if pa.types.is_boolean(kind) else 0):
             raise wrong
         there = np.where(missing, 0, given) if missing.any() else given
-        numbers = there.astype(kind.to_pandas_dtype())
-        if not np.array_equal(numbers, there):
-            raise wrong
+        with np.errstate(invalid="ignore"):  # what does not fit is another number on its way back
+            numbers = there.astype(kind.to_pandas_dtype())
+            if not np.array_equal(numbers.astype(there.dtype), there):
+                raise wrong
         content = [np.packbits(numbers, bitorder="little") if pa.types.is_boolean(kind) else numbers]
     known = np.packbits(~missing, bitorder="little") if missing.any() else None
     buffers = [None if part is None else pa.py_buffer(np.ascontiguousarray(part)) for part in (known, *content)]

@@ -224,7 +224,7 @@ class Trainer:
             self.meter.sample_now()
 
     def finish(self) -> None:
-        """Leave a checkpoint, if the training was interrupted, else say how good the model is."""
+        """Leave a checkpoint, if the training was interrupted or beaten, else say how good the model is."""
         components, result = self.components, self.result
         components.clock.resolve()
         result.end()
@@ -239,7 +239,11 @@ class Trainer:
                 result.metrics = components.exchange.metrics()
             finite = bool(components.replica.weights.isfinite().all())  # the last update has no loss
             result.diverged = on_any_rank(self.comm, self.exit == "diverged" or not finite)[0]
-            if not result.diverged and not result.beaten:
+            if (
+                self.exit == "beaten"
+            ):  # it may have to go on after all; before its exchange closes, which may hold weights
+                self.checkpoints.save(self.steps, components, result, self.comm)
+            elif not result.diverged:
                 self.evaluate()
         if self._graphs:
             self._graphs.destroy()

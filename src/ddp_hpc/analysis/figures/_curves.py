@@ -1,5 +1,6 @@
 """Curves through the points of a table: markers, intervals, offsets of neighbours, and the axis of ranks."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,14 +13,14 @@ from matplotlib.transforms import ScaledTranslation, Transform, blended_transfor
 from numpy.typing import NDArray
 
 from ddp_hpc.analysis.columns import key_of, rows_of, split, varying
-from ddp_hpc.analysis.figures._layout import LETTER_IN, Thinned, say, width_of
+from ddp_hpc.analysis.figures._layout import LETTER_IN, SERIES, Thinned, say, width_of
 from ddp_hpc.analysis.figures._marks import face, ring
 from ddp_hpc.analysis.figures._panels import exchange_words, title
 from ddp_hpc.analysis.figures._style import EXCHANGES, GREY, HEADROOM, LINES, MARKERS
 from ddp_hpc.config.study import Study
 
 Values = NDArray[np.float64]
-Look = dict[str, Any]  # colour, line and marker of a curve, and its label in a legend
+Look = dict[str, Any]  # colour, line and marker of a curve, its label in a legend, and its name in an SVG file: `gid`
 OF_EXCHANGES = ("exchange", "exchange_options", "placement", "ranks_per_node")  # what is usually a line
 MOST_INTERVAL = 2.4  # times the largest value: where intervals are cut
 BEYOND: Look = {"marker": "^", "markersize": 3.5, "linestyle": "", "clip_on": False}  # an interval goes on
@@ -60,7 +61,7 @@ def looks_of(keys: Sequence[Mapping[str, Any]], words: Sequence[str], study: Stu
     alike, numbers = len(seen) == 1, list(dict.fromkeys(exchanges))
     return [
         look(colour_of(one, study), numbers.index(one) if alike else seen.index(part), len(seen))
-        | {"label": said or exchange_words(one)}
+        | {"label": said or exchange_words(one), "gid": SERIES + re.sub(r"\W+", "-", said or one)}
         for one, part, said in zip(exchanges, rest, words, strict=True)
     ]
 
@@ -82,6 +83,11 @@ def by_line(rows: pd.DataFrame) -> Iterator[tuple[int, pd.DataFrame]]:
     """Yield number and rows of each curve that `numbered` has told apart."""
     for _, part in rows.groupby("line"):
         yield int(part["line"].iloc[0]), part
+
+
+def colour_and_name(one: Look) -> tuple[str, str]:
+    """Return what else is drawn of a curve has in common with it: its colour, and its name in an SVG file."""
+    return one["color"], one["gid"]
 
 
 def handles(looks: Iterable[Look]) -> list[Line2D]:
@@ -108,18 +114,19 @@ def curves(
     """
     for number, part in by_line(rows.sort_values(x, kind="stable")):
         across, (middle, low, high) = part[x].to_numpy(float), (factor * one for one in _values(part, y))
-        colour, where = looks[number]["color"], axes.transData
+        (colour, name), where = colour_and_name(looks[number]), axes.transData
         if apart:
             where = _aside(axes, np.unique(rows[x].to_numpy(float)), number, len(looks))
         known = np.isfinite(low) & np.isfinite(high)
-        axes.vlines(across[known], low[known], high[known], color=colour, linewidth=0.8, transform=where)
+        axes.vlines(across[known], low[known], high[known], color=colour, linewidth=0.8, transform=where, gid=name)
+        above = blended_transform_factory(where, axes.transAxes)
         for one in across[known & (high > top)]:
-            axes.plot(one, 1.0, **BEYOND, color=colour, transform=blended_transform_factory(where, axes.transAxes))
+            axes.plot(one, 1.0, **BEYOND, color=colour, transform=above, gid=name)
         axes.plot(across, middle, transform=where, **looks[number] | {"marker": ""})
         points = looks[number] | {"linestyle": "", "transform": where, "clip_on": False}
         for one, other, row in zip(across, middle, rows_of(part), strict=True):
             axes.plot(one, other, **points, markerfacecolor=face(row, colour))
-            ring(axes, one, other, row, transform=where)
+            ring(axes, one, other, row, transform=where, gid=name)
 
 
 def _aside(axes: Axes, values: Values, number: int, of: int) -> Transform:

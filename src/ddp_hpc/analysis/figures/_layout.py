@@ -20,6 +20,7 @@ HINTED = 1.05  # width of letters as pixels to their outlines
 FOOT_IN = 0.04  # beneath and above the coverage
 PANELS_IN = 8.0  # of a page, without legend and coverage
 LEAST_SQUEEZED = 0.75
+SERIES, KEY = "series.", "key."  # how names in an SVG file begin, of what is drawn of a curve and of its legend
 
 
 BESIDE = 0.85  # of a panel's width has a title room in, as the numbers of its axis push it to the right
@@ -167,7 +168,11 @@ def _add_legend(figure: Figure, legend: Sequence[Artist]) -> None:
     rows = -(-len(labels) // columns)
     lines = max(sum(map(len, labels[at : at + rows])) for at in range(0, len(labels), rows))
     figure.set_figheight(figure.get_figheight() + LINE_IN * lines)
-    figure.legend(handles=list(legend), loc="outside upper left", ncols=columns, handlelength=2.4)
+    drawn = figure.legend(handles=list(legend), loc="outside upper left", ncols=columns, handlelength=2.4)
+    for one, *parts in zip(legend, drawn.legend_handles, drawn.get_texts(), strict=True):
+        if name := one.get_gid():
+            for part in filter(None, parts):
+                part.set_gid(name.replace(SERIES, KEY, 1))
 
 
 def _fits(label: str, width_in: float) -> bool:

@@ -70,7 +70,12 @@ def _drawn(name: str, study: Study, tables: dict[str, pd.DataFrame], coverage: s
 
 
 def _lay_out(figure: "Figure") -> None:
-    """Lay a figure out once, for all forms, in round numbers: the solver's last digits differ from time to time."""
+    """Lay a figure out once, for all forms, in round numbers: the solver's last digits differ from time to time.
+
+    What has a name in an SVG file gets a number, too: no name stands there twice.
+    """
+    for number, one in enumerate(figure.findobj(lambda one: bool(one.get_gid()))):
+        one.set_gid(f"{one.get_gid()}.{number}")
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
     for axes in figure.axes:

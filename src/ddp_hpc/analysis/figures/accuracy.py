@@ -32,9 +32,9 @@ HOLLOW: dict[str, Any] = {"markerfacecolor": "#ffffff", "markersize": 3.5}
 OVER_RUNS: dict[str, Any] = {
     "estimator": "median",
     "errorbar": ("pi", 100),
-    "err_kws": {"alpha": 0.18, "linewidth": 0},
     "legend": False,
 }
+BAND = {"alpha": 0.18, "linewidth": 0}
 BEYOND = 4  # times the median time of the lines, which a panel shows at most
 
 
@@ -132,10 +132,12 @@ def _chunk(axes: Any, settings: Sequence[Setting], progress: str) -> list[Line2D
         last, marked = points[points["step"] == points["step"].max()], _oversubscribed(points)
         for row, name in zip(axes, ("test_metric", "test_loss"), strict=True):
             for one, x in zip(row, (progress, "t_s"), strict=True):
-                sns.lineplot(points, x=x, y=name, ax=one, **look, **OVER_RUNS)
+                sns.lineplot(points, x=x, y=name, ax=one, **look, **OVER_RUNS, err_kws=BAND | {"gid": look["gid"]})
                 one.set(xlabel="", ylabel="")
             if marked:
-                row[1].plot(last["t_s"].iloc[0], last[name].median(), "o", color=look["color"], **HOLLOW)
+                row[1].plot(
+                    last["t_s"].iloc[0], last[name].median(), "o", color=look["color"], gid=look["gid"], **HOLLOW
+                )
         legend.append(look | HOLLOW | {"marker": "o" if marked else ""})
     return handles(legend)
 

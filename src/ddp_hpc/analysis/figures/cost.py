@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ddp_hpc.analysis.columns import key_of, paid, rows_of, split
-from ddp_hpc.analysis.figures._curves import Look, by_line, handles, numbered
+from ddp_hpc.analysis.figures._curves import Look, by_line, colour_and_name, handles, numbered
 from ddp_hpc.analysis.figures._layout import finished, grid, head, label_outer, nothing
 from ddp_hpc.analysis.figures._panels import columns_but, title
 from ddp_hpc.analysis.figures._style import GREY, INK, UNITS, plain_numbers, time_unit
@@ -118,13 +118,13 @@ def _panel(axes: Axes, rows: pd.DataFrame, looks: list[Look], along: str) -> Non
     """Draw the lines over the ranks, what was predicted hollow, and the front."""
     axes.set(xscale="log", yscale="log")
     for number, part in by_line(rows.sort_values("world_size")):
-        colour = looks[number]["color"]
+        colour, name = colour_and_name(looks[number])
         x, y = part["x"].to_numpy(float), part["y"].to_numpy(float)
         axes.plot(x, y, **looks[number] | {"marker": ""})
         new = part[~part["again"]]
         ratios = [(new[f"time_{end}_s"] / new["time_s"]).to_numpy(float) for end in ("low", "high")]
         ends = [[ratio * new[name].to_numpy(float) for ratio in ratios] for name in ("x", "y")]
-        axes.plot(*ends, color=colour, linewidth=3.0, alpha=0.3, solid_capstyle="butt", zorder=1.5)
+        axes.plot(*ends, color=colour, gid=name, linewidth=3.0, alpha=0.3, solid_capstyle="butt", zorder=1.5)
         for some, inside in ((~_predicted(new), colour), (_predicted(new), "#ffffff")):
             if some.any():
                 axes.plot(

@@ -157,7 +157,7 @@ def _thin(axes: Axes, curve: pd.DataFrame, limits: tuple[float, float], last: fl
 
 def _line(axes: Axes, curve: pd.DataFrame, look: Look) -> None:
     t_s, loss = curve["t_s"].to_numpy(float), curve["loss"].to_numpy(float)
-    axes.plot(t_s, loss, "-", color=look["color"], linewidth=0.4, alpha=0.35)
+    axes.plot(t_s, loss, "-", linewidth=0.4, alpha=0.35, color=look["color"], gid=look.get("gid"))
     axes.plot(t_s, _smooth(loss), linewidth=1.3, **look)
 
 

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from ddp_hpc.analysis.columns import rows_of, split, varying
-from ddp_hpc.analysis.figures._curves import Look, by_line, handles, looks_of
+from ddp_hpc.analysis.figures._curves import Look, by_line, colour_and_name, handles, looks_of
 from ddp_hpc.analysis.figures._layout import finished, nothing
 from ddp_hpc.analysis.figures._panels import exchange_words, group_columns, ranks, spelled_out, title
 from ddp_hpc.analysis.figures._style import PAGE_IN, width_in
@@ -100,8 +100,8 @@ def _panel(axes: Axes, kind: str, runs: pd.DataFrame, looks: Sequence[Look]) -> 
             axes.plot(curve["step"], np.maximum(curve["difference"].to_numpy(float), ZERO), **looks[number])
         elif kind == "loss":
             if not axes.lines:
-                ends, colour = (curve["loss_least"], curve["loss_largest"]), looks[number]["color"]
-                axes.fill_between(curve["step"], *ends, step="pre", color=colour, **RANGE)
+                ends, (colour, name) = (curve["loss_least"], curve["loss_largest"]), colour_and_name(looks[number])
+                axes.fill_between(curve["step"], *ends, step="pre", color=colour, gid=name, **RANGE)
             axes.plot(curve["step"], curve["loss_mean"], **looks[number])
     if kind == "difference":
         axes.set_yscale("log")

@@ -13,6 +13,7 @@ from ddp_hpc.analysis.figures._curves import (
     SIDE_BY_SIDE,
     Look,
     by_line,
+    colour_and_name,
     curves,
     handles,
     interval_note,
@@ -153,7 +154,8 @@ def _panel(axes: Axes, rows: pd.DataFrame, column: str, looks: list[Look]) -> No
     axes.plot(ranks, ranks if column == "speedup" else np.ones_like(ranks), label="ideal", **IDEAL)
     for number, part in by_line(rows):
         band = part[f"{column}_least"], part[f"{column}_largest"]
-        axes.fill_between(part["world_size"], *band, color=looks[number]["color"], alpha=0.15, linewidth=0)
+        colour, name = colour_and_name(looks[number])
+        axes.fill_between(part["world_size"], *band, color=colour, gid=name, alpha=0.15, linewidth=0)
     curves(axes, rows, looks, "world_size", column, apart=True, top=axes.get_ylim()[1])
 
 

@@ -113,7 +113,46 @@ function keep(lines) {
     lines[place]?.classList.toggle("off", !inside);
   }
   document.getElementById("search-kept").textContent = `${KEPT.size} of ${CARDS.runs.length} runs kept.${DRAWN.size < CARDS.runs.length ? ` ${DRAWN.size} have a line: the ${MOST_LINES / 4} best, and others evenly spread.` : ""}`;
+  showImportance();
   filterTable();
+}
+
+// How much each parameter alone tells of the result that decides, among the runs that are kept: the share of the spread of
+// their ranks that lies between its values (Kruskal and Wallis's H), adjusted for chance: (H - k + 1) / (n - k).
+function ranks(values) { // midranks, from 1
+  const order = [...values.keys()].sort((one, other) => values[one] - values[other]);
+  const found = [];
+  for (let from = 0, to; from < order.length; from = to) {
+    for (to = from; to < order.length && values[order[to]] === values[order[from]];) to++;
+    for (const place of order.slice(from, to)) found[place] = (from + 1 + to) / 2;
+  }
+  return found;
+}
+function importance(values, results) { // of as many values as results; null where they tell nothing
+  const own = ranks(results), groups = [...Map.groupBy(own.keys(), place => values[place]).values()];
+  const mean = (own.length + 1) / 2, total = own.reduce((sum, rank) => sum + (rank - mean) ** 2, 0);
+  if (groups.length < 2 || own.length <= groups.length || !total) return null;
+  const between = groups.reduce((sum, places) => sum + (places.reduce((all, place) => all + own[place] - mean, 0)) ** 2 / places.length, 0);
+  const h = (own.length - 1) * between / total;
+  return Math.max(0, (h - groups.length + 1) / (own.length - groups.length));
+}
+const WORST = ["diverged", "beaten"];
+function showImportance() {
+  const at = CARDS.results.indexOf(CARDS.decisive), sign = CARDS.decisive === "test_metric" ? -1 : 1;
+  const told = [...KEPT].filter(place => CARDS.runs[place].results[at] != null || WORST.includes(CARDS.runs[place].status));
+  const results = told.map(place => WORST.includes(CARDS.runs[place].status) ? Infinity : sign * CARDS.runs[place].results[at]);
+  const shares = AXES.filter(axis => CARDS.fields.includes(axis.name))
+    .map(axis => [axis.name, importance(told.map(place => axis.values[place]), results)])
+    .filter(([, share]) => share !== null).sort(([, one], [, other]) => other - one);
+  const rows = shares.map(([name, share]) => {
+    const row = make("tr"), cell = make("td"), number = make("td", `${Math.round(100 * share)} %`, { class: "number" });
+    cell.append(make("meter", null, { value: share, "aria-hidden": true }));
+    row.append(make("th", name, { scope: "row" }), cell, number);
+    return row;
+  });
+  document.getElementById("importance").hidden = !rows.length;
+  document.getElementById("importance-of").textContent = `What tells ${CARDS.decisive}, of ${told.length} runs`;
+  document.getElementById("importance-rows").replaceChildren(...rows);
 }
 
 async function filterTable() {

@@ -1,18 +1,23 @@
-// A figure in the whole window: wheel, pinch, keys and buttons zoom, dragging and arrows move it; Escape closes.
+// A figure in the whole window: wheel, pinch, keys and buttons zoom, dragging and arrows move it; Escape closes. What its
+// legend names is hidden and shown by a click there: the names of what is drawn begin with `series.`, of the legend `key.`.
 const FIT = 0.94; // of the window
 const MOST = 40; // times as large as what fits
 const PER_KEY = 1.25;
 const PER_ARROW = 60; // pixels
+const STILL = 5; // pixels that a pointer may move in a click
 const IN_SIGHT = 0.2; // of the picture, or of the stage where that is smaller, stays on the stage
 addEventListener("DOMContentLoaded", () => {
   const element = (tag, properties = {}) => Object.assign(document.createElement(tag), properties);
   const dialog = element("dialog", { id: "zoom" });
   const stage = element("div", { className: "stage", tabIndex: 0 });
-  const picture = element("img", { draggable: false });
+  const picture = element("div", { className: "picture" });
+  const shadow = picture.attachShadow({ mode: "open" }); // the names in a figure are its own
   const place = { x: 0, y: 0, width: 0 }; // of the picture on the stage, in pixels
   const fingers = new Map(); // where each pointer is that is down
+  let pressed = null; // where the first one came down
 
-  const ratio = () => picture.naturalHeight / picture.naturalWidth || 1;
+  const drawn = () => shadow.querySelector("svg");
+  const ratio = () => drawn().viewBox.baseVal.height / drawn().viewBox.baseVal.width || 1;
   const fitting = () => FIT * Math.min(stage.clientWidth, stage.clientHeight / ratio());
   function show() {
     const height = place.width * ratio();
@@ -47,15 +52,42 @@ addEventListener("DOMContentLoaded", () => {
     place.y += y;
     show();
   }
-  function open(image) {
+  async function open(image) {
     const words = image.closest("figure").id.replace("figure-", "").replaceAll("_", " ");
     dialog.setAttribute("aria-label", `Figure: ${words}`);
-    picture.alt = image.alt;
-    picture.src = image.src;
+    const text = await (await fetch(image.src)).text();
+    const svg = new DOMParser().parseFromString(text, "image/svg+xml").documentElement;
+    svg.setAttribute("role", "group");
+    svg.setAttribute("aria-label", image.alt);
+    const style = element("style", { textContent: "svg { display: block; height: auto; width: 100%; } [role=button] { cursor: pointer; }" });
+    shadow.replaceChildren(style, svg);
     stage.append(picture);
     dialog.showModal();
-    picture.decode().catch(() => {}).then(fit);
+    namedKeys(svg);
+    hint.hidden = !svg.querySelector("[role=button]");
+    fit();
     stage.focus();
+  }
+  function namedKeys(svg) { // each entry of the legend, mark and words, becomes a button
+    const entries = Map.groupBy(svg.querySelectorAll("[id^='key.']"), part => part.id.split(".")[1]);
+    for (const [name, parts] of entries) {
+      const series = svg.querySelectorAll(`[id^='series.${name}.']`);
+      if (!series.length) continue;
+      const boxes = parts.map(part => part.getBBox());
+      const [left, top] = ["x", "y"].map(side => Math.min(...boxes.map(box => box[side])));
+      const [right, bottom] = [["x", "width"], ["y", "height"]].map(([side, size]) => Math.max(...boxes.map(box => box[side] + box[size])));
+      const button = document.createElementNS("http://www.w3.org/2000/svg", "rect");
+      const attributes = { x: left - 1, y: top - 1, width: right - left + 2, height: bottom - top + 2, fill: "transparent",
+        role: "button", tabindex: 0, "aria-pressed": true, "aria-label": `Show ${name.replaceAll("-", " ")}` };
+      for (const [attribute, value] of Object.entries(attributes)) button.setAttribute(attribute, value);
+      button.toggle = () => {
+        const shows = button.getAttribute("aria-pressed") !== "true";
+        button.setAttribute("aria-pressed", shows);
+        for (const one of series) one.style.visibility = shows ? "" : "hidden";
+        for (const one of parts) one.style.opacity = shows ? "" : 0.3;
+      };
+      parts.at(-1).parentNode.append(button);
+    }
   }
 
   const keys = {
@@ -65,6 +97,10 @@ addEventListener("DOMContentLoaded", () => {
   };
   dialog.addEventListener("keydown", event => {
     if (event.key === "Escape") event.stopPropagation(); // it closes this, not the run behind it
+    if (["Enter", " "].includes(event.key) && shadow.activeElement?.toggle) {
+      event.preventDefault();
+      shadow.activeElement.toggle();
+    }
     if (!(event.key in keys) || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();
     keys[event.key]();
@@ -76,7 +112,12 @@ addEventListener("DOMContentLoaded", () => {
   }, { passive: false });
   stage.addEventListener("pointerdown", event => {
     stage.setPointerCapture(event.pointerId);
+    pressed = fingers.size ? null : event;
     fingers.set(event.pointerId, event);
+  });
+  stage.addEventListener("pointerup", event => {
+    if (!pressed || Math.hypot(event.clientX - pressed.clientX, event.clientY - pressed.clientY) > STILL) return;
+    shadow.elementFromPoint(event.clientX, event.clientY)?.toggle?.();
   });
   stage.addEventListener("pointermove", event => {
     const before = fingers.get(event.pointerId);
@@ -98,6 +139,8 @@ addEventListener("DOMContentLoaded", () => {
   addEventListener("resize", () => { if (dialog.open) fit(); });
 
   const bar = element("p", { className: "bar-of-zoom" });
+  const hint = element("span", { className: "note", textContent: "Click on the legend to hide a line and to show it again. " });
+  bar.append(hint);
   const buttons = [
     ["+", "Larger", () => zoom(PER_KEY)], ["\u2212", "Smaller", () => zoom(1 / PER_KEY)],
     ["Fit", "Fit into the window", fit], ["Close", "Close", () => dialog.close()],
