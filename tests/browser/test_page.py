@@ -390,7 +390,7 @@ def test_the_page_says_how_much_each_parameter_tells_of_the_result_that_decides(
         return max(0, (kruskal(*groups).statistic - len(groups) + 1) / (len(told) - len(groups)))
 
     said = browser.find_element("id", "importance").text
-    assert f"What tells loss_area_loss_s, of {len(told)} runs" in said
+    assert f"How much each parameter tells of loss_area_loss_s, in {len(told)} runs" in said
     rows = [row.text.split() for row in browser.find_elements("css selector", "#importance-rows tr")]
     shown = {name: float(percent) for name, percent, _ in rows}
     assert shown == pytest.approx({name: 100 * share(name) for name in shown}, abs=0.6)

@@ -85,9 +85,9 @@ def by_line(rows: pd.DataFrame) -> Iterator[tuple[int, pd.DataFrame]]:
         yield int(part["line"].iloc[0]), part
 
 
-def colour_and_name(one: Look) -> tuple[str, str]:
-    """Return what else is drawn of a curve has in common with it: its colour, and its name in an SVG file."""
-    return one["color"], one["gid"]
+def colour_and_name(one: Look) -> tuple[str, str | None]:
+    """Return what else is drawn of a curve has in common with it: its colour, its name in an SVG file, if any."""
+    return one["color"], one.get("gid")
 
 
 def handles(looks: Iterable[Look]) -> list[Line2D]:

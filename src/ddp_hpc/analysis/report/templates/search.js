@@ -151,7 +151,7 @@ function showImportance() {
     return row;
   });
   document.getElementById("importance").hidden = !rows.length;
-  document.getElementById("importance-of").textContent = `What tells ${CARDS.decisive}, of ${told.length} runs`;
+  document.getElementById("importance-of").textContent = `How much each parameter tells of ${CARDS.decisive}, in ${told.length} runs`;
   document.getElementById("importance-rows").replaceChildren(...rows);
 }
 
