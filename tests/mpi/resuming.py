@@ -114,7 +114,8 @@ def test_steps_are_counted_once_and_what_lies_between_is_lost_not_trained(comm, 
     assert [step for step, _, _ in result.evaluations] == [10, 20, 30, 40, 50, 54]
     wall_s = result.passed_s({}, result.ended_ns)
     if comm.rank == 0:
-        assert 0 < wall_s < (result.ended_ns - began_ns) / 1e9
+        clock_set_s = 0.1  # between attempts counts the clock of the wall, which may be set meanwhile
+        assert 0 < wall_s < (result.ended_ns - began_ns) / 1e9 + clock_set_s
         curve = measured.curves(parts)
         columns = record_columns.step_columns(curve)
         pairs = list(zip(columns["step"].tolist(), columns["rank"].tolist(), strict=True))
