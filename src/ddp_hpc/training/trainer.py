@@ -239,9 +239,7 @@ class Trainer:
                 result.metrics = components.exchange.metrics()
             finite = bool(components.replica.weights.isfinite().all())  # the last update has no loss
             result.diverged = on_any_rank(self.comm, self.exit == "diverged" or not finite)[0]
-            if (
-                self.exit == "beaten"
-            ):  # it may have to go on after all; before its exchange closes, which may hold weights
+            if self.exit == "beaten":  # it may have to go on; an exchange that closes may take the weights along
                 self.checkpoints.save(self.steps, components, result, self.comm)
             elif not result.diverged:
                 self.evaluate()

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ddp_hpc.analysis.columns import key_of, split, varying
-from ddp_hpc.analysis.figures._curves import Look, handles, looks_of
+from ddp_hpc.analysis.figures._curves import Look, colour_and_name, handles, looks_of
 from ddp_hpc.analysis.figures._layout import finished, nothing
 from ddp_hpc.analysis.figures._marks import OVERSUBSCRIBED
 from ddp_hpc.analysis.figures._panels import columns_but, group_columns, title
@@ -129,15 +129,14 @@ def _chunk(axes: Any, settings: Sequence[Setting], progress: str) -> list[Line2D
     """Draw up to eight settings into two rows of two panels; return them for the legend."""
     legend = []
     for look, points in settings:
+        colour, line = colour_and_name(look)
         last, marked = points[points["step"] == points["step"].max()], _oversubscribed(points)
         for row, name in zip(axes, ("test_metric", "test_loss"), strict=True):
             for one, x in zip(row, (progress, "t_s"), strict=True):
-                sns.lineplot(points, x=x, y=name, ax=one, **look, **OVER_RUNS, err_kws=BAND | {"gid": look["gid"]})
+                sns.lineplot(points, x=x, y=name, ax=one, **look, **OVER_RUNS, err_kws=BAND | {"gid": line})
                 one.set(xlabel="", ylabel="")
             if marked:
-                row[1].plot(
-                    last["t_s"].iloc[0], last[name].median(), "o", color=look["color"], gid=look["gid"], **HOLLOW
-                )
+                row[1].plot(last["t_s"].iloc[0], last[name].median(), "o", color=colour, gid=line, **HOLLOW)
         legend.append(look | HOLLOW | {"marker": "o" if marked else ""})
     return handles(legend)
 

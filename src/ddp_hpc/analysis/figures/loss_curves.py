@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from ddp_hpc.analysis.columns import key_of, rows_of, varying
-from ddp_hpc.analysis.figures._curves import Look, handles, looks_of
+from ddp_hpc.analysis.figures._curves import Look, colour_and_name, handles, looks_of
 from ddp_hpc.analysis.figures._layout import finished, grid, head, label_outer, nothing, room_for
 from ddp_hpc.analysis.figures._marks import mark_notes
 from ddp_hpc.analysis.figures._panels import Panel, few, group_columns, matching, panels, searched_names, title
@@ -157,7 +157,8 @@ def _thin(axes: Axes, curve: pd.DataFrame, limits: tuple[float, float], last: fl
 
 def _line(axes: Axes, curve: pd.DataFrame, look: Look) -> None:
     t_s, loss = curve["t_s"].to_numpy(float), curve["loss"].to_numpy(float)
-    axes.plot(t_s, loss, "-", linewidth=0.4, alpha=0.35, color=look["color"], gid=look.get("gid"))
+    colour, name = colour_and_name(look)
+    axes.plot(t_s, loss, "-", color=colour, gid=name, linewidth=0.4, alpha=0.35)
     axes.plot(t_s, _smooth(loss), linewidth=1.3, **look)
 
 

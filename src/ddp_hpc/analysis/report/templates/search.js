@@ -29,10 +29,11 @@ const AXES = [
 ].filter(axis => axis);
 const OFF = new Set(), BRUSHES = new Map(); // by name of the axis: the shares between which runs are kept
 const better = AXES.find(axis => axis.name === CARDS.decisive);
+const MORE_IS_BETTER = CARDS.decisive === "test_metric";
 
 function drawn() { // the places of the runs that have a line: of too many a quarter the best, and others evenly spread
   if (CARDS.runs.length <= MOST_LINES) return new Set(CARDS.runs.keys());
-  const rank = place => { const share = better?.at(better.values[place]); return share === undefined ? 2 : CARDS.decisive === "test_metric" ? 1 - share : share; };
+  const rank = place => { const share = better?.at(better.values[place]); return share === undefined ? 2 : MORE_IS_BETTER ? 1 - share : share; };
   const order = [...CARDS.runs.keys()].sort((one, other) => rank(one) - rank(other));
   const best = MOST_LINES / 4, others = order.length - best, step = others / (MOST_LINES - best);
   return new Set(order.filter((_, at) => at < best || Math.floor((at - best) / step) !== Math.floor((at - best - 1) / step)));
@@ -42,7 +43,7 @@ const DRAWN = drawn();
 function colour(place) { // from the best (blue) over grey to the worst (vermilion)
   const share = better?.at(better.values[place]);
   if (share === undefined) return "#999999";
-  const bad = CARDS.decisive === "test_metric" ? 1 - share : share;
+  const bad = MORE_IS_BETTER ? 1 - share : share;
   const mix = (from, to, part) => `rgb(${from.map((value, at) => Math.round(value + (to[at] - value) * part)).join(" ")})`;
   return bad < 0.5 ? mix([0, 114, 178], [153, 153, 153], 2 * bad) : mix([153, 153, 153], [213, 94, 0], 2 * bad - 1);
 }
@@ -128,8 +129,8 @@ function ranks(values) { // midranks, from 1
   }
   return found;
 }
-function importance(values, results) { // of as many values as results; null where they tell nothing
-  const own = ranks(results), groups = [...Map.groupBy(own.keys(), place => values[place]).values()];
+function importance(values, own) { // of as many values as ranks; null where they tell nothing
+  const groups = [...Map.groupBy(own.keys(), place => values[place]).values()];
   const mean = (own.length + 1) / 2, total = own.reduce((sum, rank) => sum + (rank - mean) ** 2, 0);
   if (groups.length < 2 || own.length <= groups.length || !total) return null;
   const between = groups.reduce((sum, places) => sum + (places.reduce((all, place) => all + own[place] - mean, 0)) ** 2 / places.length, 0);
@@ -138,11 +139,12 @@ function importance(values, results) { // of as many values as results; null whe
 }
 const WORST = ["diverged", "beaten"];
 function showImportance() {
-  const at = CARDS.results.indexOf(CARDS.decisive), sign = CARDS.decisive === "test_metric" ? -1 : 1;
+  const at = CARDS.results.indexOf(CARDS.decisive);
+  const badness = ({ status, results }) => WORST.includes(status) ? Infinity : MORE_IS_BETTER ? -results[at] : results[at];
   const told = [...KEPT].filter(place => CARDS.runs[place].results[at] != null || WORST.includes(CARDS.runs[place].status));
-  const results = told.map(place => WORST.includes(CARDS.runs[place].status) ? Infinity : sign * CARDS.runs[place].results[at]);
+  const own = ranks(told.map(place => badness(CARDS.runs[place])));
   const shares = AXES.filter(axis => CARDS.fields.includes(axis.name))
-    .map(axis => [axis.name, importance(told.map(place => axis.values[place]), results)])
+    .map(axis => [axis.name, importance(told.map(place => axis.values[place]), own)])
     .filter(([, share]) => share !== null).sort(([, one], [, other]) => other - one);
   const rows = shares.map(([name, share]) => {
     const row = make("tr"), cell = make("td"), number = make("td", `${Math.round(100 * share)} %`, { class: "number" });
