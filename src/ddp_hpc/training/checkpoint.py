@@ -155,7 +155,8 @@ class Checkpoints:
         result.before = History(content["losses"].numpy(), timings)
         for name, value in content["outcome"].items():
             setattr(result, name, value)
-        result.left_at += time.time() - self._now()
+        shared = self._now()  # read first: what passes between the two is not taken for lost
+        result.left_at += time.time() - shared
         result.resumes += 1
         self.startup.clear()
         self.startup.update(content["startup"])

@@ -88,9 +88,10 @@ class TrainResult:
     def begin(self) -> None:
         """Note that training begins, or resumes, now."""
         self.cores_before = contention.read()
+        resumed_at = time.time()  # before time zero: nothing is counted twice
         self.time_zero_ns = time.perf_counter_ns()
         if self.resumes:
-            lost_s = max(0.0, time.time() - self.left_at)
+            lost_s = max(0.0, resumed_at - self.left_at)
             self.lost_s, self.resumed_s = self.lost_s + lost_s, self.left_s + lost_s
         self._began_s = time.perf_counter() - self.trained_s - self.paused_s
 
