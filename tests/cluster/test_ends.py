@@ -6,6 +6,7 @@ import signal
 import subprocess
 import time
 
+import psutil
 import pytest
 from faulty import FAULTY
 from sandbox import Sandbox, wait_for
@@ -73,6 +74,14 @@ def driver_of(project: Sandbox) -> int:
         if "ddp-hpc run" in command and "python" in command.split()[0]
     )
     return pid
+
+
+def rank_0(project: Sandbox) -> psutil.Process:
+    """The process of rank 0 of the run that trains, not its watchdog."""
+    commands = project.processes().items()
+    watched = [psutil.Process(pid) for pid, words in commands if re.match(r"\S+python -m \S+rank_watchdog", words)]
+    (rank,) = (one for one in watched if one.parent() in watched and one.environ()["SLURM_PROCID"] == "0")
+    return rank
 
 
 def kill(project: Sandbox, driver: subprocess.Popen) -> None:
@@ -145,6 +154,24 @@ def test_a_run_whose_node_dies_is_trained_on_another(study, cluster):
     assert "1 run to try again, in 12 s: 1 node_fail" in said
     assert (state(study, "-s0-")["status"], state(study, "-s0-")["attempts"]) == ("ok", 2)
     assert cluster.jobs()[int(job_of(cluster, "-s0-"))]["NodeList"] != lost
+
+
+def test_a_rank_that_mpi_ends_because_a_node_died_is_no_crash(study, cluster):
+    """Now and then MPI is quicker to end a rank that has lost another than Slurm is."""
+    two = HEAD.replace("exchange: none, world_size: 1", "exchange: ring, world_size: 2, placement: spread")
+    study.study("ends", two + f"budget: {{steps: 100}}\ngrid: {{model: {SLOW}}}\n")
+    driver = start(study)
+    wait_for(lambda: supervisors(study) and state(study, "-s0-").get("step"))
+    rank = rank_0(study)
+
+    cluster.kill_node("node2")
+    rank.kill()
+
+    wait_for(lambda: state(study, "-s0-")["status"] != "running", 90)
+    assert state(study, "-s0-")["status"] == "node_fail"
+    cluster.start_node("node2")
+    code, said = end(driver)
+    assert code == 0, said
 
 
 def test_a_controller_that_starts_anew_costs_no_run_and_no_second_attempt(study, cluster, jobs):

@@ -21,6 +21,7 @@ SIGTERM = Ending("cancelled", "SIGTERM: asked to end", {"signal": "SIGTERM", "wa
 CRASHED = Ending("crashed", "rank 1: ValueError")
 KILLED = "slurmstepd: error: Detected 1 oom_kill event in StepId=17.0"
 LOST_NODE = "srun: error: Node failure on node2"
+ENDED = report(0, error=None, message="ended with exit code 14 and no word of why") | {"ended_by_others": True}
 
 HELP = [f"You may ask for more of them in way {number}, which is explained elsewhere." for number in range(20)]
 
@@ -64,6 +65,10 @@ TABLE = [  # what is known, status, words of the reason
     ({"exit_code": 1, "reports": [report(status="oom_gpu")], "oom_kills": 1}, "oom_gpu", "it is bad"),
     ({"exit_code": 1, "reports": [report(status="launch_failed")], "oom_kills": 1}, "launch_failed", "it is bad"),
     ({"exit_code": 1, "reports": [report()], "last_words": [LOST_NODE]}, "crashed", "it is bad"),
+    ({"exit_code": 1, "reports": [ENDED], "last_words": [LOST_NODE]}, "node_fail", "not answer: .*; rank 0 .*code 14"),
+    ({"exit_code": 1, "reports": [ENDED]}, "crashed", "ended with exit code 14"),
+    ({"exit_code": 1, "reports": [ENDED, report()], "last_words": [LOST_NODE]}, "crashed", "it is bad"),
+    ({"exit_code": 1, "reports": [report(0, "peer_failure")], "last_words": [LOST_NODE]}, "node_fail", "rank 0 on n0"),
     ({"exit_code": 0, "summary": OK, "oom_kills": 1}, "ok", ""),
     # records that are whole, but not if a rank failed
     ({"exit_code": 1, "summary": OK}, "ok", ""),

@@ -12,6 +12,7 @@ from ddp_hpc.system.deadlines import (
     LEAVE_WARNED_S,
     LOOK_S,
     NEAR_S,
+    NODE_S,
     PEER_S,
     PLUGIN_LOOKS_S,
     PREDECESSOR_S,
@@ -41,6 +42,10 @@ def test_whoever_waits_for_a_supervisor_waits_until_it_has_ended_its_ranks():
 
 def test_the_rank_that_has_died_speaks_before_those_that_lost_it_and_all_before_the_launcher_is_ended():
     assert PEER_S < GRACE_S
+
+
+def test_srun_has_said_that_a_node_is_gone_before_it_is_ended():
+    assert KILL_WAIT_S + 2 < NODE_S
 
 
 def test_a_supervisor_that_lives_is_not_taken_for_dead():

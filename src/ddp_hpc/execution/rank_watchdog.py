@@ -69,7 +69,7 @@ def main(attempt: Attempt) -> NoReturn:
         if code < 0:
             why = f"killed by {signal.Signals(-code).name}"
         why += " before MPI was up" * early + _FULL * (code == -signal.SIGBUS)
-        _report(attempt, None, why, "launch_failed" if early else "crashed")
+        _report(attempt, None, why, "launch_failed" if early else "crashed", code != 0 and -code not in CRASHES)
     mpi_environment.remove_scratch(started, if_empty=done)
     sys.exit(code if code > 0 else 128 - code if code < 0 else 0 if done else BROKEN)
 
@@ -92,14 +92,17 @@ def _end(child: int, started: Mapping[str, Any], number: int) -> NoReturn:
     os._exit(128 + number)
 
 
-def _report(attempt: Attempt, error: str | None, message: str, status: str = "crashed") -> None:
-    """Say why the rank ended, unless it has said so itself."""
+def _report(
+    attempt: Attempt, error: str | None, message: str, status: str = "crashed", by_others: bool = False
+) -> None:
+    """Say why the rank ended, unless it has said so itself; `by_others`: MPI, or a signal that no fault of its raises."""
     rank, host = rank_from_environment(), os.uname().nodename
     file = attempt.report_file(rank)
     if file.exists():
         return
     print(f"rank {rank} on {host}: {f'{error}: ' if error else ''}{message}", file=sys.stderr, flush=True)
     report = {"rank": rank, "host": host, "error": error, "message": message, "at": time.time(), "status": status}
+    report["ended_by_others"] = by_others
     with suppress(OSError):  # a full disk: the launcher's last words have it
         write_json(file, report)
 

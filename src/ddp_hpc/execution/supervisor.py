@@ -22,7 +22,7 @@ from ddp_hpc.execution import mpi_environment, rank_watchdog
 from ddp_hpc.execution.graceful_stop import Interruption
 from ddp_hpc.runs import lease, machine_lease
 from ddp_hpc.runs.attempt import PLAN, Attempt, Faults, RunFolder
-from ddp_hpc.runs.ending import Ending, Evidence, classify, first_report
+from ddp_hpc.runs.ending import Ending, Evidence, classify, first_report, may_have_lost_another
 from ddp_hpc.runs.statuses import FINISHED
 from ddp_hpc.slurm import job_environment
 from ddp_hpc.system import cgroups, deadlines
@@ -183,7 +183,7 @@ def _launch(launcher: Sequence[str], attempt: Attempt, launch: dict[str, Any], i
         reader = threading.Thread(target=_copy, args=(process, tail), daemon=True)
         reader.start()
         try:
-            _wait(process, attempt, interruption)
+            _wait(process, attempt, interruption, job_environment.is_srun(launcher))
             killed = (process.poll() or 0) < 0 and not attempt.has_failed  # what its ranks then say follows from that
         finally:
             end_all(process)
@@ -247,7 +247,7 @@ def _copy(process: Process, tail: deque[str]) -> None:
             tail.append(text.rstrip())
 
 
-def _wait(process: Process, attempt: Attempt, interruption: Interruption) -> None:
+def _wait(process: Process, attempt: Attempt, interruption: Interruption, by_srun: bool) -> None:
     """Wait for the launcher, but not for ever once it is asked to end, a rank has failed or all are through."""
     over_at, next_beat = None, time.monotonic() + deadlines.BEAT_S
     ended = threading.Event()  # Popen.wait with a timeout sleeps up to 50 ms too long
@@ -267,7 +267,9 @@ def _wait(process: Process, attempt: Attempt, interruption: Interruption) -> Non
         if over_at is None and (attempt.has_failed or attempt.is_complete):
             over_at = now
         if over_at is not None and now - over_at > deadlines.GRACE_S:
-            return
+            node = by_srun and may_have_lost_another(first_report(attempt.reports))
+            if not node or now - over_at > deadlines.NODE_S:
+                return
 
 
 def end_all(process: Process) -> None:

@@ -92,6 +92,11 @@ def first_report(reports: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     return next((report for report in causes if report.get("error")), causes[0] if causes else {})
 
 
+def may_have_lost_another(report: Mapping[str, Any]) -> bool:
+    """Tell whether a rank may have ended for the end of another: MPI and Gloo notice it before Slurm does."""
+    return report.get("status") == PEER_FAILURE or bool(report.get("ended_by_others"))
+
+
 def _failed_rank(e: Evidence) -> Ending | None:
     """Ranks that were asked to end, and found in their steps, were ended for that."""
     first = first_report(e.reports) or ({} if e.summary else _printed(e.last_words))
@@ -108,6 +113,8 @@ def _failed_rank(e: Evidence) -> Ending | None:
     # of what a rank says of itself, it has made its status; a GPU's memory is none of the host's
     own = {line.strip() for one in e.reports for line in f"{one.get('traceback')}\n{one.get('message')}".splitlines()}
     by_others = [line for line in e.last_words if line.strip() not in own and not _OWN_END.match(line)]
+    if may_have_lost_another(first) and (words := node_words("\n".join(by_others))):
+        return Ending("node_fail", f"a node does not answer: {words[:200]}; {reason}", numbers)
     if status in ("crashed", "launch_failed") and (words := memory_words("\n".join(by_others))):
         return Ending("oom_host", f"{reason}; the launcher said: {words[:200]}", numbers)
     if status == "crashed" and e.oom_kills:

@@ -22,6 +22,7 @@ CANCELLED_S = 60.0  # how long cancelled jobs may take to leave the queue
 # A rank has failed.
 PEER_S = 1.0  # so long a rank that lost another waits: the watchdog of that one speaks first
 GRACE_S = 15.0  # how long the launcher may take to end after that, or once all are through
+NODE_S = 40.0  # srun, if a node may have gone: it waits KillWait and 2 s for its ranks, then says so
 
 # A supervisor lives.
 BEAT_S = 20.0  # how often it gives a sign of life
