@@ -407,6 +407,49 @@ def test_of_some_records_only_tables_cannot_be_made_anew_and_this_is_said(projec
         assert found_by(check, folder) == []
 
 
+def measured(spec):
+    result = factory.realistic(spec)
+
+    def of_rank(step, rank):
+        loss, step_s = result.loss[step - 1], 1e-3 * (1 + rank)
+        return {"step_s": step_s, "rank_loss": loss, **factory.phases(spec, step_s)}
+
+    return replace(result, columns={"ended_at": "2026-11-28T12:00:00+00:00"}, of_rank=of_rank)
+
+
+def test_of_steps_the_losses_alone_are_kept_where_all_tables_follow_from_them(tmp_path, capsys):
+    grid = {"exchange": "ring", "world_size": [2, 4], "batch_size": 16, "learning_rate": 0.1}
+    tables = ["noise", "noise_curves", "runs"]
+    factory.made_up(tmp_path, measured, publication=SAID, grid=grid, tables=tables, figures=["noise"])
+    for steps in ("all", "losses"):
+        asked = PackOptions(to=tmp_path / steps, allow_private=True, steps=steps)
+        assert publish(Project(tmp_path), "made_up", asked) == 0
+
+    assert verify(tmp_path / "losses") == 0
+    for name in ("noise", "noise_curves"):
+        whole, kept = ((tmp_path / steps / "tables" / f"{name}.parquet").read_bytes() for steps in ("all", "losses"))
+        assert kept == whole
+    slow = [pd.read_parquet(tmp_path / steps / "tables" / "runs.parquet")["slow_ranks"] for steps in ("all", "losses")]
+    assert (slow[0].notna().all(), slow[1].isna().all()) == (True, True)
+    whole, kept = (
+        records.read("steps", max((tmp_path / one).glob("runs/*/steps.parquet"))) for one in ("all", "losses")
+    )
+    assert whole.num_rows == 4 * kept.num_rows
+    assert kept["rank_loss"].null_count == len(kept) > kept["loss"].null_count
+    said = (tmp_path / "losses" / "README.md").read_text()
+    assert "when its steps ended, with which loss (not what else ranks measured, so not which were slow)" in said
+
+
+def test_of_steps_all_is_kept_where_a_table_needs_it(tmp_path, capsys):
+    factory.made_up(tmp_path, measured, publication=SAID, **STUDY | {"tables": ["stragglers", "runs"], "claims": []})
+
+    assert publish(Project(tmp_path), "made_up", PackOptions(steps="losses", allow_private=True)) == 1
+
+    assert "tables that need more than the losses of steps: stragglers; `--steps all` publishes them" in (
+        capsys.readouterr().err
+    )
+
+
 def test_a_folder_that_is_no_pack_is_neither_replaced_nor_read(project, tmp_path):
     (tmp_path / "mine.txt").write_text("kept")
 

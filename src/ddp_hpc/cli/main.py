@@ -495,6 +495,12 @@ def _report(options: argparse.Namespace) -> int:
         choices=("all", "winners", "none"),
         default="all",
     ),
+    takes(
+        "--steps",
+        "what it holds of their steps: losses, of the first rank alone, if all tables follow from them",
+        choices=("all", "losses"),
+        default="all",
+    ),
     takes("--check", "only say whether it can be published", action="store_true"),
     takes("--redact", "put other words in place of user names, paths, hosts and accounts", action="store_true"),
     takes("--allow-private", "publish what looks private as it is", action="store_true"),
@@ -505,7 +511,7 @@ def _publish(options: argparse.Namespace) -> int:
 
     if "/" in options.study or options.study.endswith(".zip"):
         return publish_anew(Path(options.study))
-    names = ("to", "runs", "check", "redact", "allow_private", "machine")
+    names = ("to", "runs", "steps", "check", "redact", "allow_private", "machine")
     return publish(_project(), options.study, PackOptions(**{name: getattr(options, name) for name in names}))
 
 

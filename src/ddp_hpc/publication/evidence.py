@@ -9,6 +9,8 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from ruamel.yaml import YAML
 
@@ -25,6 +27,8 @@ from ddp_hpc.runs.study_runs import Planned, StudyRuns
 from ddp_hpc.system.files import write_json
 
 KINDS = ("trace", *RECORDS)
+LOSSES = ("step", "rank", "t_s", "loss", "warm_up")  # columns of steps, of which the first rank's are those of all
+KEPT = b"ddp_hpc.kept"
 
 
 def copy(study_runs: StudyRuns, study: Path, machine: Path | None, said: Publication, root: Path) -> None:
@@ -45,6 +49,25 @@ def seal(folder: RunFolder) -> None:
     """Seal the records of a run in a pack: by size and digest, without dates, which no copy keeps."""
     if all(folder.record(kind).is_file() for kind in RECORDS):
         folder.sealed = {kind: [entry[0], 0, entry[2]] for kind, entry in folder.entries().items()}
+
+
+def keep_losses(root: Path) -> None:
+    """Keep of the steps in a pack the first rank's alone, and of them the losses and when each step ended.
+
+    The other columns become null: what they mean stays told, and they take no room.
+    """
+    for file in sorted(root.glob(f"{names.RUNS}/*/steps.parquet")):
+        steps = records.read("steps", file, rows=pc.field("rank") == 0)
+        nothing = {one.name: pa.nulls(len(steps), one.type) for one in steps.schema if one.name not in LOSSES}
+        columns = [nothing.get(name, steps[name]) for name in steps.column_names]
+        about = (steps.schema.metadata or {}) | {KEPT: b'"losses"'}
+        records.write_table(pa.Table.from_arrays(columns, schema=steps.schema.with_metadata(about)), file)
+
+
+def only_losses(root: Path) -> bool:
+    """Return whether the steps in a pack are those that `keep_losses` has left."""
+    files = root.glob(f"{names.RUNS}/*/steps.parquet")
+    return any(KEPT in (pq.read_schema(file).metadata or {}) for file in files)
 
 
 def _copy_run(store: Store, planned: Planned, folder: RunFolder) -> None:

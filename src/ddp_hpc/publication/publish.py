@@ -35,6 +35,7 @@ class PackOptions:
 
     to: Path | None = None  # a folder, or a file .zip; None: results/packs/STUDY-DATE
     runs: str = "all"  # whose records the pack holds: all, winners, none
+    steps: str = "all"  # what of their steps: all, losses (of the first rank alone, and when each step ended)
     check: bool = False  # only say what stands against it
     redact: bool = False  # put other words in place of what looks private
     allow_private: bool = False  # publish what looks private as it is
@@ -60,6 +61,8 @@ def publish(project: Project, study: str, asked: PackOptions) -> int:
         evidence.copy(study_runs, project.study_file(study), machine, said, root)
         if problems := _private(root, asked):
             return _refused(study, problems)
+        if asked.steps == "losses" and (lacking := _keep_losses(root)):
+            return _refused(study, [_needs_all_steps(lacking)])
         if asked.check:
             print(f"{study} can be published")
             return 0
@@ -156,6 +159,26 @@ def _made(root: Path, runs: str) -> Pack:
     pack = Pack(root)
     (root / names.SUMS).write_text(sums(pack), encoding="utf-8")
     return pack
+
+
+def _keep_losses(root: Path) -> list[str]:
+    """Keep of the steps in a pack their losses alone; return the tables that are others then, but for slow ranks."""
+
+    def cells(file: Path) -> pd.DataFrame:
+        return pd.read_parquet(file).drop(columns="slow_ranks", errors="ignore")
+
+    with tempfile.TemporaryDirectory(dir=root.parent) as folder, own_code_of(root):
+        before, after = Path(folder) / "before", Path(folder) / "after"
+        derived.make_tables(Pack(root), before)
+        evidence.keep_losses(root)
+        derived.make_tables(Pack(root), after)
+        files = sorted((before / names.TABLES).glob("*.parquet"))
+        return [file.stem for file in files if not cells(file).equals(cells(after / names.TABLES / file.name))]
+
+
+def _needs_all_steps(tables: list[str]) -> str:
+    which = ", ".join(tables)
+    return f"--steps losses: tables that need more than the losses of steps: {which}; `--steps all` publishes them"
 
 
 def _draw(pack: Pack) -> None:

@@ -14,6 +14,7 @@ from ddp_hpc.analysis.report import answer
 from ddp_hpc.config.claims import ARITHMETIC, MEASURED, OWN
 from ddp_hpc.publication import pack as names
 from ddp_hpc.publication.citation import CODE_LICENCE, SOFTWARE
+from ddp_hpc.publication.evidence import only_losses
 from ddp_hpc.publication.pack import Pack
 from ddp_hpc.runs.records import read_metadata
 from ddp_hpc.system.terminal import counted, rank_time
@@ -95,7 +96,10 @@ def _claim(row: Mapping[str, Any]) -> Iterator[str]:
 
 def _records(pack: Pack, planned: int) -> str:
     kept = sum((pack.root / names.RUNS / run / "run.parquet").is_file() for run in pack.runs)
-    return f"the records of {kept} of {counted(planned, 'run')}: `run.parquet`, and its steps, evaluations, GPU samples"
+    steps = "its steps"
+    if only_losses(pack.root):
+        steps = "when its steps ended, with which loss (not what else ranks measured, so not which were slow)"
+    return f"the records of {kept} of {counted(planned, 'run')}: `run.parquet`, and {steps}, evaluations, GPU samples"
 
 
 def _facts(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
