@@ -95,7 +95,7 @@ def _end(child: int, started: Mapping[str, Any], number: int) -> NoReturn:
 def _report(
     attempt: Attempt, error: str | None, message: str, status: str = "crashed", by_others: bool = False
 ) -> None:
-    """Say why the rank ended, unless it has said so itself; `by_others`: by MPI, or by a signal that is none of a fault."""
+    """Say why the rank ended, unless it has said so itself; `by_others`: MPI, or a signal that tells of no fault."""
     rank, host = rank_from_environment(), os.uname().nodename
     file = attempt.report_file(rank)
     if file.exists():
