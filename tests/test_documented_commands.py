@@ -51,7 +51,7 @@ HERE = [
     "ddp-hpc table mine runs winners",
     "ddp-hpc figure mine loss_curves",
     "ddp-hpc figure mine loss_curves --size column",
-    "ddp-hpc report mine",
+    "ddp-hpc report mine --all",
     "ddp-hpc predict mine",
     "ddp-hpc predict mine --batch-size 24,48 --node-hours 2000 --epochs 90 --json",
     "ddp-hpc compare mine@before mine",

@@ -474,11 +474,17 @@ def _figure(options: argparse.Namespace) -> int:
     return make_outputs(_project(), options.study, "figure", options.names, options.size, debug=options.debug)
 
 
-@Verb("write the report of a study from its tables and figures", STUDY)
+@Verb(
+    "write the report of a study from its tables and figures",
+    STUDY,
+    takes("--all", "first make those that are out of date", action="store_true"),
+)
 def _report(options: argparse.Namespace) -> int:
-    from ddp_hpc.workflow.outputs import make_page
+    from ddp_hpc.workflow.outputs import make_outputs, make_page
 
-    return _say(make_page(_project(), options.study))
+    kinds = ("table", "figure") if options.all else ()
+    codes = [make_outputs(_project(), options.study, kind, debug=options.debug) for kind in kinds]
+    return max(_say(make_page(_project(), options.study)), *codes, 0)
 
 
 @Verb(

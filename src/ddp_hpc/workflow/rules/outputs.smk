@@ -4,8 +4,8 @@ wildcard_constraints:
 
 
 rule outputs:
-    # one process for the tables that are out of date, one for the figures: records are read once, and what fails, fails
-    # alone. The output says only that all went well; see `StudyTargets.making`
+    # one process for all that is out of date: records are read once, and what fails, fails alone. The output says only
+    # that all went well; see `StudyTargets.making`
     input:
         lambda wildcards: TARGETS.studies[wildcards.study].awaited,
     output:
@@ -13,5 +13,5 @@ rule outputs:
     log:
         "logs/outputs/{study}-{number}.log",
     shell:
-        "(code=0; for verb in table figure report; do ddp-hpc $verb {wildcards.study} >/dev/null || code=$?; done;"
+        "(code=0; ddp-hpc report {wildcards.study} --all >/dev/null || code=$?;"
         " rm -f results/studies/{wildcards.study}/.made/[0-9]*; touch {output}; exit $code) > {log} 2>&1"
