@@ -1,6 +1,7 @@
 """The axes of a study: which columns of a spec vary, which are searched, and which runs may be compared."""
 
 import json
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -125,6 +126,12 @@ def show(value: Any) -> str:
 def show_component(name: Any, options: Any) -> str:
     """Return a component with its options: `mlp (widths 64-32)`, `torch_ddp (tuned)`."""
     return shown(show(name), {} if pd.isna(options) else json.loads(options))
+
+
+def counted_reasons(reasons: Iterable[str]) -> str:
+    """Return why points are out, and how many: `2 diverged, 1 with 1 of 3 repeats diverged`."""
+    counts = Counter(reasons).most_common()
+    return ", ".join(f"{count} {'with ' if ' repeats ' in reason else ''}{reason}" for reason, count in counts)
 
 
 def told(row: Mapping[str, Any], name: str) -> str:
