@@ -48,7 +48,7 @@ def _smallest(row: Row, rows: list[Row], axes: list[str]) -> Row:
 
     def order(other: Row) -> tuple[int, bool, bool]:
         alike = key_of(other, off_the_clock) == key_of(row, off_the_clock)
-        return other["batch_size"], pd.isna(other["epoch_s"]), not alike
+        return other["batch_size"], bool(pd.isna(other["epoch_s"])), not alike
 
     return min((other for other in rows if key_of(other, kind) == key_of(row, kind)), key=order)
 
