@@ -37,9 +37,9 @@ def verdict(claim: Claim, ours: "Interval") -> tuple[str, str]:
     """Return the verdict and why: reproduced or contradicted only where the whole interval is.
 
     What was measured without an interval decides nothing: a number that says how sure it is would be the weaker one.
-    A formula has no other value. What the source does not measure is confirmed or refuted.
+    A formula has no other value, and a count is what it is. What the source does not measure is confirmed or refuted.
     """
-    alone = claim.of_kind != ARITHMETIC and not ours.known
+    alone = claim.of_kind != ARITHMETIC and not ours.known and not ours.counted
     agrees, against = (REPRODUCED, CONTRADICTED) if claim.of_kind == MEASURED else (CONFIRMED, REFUTED)
     least, largest = claim.expected
     below, above = claim.against

@@ -1,6 +1,7 @@
 """The axes of a study: which columns of a spec vary, which are searched, and which runs may be compared."""
 
 import json
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -56,10 +57,19 @@ def run_columns(runs: pd.DataFrame, study: Study) -> list[str]:
 def step_columns(runs: pd.DataFrame, free: Collection[str] = ()) -> list[str]:
     """Return the columns in which steps are told apart: all that vary, but for those of runs that are taken together.
 
-    Runs are taken together that differ in learning rate, seed and budget alone, but for those in `free`.
+    Runs are taken together that differ in learning rate, seed and budget alone, but for those in `free`. What is off
+    the clock tells steps apart only where it is an axis of its own, not where the others decide it, as where each batch
+    size is evaluated after an epoch of its own steps.
     """
-    changing = {name for name in varying(runs) if name in free or name not in SAME_WORK - OFF_THE_CLOCK}
-    return ordered({*changing, "exchange", "world_size", "batch_size"})
+    changing = {name for name in varying(runs) if name in free or name not in SAME_WORK}
+    names = ordered({*changing, "exchange", "world_size", "batch_size"})
+    beside = [name for name in OFF_THE_CLOCK if name not in names and _varies_within(runs, names, name)]
+    return ordered({*names, *beside})
+
+
+def _varies_within(runs: pd.DataFrame, names: list[str], name: str) -> bool:
+    """Return whether a column has several values in runs that agree in those named; null is a value like any other."""
+    return name in runs and bool((runs.groupby(names, dropna=False)[name].nunique(dropna=False) > 1).any())
 
 
 def ordered(names: Collection[str]) -> list[str]:
@@ -116,6 +126,12 @@ def show(value: Any) -> str:
 def show_component(name: Any, options: Any) -> str:
     """Return a component with its options: `mlp (widths 64-32)`, `torch_ddp (tuned)`."""
     return shown(show(name), {} if pd.isna(options) else json.loads(options))
+
+
+def counted_reasons(reasons: Iterable[str]) -> str:
+    """Return why points are out, and how many: `2 diverged, 1 with 1 of 3 repeats diverged`."""
+    counts = Counter(reasons).most_common()
+    return ", ".join(f"{count} {'with ' if ' repeats ' in reason else ''}{reason}" for reason, count in counts)
 
 
 def told(row: Mapping[str, Any], name: str) -> str:

@@ -19,6 +19,7 @@ Array = NDArray[np.float64]
 CONFIDENCE = 0.95
 FEWEST_STEPS = 50  # below, there are too few blocks to say anything
 WITHIN = "1 run: within it only"
+COUNTED = "counted"  # begins the basis of a count, which has no interval: it is what it is
 FEWEST_FREEDOM = 3  # for Dunnett's limits, whose integral needs a variance that is not too uncertain
 ENOUGH = 6  # degrees of freedom: a variance of fewer is a poor estimate, and shares those of others
 
@@ -36,6 +37,11 @@ class Interval:
     def known(self) -> bool:
         """Whether there is more than a middle."""
         return not isnan(self.low)
+
+    @property
+    def counted(self) -> bool:
+        """Whether the middle is a count, or made of counts alone, without an interval."""
+        return self.basis.startswith(COUNTED) and not self.low < self.high
 
     def each(self, change: Callable[[float], float]) -> "Interval":
         """Return the interval of a rising function of the values."""

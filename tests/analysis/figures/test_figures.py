@@ -10,8 +10,8 @@ from functools import cache
 import numpy as np
 import pandas as pd
 import pytest
-from drawn import SITUATIONS, draw, situations, words
-from factory import planned
+from drawn import SITUATIONS, Tables, diverged, draw, grid, situations, words
+from factory import made_up, planned, realistic
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
@@ -190,6 +190,37 @@ def test_the_heat_map_marks_what_may_not_win(situation, picture):
         assert len(marks(figure, marker)) == reasons[reason] > 0, reason
     for legend in ("diverged", "not yet run", "failed", "out of GPU memory", "incomplete", "threshold", "winner"):
         assert legend in words(figure)
+
+
+@pytest.fixture(scope="module")
+def of_repeats(tmp_path_factory):
+    """Three repeats: of four points the first of one diverged, and all of another."""
+
+    def train(spec):
+        bad = spec.learning_rate == 0.2 and (spec.batch_size == 32 or spec.seed == 0)
+        return diverged(spec) if bad else realistic(spec)
+
+    keys = {"grid": [grid([2, 4], learning_rate=(0.1, 0.2))], "repeats": 3, "budget": {"samples_seen": 3200}}
+    keys |= {"rules": {"loss_threshold": 3.0}}
+    study_runs = made_up(tmp_path_factory.mktemp("study"), train, **keys)
+    return study_runs, Tables(study_runs)
+
+
+def test_a_heat_map_of_repeats_says_that_any_of_them_makes_the_mark(of_repeats, picture):
+    assert "in any repeat" in words(draw(of_repeats, "heat_map", ""))
+    assert "repeat" not in words(picture("heat_map", "mixed"))
+
+
+def test_of_a_winner_with_repeats_one_run_is_drawn_and_the_caption_says_which(of_repeats, picture):
+    assert "several repeats the panel of winners has the first run" in words(draw(of_repeats, "loss_curves", ""))
+    assert "repeats" not in words(picture("loss_curves", "usual"))
+
+
+def test_a_count_of_points_is_told_from_one_of_repeats(of_repeats):
+    title = words(draw(of_repeats, "loss_areas", "")).replace("\n", " ")
+
+    assert "left out: 1 with 1 of 3 repeats diverged, 1 diverged" in title
+    assert "1 1 of 3" not in title
 
 
 def test_a_diverged_cell_is_white_and_not_the_colour_of_zero(picture):

@@ -482,8 +482,23 @@ def test_runs_that_end_in_a_way_are_counted(judged, expected, verdict):
     ours = {"count": {"where": {"world_size": 2}, "having": {"status": "diverged"}}}
     row = judged(ours, {"within": 0.01}, train, grid=grid, published=expected, applies_when=["complete"])
 
-    assert (row["verdict"], row["ours"], row["ours_low"], row["ours_high"]) == (verdict, 2, 2, 2)
+    assert (row["verdict"], row["ours"]) == (verdict, 2)
     assert row["reason"] == "6 of 9 runs"
+    assert row["runs"] == 9, "runs that diverged are counted, too"
+    assert pd.isna(row["ours_low"]), "three repeats alike do not tell how others would differ"
+    assert pd.isna(row["ours_high"])
+    assert row["interval_from"] == "counted in 3 repeats"
+
+
+def test_counts_that_differ_between_repeats_have_an_interval(judged):
+    def train(spec):
+        diverged = Result("diverged", "loss is nan", (0.1,), (float("nan"),))
+        return diverged if spec.seed < spec.world_size else steady(spec)
+
+    row = judged({"count": {"having": {"status": "diverged"}}}, {"at_least": 1}, train)
+
+    assert (row["ours"], row["runs"], row["interval_from"]) == (2, 9, "3 runs")  # 3, 2 and 1 of three world sizes
+    assert row["ours_low"] < 1 < 3 < row["ours_high"]
 
 
 def test_runs_are_counted_only_if_all_have_ended(judged):
@@ -515,7 +530,25 @@ def test_a_table_that_combines_repeats_without_an_interval_decides_nothing(judge
 
     assert bare["verdict"] == "undecided"
     assert bare["reason"].startswith("no interval (its table has none)")
-    assert (count["verdict"], count["ours"], count["ours_low"]) == ("reproduced", 1, 1)
+    assert (count["verdict"], count["ours"]) == ("reproduced", 1)
+    assert pd.isna(count["ours_low"]), "an interval without width is none"
+
+
+def test_a_ratio_of_counts_has_no_interval_and_is_judged_by_itself(judged):
+    """Of 2 ranks one point of two reaches the threshold, of 1 rank both: a half."""
+
+    def train(spec):
+        result = steady(spec)
+        bad = spec.world_size == 2 and spec.learning_rate > 0.3
+        return replace(result, columns=result.columns | {"min_loss": 0.9}) if bad else result
+
+    grid = [GRID[0] | {"world_size": [1, 2], "learning_rate": [0.1, 0.5]}]
+    of, to = ({"table": "winners", "column": "eligible_points", "where": {"world_size": n}} for n in (2, 1))
+    row = judged({"ratio": {"of": of, "to": to}}, {"at_most": 0.9}, train, grid=grid)
+
+    assert (row["verdict"], row["ours"], row["runs"]) == ("reproduced", 0.5, 12)
+    assert pd.isna(row["ours_low"])
+    assert pd.isna(row["ours_high"])
 
 
 def test_who_is_judged_on_one_run_says_so(judged):

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from factory import Result, made_up
 
-from ddp_hpc.analysis.tables import epoch_time, synchronisation
+from ddp_hpc.analysis.tables import epoch_time, phases, synchronisation
 
 STEPS, SAMPLES = 60, 19_200
 BASE = {"dataset": "digits", "model": "mlp", "learning_rate": 0.1, "threads_per_rank": 1}
@@ -130,6 +130,28 @@ def test_rates_make_no_row_of_their_own_and_an_axis_of_the_study_does(tmp_path):
     table = epoch_time.build(made(tmp_path, grid=[*grid, GRID[0] | scaled]))
     found = zip(table["batch_size"], table["evaluate_every_steps"].fillna(0), table["runs"], strict=True)
     assert sorted(found) == [(64, 0, 3), (64, 10, 2), (512, 0, 3), (512, 10, 2)]
+
+
+def test_how_often_it_is_evaluated_keeps_no_batch_from_its_reference(tmp_path):
+    """After each epoch: 300 steps of 64 samples, 37 of 512; that is off the clock, and tells no steps apart."""
+    each_epoch = {"zip": {"batch_size": [64, 512], "evaluate_every_steps": [300, 37]}}
+    alone = {"exchange": "none", "world_size": 1} | each_epoch
+    others = [alone | {"exchange": "ring", "zip": {"batch_size": [64], "evaluate_every_steps": [150]}, "world_size": 2}]
+    others += [{"exchange": "hogwild", "world_size": 2, "batch_size": 64}]
+    study_runs = made(tmp_path, grid=[alone, *others])
+    table = epoch_time.build(study_runs)
+
+    assert row(table, "none", 1, 512)["gain"] == pytest.approx(4)
+    for module in (epoch_time, synchronisation, phases):
+        assert "evaluate_every_steps" not in module.build(study_runs), "no panel of its own for ring and hogwild"
+
+
+def test_where_only_some_differ_in_how_often_they_are_evaluated_the_reference_is_found_all_the_same(tmp_path):
+    """At 64 samples it is an axis of its own, at 512 it is not."""
+    grid = [GRID[0] | {"batch_size": 64, "evaluate_every_steps": [None, 300]}]
+    grid += [GRID[0] | {"batch_size": 512, "evaluate_every_steps": 37}]
+
+    assert row(epoch_time.build(made(tmp_path, grid=grid)), "none", 1, 512)["gain"] == pytest.approx(4)
 
 
 def test_without_the_smallest_batch_there_is_no_gain_and_no_other_takes_its_place(tmp_path):

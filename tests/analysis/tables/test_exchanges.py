@@ -106,6 +106,17 @@ def test_without_the_reference_there_is_no_ratio_but_a_reason(tmp_path):
     assert absent["step_us"] == pytest.approx(6000)  # the times are there all the same
 
 
+def test_a_reference_that_is_planned_elsewhere_is_said_to_lack_here(tmp_path):
+    grid = [GRID[0], GRID[1] | {"world_size": 2}, {"exchange": "ring", "world_size": 2, "batch_size": 150}]
+    frame = exchanges.build(made(tmp_path, grid=grid))
+    (other,) = frame[frame["batch_size"] == 150].to_dict("records")
+
+    said = "nothing to compare with: exchange mpi_allreduce is planned, but not"
+    assert one(frame, "none", 1)["reason"] == f"{said} with 1 rank"
+    assert other["reason"] == f"{said} with all else as here"
+    assert np.isnan(other["times_as_fast"])
+
+
 def test_a_round_without_its_reference_does_not_count(tmp_path):
     def train(spec):
         gone = spec.exchange.name == "mpi_allreduce" and spec.seed == 2

@@ -116,6 +116,8 @@ def _legend(areas: pd.DataFrame) -> list[Artist]:
 def _notes(areas: pd.DataFrame, norm: Normalize | None) -> list[str]:
     grey = (areas["decisive"].notna() & ~areas["coloured"]).any()
     notes = ["Grey: a point that may not win, or beyond the scale."] if norm is not None and grey else []
+    if (areas["repeats"] > 1).any() and any(map(mark, areas["excluded"])):
+        notes.append("A mark says what happened to a point in any repeat.")
     slow = int((areas["slow_steps_share"] > DISTURBED).sum())
     return notes + mark_notes(areas, "Hatched:", f"In {slow} of {len(areas)} points")
 

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from ddp_hpc.analysis.columns import ERRORS, decisive, rows_of
+from ddp_hpc.analysis.columns import ERRORS, counted_reasons, decisive, rows_of
 from ddp_hpc.analysis.figures._layout import (
     finished,
     grid,
@@ -111,8 +111,7 @@ def _left_out(axes: Axes, areas: pd.DataFrame) -> list[str]:
     gone = areas[~_has_bar(areas)]["excluded"]
     if gone.empty:
         return []
-    reasons = ", ".join(f"{count} {reason}" for reason, count in gone.value_counts().items())
-    words = f"{len(areas) - len(gone)} of {len(areas)} points; left out: {reasons}"
+    words = f"{len(areas) - len(gone)} of {len(areas)} points; left out: {counted_reasons(gone)}"
     return wrapped(words, letters_in(axes))
 
 

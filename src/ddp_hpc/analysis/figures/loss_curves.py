@@ -64,6 +64,8 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
     short = any(np.max(line.get_xdata()) > one.get_xlim()[1] for one in axes[: len(chunks)] for line in one.lines)
     label_outer(axes, "time (s)", "training loss")
     notes = _notes(pd.concat([panel.rows for panel in shown]), bool(won), names, cut, short)
+    if any(" " in str(row["winner_runs"]) for rows in chunks for row in rows):
+        notes.append("Of a winner with several repeats the panel of winners has the first run.")
     if max(counts) > MANY:
         left_out.append(
             f"Of more than {MANY} curves in a panel, {MANY} are drawn: evenly from the best end to the worst."
@@ -103,7 +105,7 @@ def _limits(curves: pd.DataFrame) -> tuple[float, float]:
 
 
 def _winners(axes: Axes, curves: pd.DataFrame, rows: list[dict[str, Any]], looks: list[Look]) -> None:
-    """Draw one run of each winner."""
+    """Draw one run of each winner, the first."""
     ends = []
     for row, look in zip(rows, looks, strict=False):
         curve = curves[curves["run"] == str(row["winner_runs"]).split()[0]]

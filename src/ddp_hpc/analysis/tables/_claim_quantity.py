@@ -18,7 +18,7 @@ import pandas as pd
 from scipy import stats
 
 from ddp_hpc.analysis.columns import DISTURBED, MISPLACED, key_of, rows_of, show, split, standing, varying
-from ddp_hpc.analysis.intervals import CONFIDENCE, WITHIN, Array, Interval, of_ratio, over_runs
+from ddp_hpc.analysis.intervals import CONFIDENCE, COUNTED, WITHIN, Array, Interval, of_ratio, over_runs
 from ddp_hpc.analysis.tables import _from_runs
 from ddp_hpc.analysis.tables._frame import INT
 from ddp_hpc.analysis.tables._steps import NOT_RECORDED, why_null
@@ -32,12 +32,12 @@ from ddp_hpc.config.study import listed
 from ddp_hpc.runs.schema import RUN
 from ddp_hpc.runs.statuses import FINISHED, in_words
 from ddp_hpc.runs.study_runs import StudyRuns
+from ddp_hpc.system.terminal import counted
 
 Frames = Callable[[str], pd.DataFrame]  # gives a table by its name
 Row = Mapping[str, Any]
 FEWEST_FITTED = 3  # points of a straight line that leave something to judge it by
 MOST_SHOWN = 4  # values of a column in a reason
-COUNTED = "a whole number of its table: what these runs are"
 
 
 class NotTestable(Exception):  # noqa: N818  (no error: a verdict)
@@ -136,8 +136,8 @@ def _count(count: Count, study_runs: StudyRuns) -> Found:
     so = selected(Cells(table="runs", column="world_size", where=count.having), asked, study_runs)
     found = dict.fromkeys(asked["seed"], 0) | so["seed"].value_counts().to_dict()
     repeats = over_runs([float(number) for number in found.values()])
-    if not repeats.known:
-        repeats = Interval(repeats.middle, repeats.middle, repeats.middle, "counted in 1 repeat")
+    if len(set(found.values())) == 1:  # it is not known how others would differ
+        repeats = Interval(repeats.middle, nan, nan, f"{COUNTED} in {counted(len(found), 'repeat')}")
     return Found(repeats, rows_of(asked), [f"{len(so)} of {len(asked)} runs"], [])
 
 
@@ -415,7 +415,7 @@ def _interval(row: Row, column: str, whole: bool) -> Interval:
             basis = next((one for one in said if pd.notna(one)), WITHIN if "run" in row else "its table")
             return Interval(middle, min(float(row[low]), middle), max(float(row[high]), middle), str(basis))
     if whole:
-        return Interval(middle, middle, middle, COUNTED)
+        return Interval(middle, middle, middle, f"{COUNTED} in its table: what these runs are")
     return Interval(middle, nan, nan, "its table has none" if row.get("seed") is None else "1 run")
 
 

@@ -11,6 +11,7 @@ import pandas as pd
 
 from ddp_hpc.analysis.columns import (
     ERRORS,
+    counted_reasons,
     decisive,
     group_columns,
     higher_is_better,
@@ -400,14 +401,11 @@ def _winner(ranked: list[dict[str, Any]], search: list[str], by: str, told: tupl
 
 def _counts(group: pd.DataFrame) -> dict[str, Any]:
     out = group[group["excluded"] != ""]
-    listed = Counter(out["excluded"]).most_common()
     return {
         "points": len(group),
         "eligible_points": len(group) - len(out),
         "excluded_points": len(out),
-        "excluded_because": ", ".join(
-            f"{count} {'with ' if ' repeats ' in reason else ''}{reason}" for reason, count in listed
-        ),
+        "excluded_because": counted_reasons(out["excluded"]),
         "runs": int(group["runs"].map(len).sum()),
         "excluded_runs": int(out["runs"].map(len).sum()),
     }

@@ -2,10 +2,10 @@
 
 The verdict is `reproduced` where our number and its whole 95 % interval are as expected, `contradicted` where the whole
 interval is where the study says that it would contradict the source (by default all that is not expected), and
-`undecided` else, also where there is no interval. It is `not testable here`, with the reason, where there is no number
-or where the study says under `applies_when` that it would mean nothing here. Repeats are paired by seed. What the
-source did not measure, the arithmetic of a formula and expectations of our own, is `confirmed` or `refuted`, and
-counted apart.
+`undecided` else, also where there is no interval; but a count is what it is. It is `not testable here`, with the
+reason, where there is no number or where the study says under `applies_when` that it would mean nothing here. Repeats
+are paired by seed. What the source did not measure, the arithmetic of a formula and expectations of our own, is
+`confirmed` or `refuted`, and counted apart.
 """
 
 from collections import Counter
@@ -50,7 +50,8 @@ _COLUMNS = columns(
 def build(study_runs: StudyRuns) -> pd.DataFrame:
     """Return one row per claim of the study, in its order; `ours` is there whether a verdict may be given or not.
 
-    `runs` is how many runs that the claim reads have ended well; of a winner, all that compete.
+    `runs` is how many runs that the claim reads have ended well, of a `count` in any way; of a winner, all that
+    compete. A count has no interval of its own, nor have several repeats with the same count: it is what it is.
     """
 
     @cache
@@ -86,9 +87,10 @@ def _row(claim: Claim, frames: Frames, study_runs: StudyRuns) -> dict[str, Any]:
         reasons = [str(none), *_lacking(claim, None, _read_by(claim, frames, study_runs), frames, study_runs)]
         return said | {"verdict": NOT_TESTABLE, "reason": "; ".join(dict.fromkeys(reasons))}
     ours, read = found.interval, _read_by(claim, frames, study_runs)
-    said |= {"ours": ours.middle, "ours_low": ours.low, "ours_high": ours.high, "interval_from": ours.basis}
-    if read.cells:
-        said["runs"] = int((standing(read.runs) == "ok").sum())
+    ends = {} if ours.counted else {"ours_low": ours.low, "ours_high": ours.high}
+    said |= {"ours": ours.middle, **ends, "interval_from": ours.basis}
+    if read.cells:  # a count is of all that have ended, however they did
+        said["runs"] = len(found.rows) if claim.ours.count else int((standing(read.runs) == "ok").sum())
     lacking = list(dict.fromkeys(_lacking(claim, found, read, frames, study_runs)))
     if lacking:
         return said | {"verdict": NOT_TESTABLE, "reason": "; ".join(lacking)}

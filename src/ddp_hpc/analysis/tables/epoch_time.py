@@ -7,6 +7,7 @@ from ddp_hpc.analysis.intervals import Interval, of_mean, of_ratio
 from ddp_hpc.analysis.tables._frame import columns, typed
 from ddp_hpc.analysis.tables._groups import Group, Row, by_group, spread
 from ddp_hpc.analysis.tables._steps import UNKNOWN_EPOCH, train_samples
+from ddp_hpc.config.comparability import OFF_THE_CLOCK
 from ddp_hpc.runs.study_runs import StudyRuns
 
 CAPTION = "Time of an epoch: the training set once, slow steps included; medians over the complete runs."
@@ -21,15 +22,14 @@ def build(study_runs: StudyRuns) -> pd.DataFrame:
     """Return one row per kind of step.
 
     `epoch_s` is the samples that there are to train on over the samples per second, so a run need not have seen whole
-    epochs. `gain` is the epoch with the smallest planned batch over this one, all else the same; null where no run of
-    that has ended well. Intervals are over the runs, or within the only one (`interval_from`).
+    epochs. `gain` is the epoch with the smallest planned batch over this one, all else the same that is on the clock;
+    null where no run of that has ended well. Intervals are over the runs, or within the only one (`interval_from`).
     """
     runs = with_standing(study_runs.runs)
     axes = step_columns(runs)
     frame = by_group(study_runs, runs, axes, _COLUMNS, _measured)
-    rest = [name for name in axes if name != "batch_size"]
-    smallest = {key_of(row, rest): row for row in rows_of(frame.sort_values("batch_size", ascending=False))}
-    return typed((row | _gain(smallest[key_of(row, rest)], row) for row in rows_of(frame)), map(str, frame))
+    rows = rows_of(frame)
+    return typed((row | _gain(_smallest(row, rows, axes), row) for row in rows), map(str, frame))
 
 
 def _measured(group: Group) -> Row:
@@ -39,6 +39,18 @@ def _measured(group: Group) -> Row:
     epoch = group.over_runs([samples / float(row["samples_per_s"]) for row in group.ended], of_mean)
     steps = samples / (group.ended[0]["world_size"] * group.ended[0]["batch_size"])
     return {"steps_per_epoch": steps, **spread("epoch", "_s", epoch), "interval_from": epoch.basis}
+
+
+def _smallest(row: Row, rows: list[Row], axes: list[str]) -> Row:
+    """Return the row with the smallest batch, all else the same that is on the clock; of several the most like this."""
+    kind, off_the_clock = ([name for name in axes if (name in OFF_THE_CLOCK) == off] for off in (False, True))
+    kind.remove("batch_size")
+
+    def order(other: Row) -> tuple[int, bool, bool]:
+        alike = key_of(other, off_the_clock) == key_of(row, off_the_clock)
+        return other["batch_size"], bool(pd.isna(other["epoch_s"])), not alike
+
+    return min((other for other in rows if key_of(other, kind) == key_of(row, kind)), key=order)
 
 
 def _gain(first: Row, row: Row) -> Row:

@@ -29,6 +29,7 @@ from ddp_hpc.analysis.tables._groups import (
 )
 from ddp_hpc.config.comparability import EFFICIENCY_BASELINE, EXCHANGE, FASTER_EXCHANGE, SAME_WORK
 from ddp_hpc.runs.study_runs import StudyRuns
+from ddp_hpc.system.terminal import counted
 
 CAPTION = "Exchanges: training time per step, and against the reference in the same round; medians over the rounds."
 COMPARES_EXCHANGES = True
@@ -122,8 +123,13 @@ def _why(group: Group, ratios: Sequence[float], references: Counterparts, name: 
         return _few("only", len(ratios), group)
     if found := references.why_none(group.ended):
         return f"nothing to compare with: {name} is {found}"
-    remedy = "name another in rules: reference_exchange"
-    return f"nothing to compare with: exchange {name} is not planned here; {remedy}"
+    planned, ranks = group.study_runs.runs, group.planned[0]["world_size"]
+    sizes = set(planned[planned["exchange"] == name]["world_size"])
+    if not sizes:
+        remedy = "name another in rules: reference_exchange"
+        return f"nothing to compare with: exchange {name} is not planned here; {remedy}"
+    where = "with all else as here" if ranks in sizes else f"with {counted(ranks, 'rank')}"
+    return f"nothing to compare with: exchange {name} is planned, but not {where}"
 
 
 def _few(words: str, pairs: int, group: Group) -> str | None:
