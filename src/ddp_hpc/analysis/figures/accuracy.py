@@ -124,7 +124,10 @@ def _settings(evaluations: pd.DataFrame, of_a_setting: list[str], study: Study) 
     short = [title(key, differ - {"learning_rate_scaling"}) for key in keys]
     words = [one if short.count(one) == 1 else title(key, differ) for one, key in zip(short, keys, strict=True)]
     return [
-        (look | {"linestyle" if _once(rows) else "marker": ""}, rows.assign(t_s=rows.groupby("step")["t_s"].transform("median")))
+        (
+            look | {"linestyle" if _once(rows) else "marker": ""},
+            rows.assign(t_s=rows.groupby("step")["t_s"].transform("median")),
+        )
         for look, (_, rows) in zip(looks_of(keys, words, study), groups, strict=True)
     ]
 
@@ -162,7 +165,8 @@ def _chunk(axes: Any, settings: Sequence[Setting], progress: str) -> list[Line2D
 def _points(axes: Axes, rows: pd.DataFrame, x: str, y: str, look: Look) -> None:
     """Draw a setting that was evaluated at its end alone: the median of its runs, and from the least to the largest."""
     colour, name = colour_and_name(look)
-    for place, values in rows.groupby(x)[y]:
+    for _, part in rows.groupby(x):
+        place, values = float(part[x].iloc[0]), part[y]
         axes.vlines(place, values.min(), values.max(), color=colour, linewidth=0.8, gid=name)
         axes.plot(place, values.median(), **look)
 
