@@ -2,10 +2,20 @@
 
 import math
 
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from ddp_hpc.analysis.claim_verdict import CONFIRMED, CONTRADICTED, REFUTED, REPRODUCED, UNDECIDED, summary, verdict
+from ddp_hpc.analysis.claim_verdict import (
+    CONFIRMED,
+    CONTRADICTED,
+    REFUTED,
+    REPRODUCED,
+    UNDECIDED,
+    summary,
+    verdict,
+    verdict_in_words,
+)
 from ddp_hpc.analysis.intervals import Interval
 from ddp_hpc.config.claims import Claim
 
@@ -134,3 +144,32 @@ def test_the_summary_counts_kinds_apart_in_the_order_of_the_verdicts():
         "expectations of our own: 1 confirmed"
     )
     assert summary([]) == "claims: none"
+
+
+@pytest.mark.parametrize(
+    ("published", "ours", "expect", "words"),
+    [
+        (28.3, 2.26, {"at_least": 1}, "reproduced (the direction, not the number)"),
+        (0.2, 0.9, {"at_most": 1}, "reproduced (the direction, not the number)"),
+        (3.0, 1.5, {"between": [1, 2]}, "reproduced (the range, not the number)"),
+        (2.0, 2.5, {"at_least": 1}, "reproduced"),
+        (2.0, 2.6, {"within": 0.5}, "reproduced"),
+        (None, 2.26, {"at_least": 1}, "reproduced"),
+        (28.3, 0.5, {"at_least": 1}, "contradicted"),
+    ],
+)
+def test_a_direction_is_not_told_as_the_number_of_the_source(published, ours, expect, words):
+    said = {"id": "a", "statement": "s", "source": "x", "ours": MEASURED, "published": published}
+    claim = Claim.model_validate(said | {"expect": expect})
+    found, _ = verdict(claim, Interval(ours, ours, ours, "3 runs"))
+
+    row = {"verdict": found, "expected": claim.in_words, "published": published, "ours": ours}
+    assert verdict_in_words(row) == words
+    assert verdict_in_words(row | {"verdict": UNDECIDED}) == UNDECIDED
+
+
+def test_any_change_that_way_is_a_direction_too():
+    trend = {"trend": {"table": "runs", "column": "min_loss", "over": "world_size", "as": "increasing"}}
+    said = {"id": "a", "statement": "s", "source": "x", "ours": trend, "published": 0.1}
+    row = {"expected": Claim.model_validate(said).in_words, "published": 0.1, "ours": 2.0, "verdict": CONFIRMED}
+    assert verdict_in_words(row) == "confirmed (the direction, not the number)"

@@ -325,6 +325,9 @@ def test_the_readme_tells_measurements_arithmetic_and_our_expectations_apart():
     assert found[readme.OF_KIND["measured"]][0][1:] == [
         *("X", "0.4 s", "0.39 s", "0.3 to 0.5", "3", "**undecided**, expected at most 1")
     ]
+    far = frame.assign(published=0.1, verdict="reproduced")
+    told = next(rows for words, rows in readme._claims(far) if words == readme.OF_KIND["measured"])[0][-1]
+    assert told == "**reproduced (the direction, not the number)**, expected at most 1"
 
 
 def test_what_looks_private_is_listed_and_refused_or_replaced(project, published, tmp_path, capsys):

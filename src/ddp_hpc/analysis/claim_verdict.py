@@ -1,10 +1,11 @@
 """The verdict on a claim, from the measured number, its interval, and what agrees with the source or contradicts it."""
 
 from collections import Counter
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from math import isfinite
+from typing import TYPE_CHECKING, Any
 
-from ddp_hpc.config.claims import ARITHMETIC, MEASURED, OWN, Claim
+from ddp_hpc.config.claims import ANY_CHANGE, ARITHMETIC, AT_LEAST, AT_MOST, MEASURED, OWN, WITHIN, Claim
 
 if TYPE_CHECKING:  # a quick start
     from ddp_hpc.analysis.intervals import Interval
@@ -20,6 +21,7 @@ SIGNS = {  # in the order of lists
     UNDECIDED: "?",
     NOT_TESTABLE: "\u2013",
 }
+FAR = 0.25  # of a published number: how far ours may be from it for the number, too, to be as published
 KINDS = {MEASURED: "claims", ARITHMETIC: "arithmetic", OWN: "expectations of our own"}  # as they are counted
 
 
@@ -31,6 +33,21 @@ def summary(verdicts: Iterable[tuple[str, str]]) -> str:
         for kind, words in KINDS.items()
     }
     return "; ".join(f"{words}: {found}" for words, found in listed.items() if found) or "claims: none"
+
+
+def verdict_in_words(row: Mapping[str, Any]) -> str:
+    """Return the verdict of a row of the table `claims`, and whether the published number is far from ours.
+
+    A direction or a range may be as expected where the number that the source gives is not.
+    """
+    said, expected = str(row["verdict"]), str(row["expected"])
+    published, ours = (float("nan") if one is None else float(one) for one in (row["published"], row["ours"]))
+    if said not in (REPRODUCED, CONFIRMED) or expected.startswith(WITHIN) or not isfinite(published + ours):
+        return said
+    if abs(ours - published) <= FAR * abs(published):
+        return said
+    direction = expected.startswith((AT_LEAST, AT_MOST, ANY_CHANGE))
+    return f"{said} (the {'direction' if direction else 'range'}, not the number)"
 
 
 def verdict(claim: Claim, ours: "Interval") -> tuple[str, str]:

@@ -298,6 +298,7 @@ def _condition(value: Any) -> Any:
 
 Condition = Annotated[Literal["complete", "within_cores", "quiet", "gpu"] | Sizes, BeforeValidator(_condition)]
 MEASURED, ARITHMETIC, OWN = KINDS = ("measured", "arithmetic", "own")
+WITHIN, AT_LEAST, AT_MOST, ANY_CHANGE = "within", "at least", "at most", "any change that way"  # what is expected
 
 
 class Claim(BaseModel):
@@ -359,14 +360,14 @@ class Claim(BaseModel):
             case Expect(within=float(share)) if self.published:
                 half = share * abs(self.published)
                 ends = catalog.canonical(self.published - half), catalog.canonical(self.published + half)
-                return ends, f"within {100 * share:g} % of {self.published:g}"
+                return ends, f"{WITHIN} {100 * share:g} % of {self.published:g}"
             case Expect(between=[low, high]):
                 return (low, high), f"{low:g} to {high:g}"
             case Expect(at_least=float(low)):
-                return (low, inf), f"at least {low:g}"
+                return (low, inf), f"{AT_LEAST} {low:g}"
             case Expect(at_most=float(high)):
-                return (-inf, high), f"at most {high:g}"
-        return (nextafter(0.0, inf), inf), "any change that way"
+                return (-inf, high), f"{AT_MOST} {high:g}"
+        return (nextafter(0.0, inf), inf), ANY_CHANGE
 
     @property
     def expected(self) -> Range:

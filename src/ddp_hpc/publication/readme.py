@@ -7,7 +7,7 @@ import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ddp_hpc import __version__
-from ddp_hpc.analysis.claim_verdict import KINDS
+from ddp_hpc.analysis.claim_verdict import KINDS, verdict_in_words
 from ddp_hpc.analysis.columns import rows_of
 from ddp_hpc.analysis.formatting import cell, in_a_cell, in_words
 from ddp_hpc.analysis.report import answer
@@ -91,7 +91,7 @@ def _claim(row: Mapping[str, Any]) -> Iterator[str]:
     yield f"{numbers['ours_low']} to {numbers['ours_high']}" if numbers["ours_low"] and numbers["ours_high"] else ""
     yield numbers["runs"]
     why = f": {row['reason']}" if pd.notna(row["reason"]) else ""
-    yield f"**{row['verdict']}**, expected {row['expected']}{why}"
+    yield f"**{verdict_in_words(row)}**, expected {row['expected']}{why}"
 
 
 def _records(pack: Pack, planned: int) -> str:

@@ -109,7 +109,7 @@ RUN = pa.schema(
         field("move_s", FLOAT, "s", "median; part of exchange_exposed_s: the exchange itself"),
         field("exchange_busy_s", FLOAT, "s", "median; exchange including what overlaps the backward pass"),
         *(field(part, FLOAT, "s", f"median; {meaning}") for part, meaning in _PARTS.items()),
-        field("staleness", FLOAT, "updates", "mean; of other ranks between a gradient's weights and its use"),
+        field("staleness", FLOAT, "updates", "mean; of any rank, between a gradient's weights and its use"),
         field("staleness_max", FLOAT, "updates", "the largest of any gradient; both since training went on"),
         field("first_loss", FLOAT, "", "loss of step 1"),
         field("min_loss", FLOAT, "", "least loss of any step"),

@@ -21,11 +21,16 @@ def train(spec):
     return Result(t_s=t_s, loss=(0.1,) * len(t_s), provenance={"train_samples": 1280})
 
 
-def drawn(folder, name, metric=lambda spec, step: step / 100 + spec.seed / 10, **keys):
-    """Draw a figure of a study whose runs were evaluated every ten steps."""
-    study_runs = made_up(folder, train, **({"base": BASE, "budget": {"steps": STEPS}} | keys))
+def every_ten(spec):
+    return range(10, spec.steps_asked + 1, 10)
+
+
+def drawn(folder, name, metric=lambda spec, step: step / 100 + spec.seed / 10, steps_of=every_ten, **keys):
+    """Draw a figure of a study whose runs were evaluated every ten steps, or after those of `steps_of`."""
+    keys = {"train": train} | keys
+    study_runs = made_up(folder, keys.pop("train"), **({"base": BASE, "budget": {"steps": STEPS}} | keys))
     for run in study_runs.planned:
-        steps = range(10, run.spec.steps_asked + 1, 10)
+        steps = steps_of(run.spec)
         columns = {
             "step": steps,
             "t_s": [step * 0.01 * (1 + run.spec.seed) for step in steps],
@@ -88,6 +93,23 @@ def test_of_many_searched_settings_the_winners_are_drawn(tmp_path):
     assert "the winner only" in words(figure)
 
 
+def test_what_is_drawn_for_lack_of_a_winner_is_named_and_not_called_one(tmp_path):
+    """Two ranks do not come down to the threshold; the test loss is 1 / step, the same of all their rates."""
+
+    def train(spec):
+        t_s = tuple(0.01 * np.arange(1, spec.steps_asked + 1))
+        return Result(t_s=t_s, loss=(0.1 * spec.world_size,) * len(t_s), provenance={"train_samples": 1280})
+
+    grid = [{"exchange": "ring", "world_size": [1, 2], "learning_rate": [0.1, 0.2, 0.3, 0.4, 0.5]}]
+    rules = {"loss_threshold": 0.15}
+    figure = drawn(tmp_path, "accuracy", grid=grid, base=BASE | {"batch_size": 64}, rules=rules, train=train)
+    told = words(figure)
+
+    assert len(figure.axes[0].lines) == 2
+    assert "Of each group that has one the winner only." in told
+    assert "the least test loss at its end: 2 ranks." in told
+
+
 def test_of_many_settings_none_of_which_may_win_the_one_of_the_least_test_loss_is_drawn(tmp_path):
     """Their losses do not come down to the threshold; the test loss is 1 / step, least of the smallest batch."""
     grid = [{"exchange": "ring", "world_size": 2, "batch_size": [16, 32, 64], "learning_rate": [0.1, 0.2, 0.3]}]
@@ -96,7 +118,33 @@ def test_of_many_settings_none_of_which_may_win_the_one_of_the_least_test_loss_i
 
     assert [list(axes.lines[0].get_ydata())[-1] for axes in figure.axes[2:]] == [1 / (4 * STEPS)] * 2
     assert [len(axes.lines) for axes in figure.axes] == [1] * 4
-    assert "the least test loss" in words(figure)
+    told = words(figure)
+    assert "but the setting of the least test loss at its end: " in told
+    assert "the winner only" not in told
+
+
+def test_a_winner_that_was_evaluated_at_its_end_alone_is_a_point_and_not_replaced_by_another(tmp_path):
+    """Of two ranks the larger batch wins, by its times; it takes fewer steps, so that it was evaluated once."""
+    grid = [{"exchange": "ring", "world_size": [1, 2], "batch_size": [32, 64], "learning_rate": [0.1, 0.2, 0.3]}]
+
+    def train(spec):
+        t_s = tuple((0.01 / spec.global_batch_size) * np.arange(1, spec.steps_asked + 1))
+        return Result(t_s=t_s, loss=(0.1,) * len(t_s), provenance={"train_samples": 1280})
+
+    def steps_of(spec):
+        return [spec.steps_asked] if (spec.world_size, spec.batch_size) == (2, 64) else every_ten(spec)
+
+    budget = {"samples_seen": 64 * 2 * STEPS}
+    figure = drawn(tmp_path, "accuracy", grid=grid, budget=budget, steps_of=steps_of, repeats=3, train=train)
+
+    for axes in figure.axes:
+        (point,) = [line for line in axes.lines if len(line.get_xdata()) == 1]
+        assert point.get_marker() not in ("", "None")
+        assert axes.get_xlim()[0] <= point.get_xdata()[0] <= axes.get_xlim()[1]
+    told = words(figure)
+    assert "Points: evaluated at the end alone" in told
+    assert "the winner only" in told
+    assert "least test loss" not in told
 
 
 def test_more_settings_than_a_panel_has_room_for_have_more_panels(tmp_path):

@@ -76,12 +76,12 @@ def test_both_numbers_stand_side_by_side_with_source_interval_and_verdict(study)
     (head, first, second, third, mine) = Cells(page).rows
 
     assert head == ["verdict", "statement", "published", "ours", "expected", "why"]
-    assert first[0] == "\u2713 reproduced"
+    assert first[0] == "\u2713 reproduced (the direction, not the number)"
     assert [part in first[1] for part in (EVIL, "X <2017>", "half")] == [True] * 3
     assert first[2] == "1.75 s"
     assert re.fullmatch(r"[\d.]+ s[\d.]+ to [\d.]+ \(3 runs\)", first[3])
     assert second[0] == "\u2717 contradicted"
-    assert mine[0] == "\u2713 confirmedexpectations of our own"
+    assert mine[0] == "\u2713 confirmed (the direction, not the number)expectations of our own"
     assert third[0] == "\u2013 not testable here"
     assert third[2:] == ["in words only", "", "at least 0", "no row of the table runs has exchange ring, world_size 40"]
 

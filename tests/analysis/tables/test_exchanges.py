@@ -286,3 +286,22 @@ def test_a_reference_on_another_kind_of_device_makes_no_exchange_faster(tmp_path
 
     assert np.isnan(row["times_as_fast"])
     assert row["reason"] == "nothing to compare with: mpi_allreduce is on cpu, not on cuda as this"
+
+
+def test_the_figure_says_which_exchanges_compute_something_else(tmp_path):
+    """On one rank all compute the same."""
+    compressed = {"name": "mpi_allreduce", "compression": "float16"}
+    others = ["mpi_allreduce", "ring", "async_server", {"name": "weight_average", "period": 10}, compressed]
+    grids = {"some": [{"exchange": others, "world_size": 2}], "same": [{"exchange": others[:2], "world_size": 2}]}
+    grids["alone"] = [{"exchange": others[:4], "world_size": 1}]
+    told = {}
+    for name, grid in grids.items():
+        study_runs = made(tmp_path / name, lambda spec: took(spec, 1e-3), grid=grid)
+        figure = draw((study_runs, {"exchanges": exchanges.build(study_runs)}), "exchange_speed", "")
+        told[name] = words(figure).partition("Not all compute the same, so compare losses, too: ")[2]
+
+    assert told["same"] == told["alone"] == ""
+    assert told["some"].startswith("async_server (asynchronous: ")
+    assert "; weight_average (need not train like one rank on all samples); " in told["some"]
+    assert "mpi_allreduce (compression float16) (compressed gradients)." in told["some"]
+    assert "ring" not in told["some"]

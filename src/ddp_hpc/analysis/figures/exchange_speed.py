@@ -1,5 +1,6 @@
 """How fast each exchange is: the time of a step with its range, and its ratio to the reference beside it."""
 
+import json
 from typing import Any
 
 import pandas as pd
@@ -13,6 +14,7 @@ from ddp_hpc.analysis.figures._layout import columns_of, finished, grid, head, l
 from ddp_hpc.analysis.figures._marks import face, ring
 from ddp_hpc.analysis.figures._panels import Panel, columns_but, exchange_words, few, panels
 from ddp_hpc.analysis.figures._style import GREY, PAGE_IN, name_bars, plain_numbers, three_digits
+from ddp_hpc.config import catalog
 from ddp_hpc.config.study import Study
 
 INPUTS = ("exchanges",)
@@ -25,6 +27,11 @@ COMPARES_EXCHANGES = True
 ROW_IN, AROUND_IN = 0.19, 0.75  # height of a bar, and of what is around the bars of a panel
 MOST_RATIO = 30.0  # of the longest bar to the shortest, up to which bars start at 0
 LETTERS = 24  # of an exchange with its options, in a line
+APART, INEXACT, COMPRESSED = (  # why an exchange does other work than the mean of all gradients
+    "asynchronous: no mean of all ranks' gradients, each rank steps by itself",
+    "need not train like one rank on all samples",
+    "compressed gradients",
+)
 WHISKER = 1.25  # times the longest bar, where ranges are cut
 ROOM = 1.42  # of the axis over the longest bar, for what is written beside
 RANGE: dict[str, Any] = {"color": "#000000", "linewidth": 0.8, "marker": "|"}
@@ -63,7 +70,23 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
         )
     if any(cut):
         notes.append("An arrow: the largest lies beyond the axis, and in the table.")
-    return finished(figure, coverage, [*notes, *left_out], legend, known)
+    drawn = pd.concat([panel.rows for panel in shown])
+    return finished(figure, coverage, [*notes, *_other_work(drawn), *left_out], legend, known)
+
+
+def _other_work(rows: pd.DataFrame) -> list[str]:
+    """Say which exchanges do not compute, between several ranks, what the others do: their times are of other work."""
+    found: dict[str, set[str]] = {APART: set(), INEXACT: set(), COMPRESSED: set()}
+    for row in rows_of(rows[(rows["world_size"] > 1) & (rows["exchange"] != catalog.PROGRAM)]):
+        flags, words = catalog.constants("exchange", row["exchange"]), row["exchange"]
+        if not flags["SYNCHRONOUS"]:
+            found[APART].add(words)
+        elif not flags.get("EXACT", False):
+            found[INEXACT].add(words)
+        elif catalog.asked(row["exchange"], "COMPRESSES", json.loads(row["exchange_options"])):
+            found[COMPRESSED].add(exchange_words(row["exchange"], row["exchange_options"]))
+    listed = "; ".join(f"{', '.join(sorted(names))} ({why})" for why, names in found.items() if names)
+    return [f"Not all compute the same, so compare losses, too: {listed}."] if listed else []
 
 
 def _few(every: list[Panel]) -> tuple[list[Panel], list[str]]:

@@ -15,7 +15,7 @@ from markupsafe import Markup
 from ruamel.yaml import YAML
 
 from ddp_hpc import __version__
-from ddp_hpc.analysis.claim_verdict import KINDS, SIGNS, summary
+from ddp_hpc.analysis.claim_verdict import KINDS, SIGNS, summary, verdict_in_words
 from ddp_hpc.analysis.columns import rows_of
 from ddp_hpc.analysis.formatting import Readable, cell, in_words
 from ddp_hpc.analysis.report import answer, runs_table
@@ -125,8 +125,9 @@ def _claims(table: pd.DataFrame) -> list[dict[str, str]]:
         interval = f"{texts['ours_low']} to {texts['ours_high']} ({row['interval_from']})" if texts["ours_low"] else ""
         published = f"{texts['published']}{unit}" if texts["published"] else "in words only"
         ours = f"{texts['ours']}{unit}" if texts["ours"] else ""
+        texts |= {"published": published, "ours": ours, "interval": interval, "told": verdict_in_words(row)}
         more = {"sign": SIGNS[row["verdict"]], "of": "" if row["kind"] == MEASURED else KINDS[row["kind"]]}
-        shown.append(texts | {"published": published, "ours": ours, "interval": interval} | more)
+        shown.append(texts | more)
     return shown
 
 

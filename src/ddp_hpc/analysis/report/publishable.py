@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from ddp_hpc.analysis.claim_verdict import CONTRADICTED, REPRODUCED
+from ddp_hpc.analysis.claim_verdict import CONTRADICTED, REPRODUCED, verdict_in_words
 from ddp_hpc.analysis.columns import (
     DISTURBED,
     ERRORS,
@@ -102,9 +102,8 @@ def _of_claims(tables: Mapping[str, pd.DataFrame]) -> Iterator[Passed | str]:
             half = (row["ours_high"] - row["ours_low"]) / 2
             ours, low, high = (digits(row[name], half) for name in ("ours", "ours_low", "ours_high"))
             unit = "" if pd.isna(row["unit"]) else f" {row['unit']}"
-            yield Passed(
-                f"claim {row['verdict']}", row["id"], ours + unit, f"{low} to {high}", row["interval_from"], "claims"
-            )
+            said = f"claim {verdict_in_words(row)}"
+            yield Passed(said, row["id"], ours + unit, f"{low} to {high}", row["interval_from"], "claims")
 
 
 def _of_winners(study: Study, tables: Mapping[str, pd.DataFrame], runs: pd.DataFrame) -> Iterator[Passed | str]:
