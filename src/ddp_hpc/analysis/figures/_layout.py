@@ -3,6 +3,7 @@
 import itertools
 import textwrap
 from collections.abc import Sequence
+from functools import cache
 
 import pandas as pd
 from matplotlib.artist import Artist
@@ -177,5 +178,10 @@ def _add_legend(figure: Figure, legend: Sequence[Artist]) -> None:
 
 def _fits(label: str, width_in: float) -> bool:
     """Return whether a line of a legend, with its handle, fits."""
-    text_in = TextPath((0, 0), label, size=TEXT).get_extents().width / 72
-    return bool(HINTED * text_in + HANDLE_IN <= width_in)
+    return HINTED * _outline_in(label) + HANDLE_IN <= width_in
+
+
+@cache
+def _outline_in(label: str) -> float:
+    """Return how wide the outlines of a line's letters are, in inches."""
+    return float(TextPath((0, 0), label, size=TEXT).get_extents().width) / 72
