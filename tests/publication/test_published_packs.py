@@ -101,6 +101,7 @@ def test_a_stranger_finds_all_as_it_was_published(published, capsys):
 
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(":")[0].split(maxsplit=1) for line in lines[:-1]] == [["ok", name] for name in CHECKS]
+    assert "claims: judged again: claims: 1 " in "\n".join(lines)
     assert lines[-1] == "verified"
 
 

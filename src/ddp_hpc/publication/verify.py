@@ -188,7 +188,7 @@ def claims(pack: Pack, found: Inspection) -> None:
     there = dict(zip(pack.tables["claims"]["id"], pack.tables["claims"]["verdict"], strict=True))
     for claim, verdict in zip(again["id"], again["verdict"], strict=True):
         found.expect(there.get(claim) == verdict, f"{claim}: the pack says {there.get(claim)}, the records {verdict}")
-    found.looked_at = f"judged again: {summary(again['verdict']).removeprefix('claims: ')}"
+    found.looked_at = f"judged again: {summary(zip(again['kind'], again['verdict'], strict=True))}"
 
 
 def descriptions(pack: Pack, found: Inspection) -> None:
