@@ -67,6 +67,8 @@ TABLE = [  # what is known, status, words of the reason
     ({"exit_code": 1, "reports": [report()], "last_words": [LOST_NODE]}, "crashed", "it is bad"),
     ({"exit_code": 1, "reports": [ENDED], "last_words": [LOST_NODE]}, "node_fail", "not answer: .*; rank 0 .*code 14"),
     ({"exit_code": 1, "reports": [ENDED]}, "crashed", "ended with exit code 14"),
+    ({"exit_code": 1, "reports": [ENDED], "last_words": [LOST_NODE, KILLED]}, "oom_host", "Detected 1 oom_kill"),
+    ({"exit_code": 1, "reports": [ENDED], "last_words": [LOST_NODE], "oom_kills": 1}, "oom_host", "kernel killed"),
     ({"exit_code": 1, "reports": [ENDED, report()], "last_words": [LOST_NODE]}, "crashed", "it is bad"),
     ({"exit_code": 1, "reports": [report(0, "peer_failure")], "last_words": [LOST_NODE]}, "node_fail", "rank 0 on n0"),
     ({"exit_code": 0, "summary": OK, "oom_kills": 1}, "ok", ""),

@@ -113,12 +113,12 @@ def _failed_rank(e: Evidence) -> Ending | None:
     # of what a rank says of itself, it has made its status; a GPU's memory is none of the host's
     own = {line.strip() for one in e.reports for line in f"{one.get('traceback')}\n{one.get('message')}".splitlines()}
     by_others = [line for line in e.last_words if line.strip() not in own and not _OWN_END.match(line)]
-    if may_have_lost_another(first) and (words := node_words("\n".join(by_others))):
-        return Ending("node_fail", f"a node does not answer: {words[:200]}; {reason}", numbers)
     if status in ("crashed", "launch_failed") and (words := memory_words("\n".join(by_others))):
         return Ending("oom_host", f"{reason}; the launcher said: {words[:200]}", numbers)
     if status == "crashed" and e.oom_kills:
         return Ending("oom_host", f"{reason}; the kernel killed a process for memory meanwhile", numbers)
+    if may_have_lost_another(first) and (words := node_words("\n".join(by_others))):
+        return Ending("node_fail", f"a node does not answer: {words[:200]}; {reason}", numbers)
     return Ending(status, reason, numbers)
 
 
