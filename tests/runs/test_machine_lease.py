@@ -53,14 +53,16 @@ def test_a_training_begins_when_the_other_has_ended_and_says_for_whom_it_waits(c
 
     thread = threading.Thread(target=train)
     thread.start()
-    while not waiting(B):
+    told = ""
+    while not told.endswith("\n"):  # it has looked, and found the other one
         thread.join(0.01)
+        told += capfd.readouterr().err
+    assert [run for run, _ in waiting(B)] == ["two"]
     assert not begun.is_set()
     leave(other)
     thread.join(60)
     assert begun.is_set()
     assert entries() == []
-    told = capfd.readouterr().err
     assert told.startswith("waiting: on this machine trains one of /projects/a (pid ")
     assert f"(pid {os.getpid()} of " in told
     assert ", since 20" in told
