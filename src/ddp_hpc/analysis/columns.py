@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -90,6 +90,16 @@ def split(frame: pd.DataFrame, by: list[str]) -> Iterable[tuple[dict[str, Any], 
     ordered = frame.sort_values(by, kind="stable", na_position="last")
     for key, rows in ordered.groupby(by, dropna=False, sort=False):
         yield dict(zip(by, key, strict=True)), rows
+
+
+_PLACE = " place"  # no column of a record has such a name
+
+
+def split_rows(frame: pd.DataFrame, by: list[str]) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
+    """Yield each group of `split`, its rows as `rows_of`: all are read off the frame at once, which is far quicker."""
+    rows = rows_of(frame)
+    for key, part in split(frame[by].assign(**{_PLACE: range(len(frame))}), by):
+        yield key, [rows[place] for place in part[_PLACE]]
 
 
 def rows_of(frame: pd.DataFrame) -> list[dict[str, Any]]:

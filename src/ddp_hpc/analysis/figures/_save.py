@@ -77,7 +77,7 @@ def _lay_out(figure: "Figure") -> None:
     for number, one in enumerate(figure.findobj(lambda one: bool(one.get_gid()))):
         one.set_gid(f"{one.get_gid()}.{number}")
     figure.draw_without_rendering()
-    figure.set_layout_engine("none")
+    figure.set_layout_engine(None)  # "none" is an engine, too: with any, each form is drawn twice
     for axes in figure.axes:
         place = axes.get_position(original=True).bounds
         axes.set_position(tuple(round(part, 6) for part in place), which="original")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from ddp_hpc.analysis.columns import ALWAYS_GROUPED, key_of, rows_of, split, standing
+from ddp_hpc.analysis.columns import ALWAYS_GROUPED, key_of, rows_of, split_rows, standing
 from ddp_hpc.analysis.intervals import Arm, Array, Interval, Noise, of_mean, of_ratio, over_runs
 from ddp_hpc.analysis.tables._frame import known, largest, median, typed
 from ddp_hpc.analysis.tables._steps import step_times
@@ -87,8 +87,7 @@ def by_group(
     `slow_steps_share` (the largest of the runs) and `oversubscribed` (any); other groups have a `reason` only.
     """
     rows, noise = [], noise_of_time(runs)
-    for key, part in split(runs, axes):
-        planned = rows_of(part)
+    for key, planned in split_rows(runs, axes):
         ended = [row for row in planned if row["status"] == "ok"]
         found = (
             doubt(ended) | measured(Group(study_runs, planned, ended, noise))
@@ -140,8 +139,8 @@ def noise_of_ratios(
 ) -> Noise:
     """Return how the ratios of runs to their counterparts differ between runs with the same `axes`, by `kind_of`."""
     cells = []
-    for _, part in split(runs[runs["status"] == "ok"], axes):
-        pairs = [(row, other) for row, other in others.pairs(rows_of(part)) if row["run"] != other["run"]]
+    for _, rows in split_rows(runs[runs["status"] == "ok"], axes):
+        pairs = [(row, other) for row, other in others.pairs(rows) if row["run"] != other["run"]]
         if pairs:
             cells.append((kind_of(pairs[0][0]), [ratio(row, other) for row, other in pairs]))
     return Noise.of(cells)

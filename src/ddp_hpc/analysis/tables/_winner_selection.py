@@ -21,6 +21,7 @@ from ddp_hpc.analysis.columns import (
     search_columns,
     slow_steps_share,
     split,
+    split_rows,
     standing,
     varying,
 )
@@ -211,8 +212,7 @@ def points(runs: pd.DataFrame, groups: list[str], search: list[str], error_of: E
     shown = ordered(set(varying(runs)) & set(search)) or search
     alone = shown[0].replace("_", " ") if len(shown) == 1 and shown[0] not in COMPONENTS else ""
     rows = []
-    for key, part in split(runs, groups + search):
-        repeats = rows_of(part)
+    for key, repeats in split_rows(runs, groups + search):
         excluded = _excluded([row["excluded"] for row in repeats])
         error = error_of(repeats[0]["run"]) if not excluded and len(repeats) == 1 else None
         rows.append(
@@ -223,7 +223,9 @@ def points(runs: pd.DataFrame, groups: list[str], search: list[str], error_of: E
             }
             | {name: median(row[name] for row in repeats) for name in (AREA, by, "min_loss")}
             | {
-                "samples_asked": part["samples_asked"].max(),
+                "samples_asked": max(
+                    (row["samples_asked"] for row in repeats if pd.notna(row["samples_asked"])), default=None
+                ),
                 "devices": {str(row["device_used"]) for row in repeats if pd.notna(row.get("device_used"))},
                 "oversubscribed": any(row["oversubscribed"] for row in repeats),
                 "excluded": excluded,

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ddp_hpc.analysis.columns import key_of, ordered, rows_of, split, varying, with_standing
+from ddp_hpc.analysis.columns import key_of, ordered, rows_of, split_rows, varying, with_standing
 from ddp_hpc.analysis.intervals import Arm, Noise
 from ddp_hpc.analysis.tables._frame import columns, median, typed
 from ddp_hpc.analysis.tables._groups import (
@@ -116,8 +116,7 @@ def _rows(study_runs: StudyRuns, runs: pd.DataFrame, kind: Kind, axes: list[str]
     for row in rows_of(one_rank(runs)):
         baselines.setdefault(kind.key(row), []).append(with_spec(row))
     points = []
-    for key, repeats in split(runs, axes):
-        rows = rows_of(repeats)
+    for key, rows in split_rows(runs, axes):
         point = with_spec(rows[0])
         nearest_last = sorted(baselines.get(kind.key(rows[0]), []), key=partial(likeness, point))
         points.append((key, rows, {base["seed"]: base for _, base in nearest_last}))

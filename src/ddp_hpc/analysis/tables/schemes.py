@@ -81,7 +81,7 @@ def _row(one: Mapping[str, Any], ended: pd.DataFrame, link_gb_per_s: float | Non
         return row
     if constants.get("MAX_WORLD_SIZE") == 1:
         row["reason"] = None  # the baseline is compared with nothing
-    run = rows_of(ended)[0]
+    run = rows_of(ended[:1])[0]
     size = int(run["parameters"]) * ITEM_BYTES[run["dtype"]]
     row |= {
         "parameter_bytes": size,

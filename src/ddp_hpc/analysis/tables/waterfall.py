@@ -13,7 +13,7 @@ from math import isnan, nan
 import numpy as np
 import pandas as pd
 
-from ddp_hpc.analysis.columns import rows_of, split, step_columns, with_standing
+from ddp_hpc.analysis.columns import rows_of, split, split_rows, step_columns, with_standing
 from ddp_hpc.analysis.tables._frame import columns, typed
 from ddp_hpc.analysis.tables._groups import Counterparts, Row, doubt, not_complete, one_rank
 from ddp_hpc.analysis.tables._steps import rank_steps, why_null
@@ -81,14 +81,14 @@ def build(study_runs: StudyRuns) -> pd.DataFrame:
     planned = {row["run"]: row for row in rows_of(runs)}
     split_by_run = cache(lambda run: split_of(study_runs, planned[run]))
     smaller, rows = Smaller(runs), list[Row]()
-    for key, group in split(runs[runs["world_size"] > 1], axes):
+    for key, group in split_rows(runs[runs["world_size"] > 1], axes):
         found = [
             {"kind": kind, **about} | bar
             for kind in ("weak", "strong")
-            for about, pairs in _comparisons(smaller, rows_of(group), kind)
+            for about, pairs in _comparisons(smaller, group, kind)
             for bar in _rows(pairs, kind, split_by_run)
         ]
-        rows += [key | row for row in found or [{"kind": "weak"} | _why_none(smaller, rows_of(group))]]
+        rows += [key | row for row in found or [{"kind": "weak"} | _why_none(smaller, group)]]
     return typed(rows, [*axes, *_COLUMNS])
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from ddp_hpc.analysis.columns import decisive, higher_is_better, rows_of, search_columns, split
+from ddp_hpc.analysis.columns import decisive, higher_is_better, rows_of, search_columns, split, split_rows
 from ddp_hpc.analysis.intervals import Noise, over_runs
 from ddp_hpc.analysis.tables._frame import columns, known, median, type_of
 from ddp_hpc.analysis.tables._groups import Row, kind_of
@@ -54,7 +54,7 @@ def build(study_runs: StudyRuns) -> pd.DataFrame:
     added: dict[str, list[Any]] = {
         name: [median(row[name] for row in winner) for winner in won] for name in ("test_metric", "chance_metric")
     }
-    rivals = [[row for row in rows_of(part) if NEVER in row["excluded"]] for _, part in split(candidates, groups)]
+    rivals = [[row for row in part if NEVER in row["excluded"]] for _, part in split_rows(candidates, groups)]
     times = [row.get("time_to_s") for row in rows_of(found)]
     doubts = [_doubts(study_runs, winner) if winner else () for winner in won]
     cut_off = (_cut_off(time, lost, rows) for time, lost in zip(times, rivals, strict=True))
