@@ -60,8 +60,11 @@ def write_pieces(
             unknown = set(columns) - set(schema.names)
             if unknown:
                 raise KeyError(f"no column {sorted(unknown)} in {kind} records; expected: {', '.join(schema.names)}")
-            nothing = [None] * len(next(iter(columns.values()), ()))
-            arrays = [_array(columns.get(one.name, nothing), one.type) for one in schema]
+            rows = len(next(iter(columns.values()), ()))
+            arrays = [
+                _array(columns[one.name], one.type) if one.name in columns else pa.nulls(rows, one.type)
+                for one in schema
+            ]
             writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
 
 
