@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from ddp_hpc.analysis.columns import decisive, higher_is_better, rows_of, search_columns, split, split_rows
+from ddp_hpc.analysis.columns import decisive, higher_is_better, rows_of, search_columns, split_rows
 from ddp_hpc.analysis.intervals import Noise, over_runs
 from ddp_hpc.analysis.tables._frame import columns, known, median, type_of
 from ddp_hpc.analysis.tables._groups import Row, kind_of
@@ -54,14 +54,14 @@ def build(study_runs: StudyRuns) -> pd.DataFrame:
     added: dict[str, list[Any]] = {
         name: [median(row[name] for row in winner) for winner in won] for name in ("test_metric", "chance_metric")
     }
-    rivals = [[row for row in part if NEVER in row["excluded"]] for _, part in split_rows(candidates, groups)]
+    parts = [part for _, part in split_rows(candidates, groups)]
+    rivals = [[row for row in part if NEVER in row["excluded"]] for part in parts]
     times = [row.get("time_to_s") for row in rows_of(found)]
     doubts = [_doubts(study_runs, winner) if winner else () for winner in won]
     cut_off = (_cut_off(time, lost, rows) for time, lost in zip(times, rivals, strict=True))
-    parts = [part for _, part in split(candidates, groups)]
     elsewhere = (_elsewhere(study_runs, part, winner) for part, winner in zip(parts, won, strict=True))
     added["doubt"] = ["; ".join(chain(*why)) or None for why in zip(doubts, cut_off, elsewhere, strict=True)]
-    scores = {" ".join(row["runs"]): row["score"] for row in rows_of(candidates)}
+    scores = {" ".join(row["runs"]): row["score"] for row in chain(*parts)}
     for name, values in _intervals(study_runs, found, scores, time).items():
         added[name] = values
     place = list(found).index("min_loss") + 1
@@ -94,7 +94,7 @@ def _cut_off(time_to_s: float | None, lost: list[Row], runs: Mapping[str, Row]) 
         yield f"{len(sooner)} ended before its time without the test metric: with more budget they may be faster"
 
 
-def _elsewhere(study_runs: StudyRuns, points: pd.DataFrame, winner: list[Row]) -> Iterator[str]:
+def _elsewhere(study_runs: StudyRuns, points: list[Row], winner: list[Row]) -> Iterator[str]:
     """Yield how many points ran on other processors than the winner, where times decide: the machine may have won."""
     if not winner or decisive(study_runs.study.rules) == "test_metric":
         return
@@ -103,7 +103,7 @@ def _elsewhere(study_runs: StudyRuns, points: pd.DataFrame, winner: list[Row]) -
         return {name for run in runs for name in records.processors_of(study_runs.store.file(run))}
 
     ours = processors(row["run"] for row in winner)
-    theirs = [processors(row["runs"]) for row in rows_of(points[points["excluded"] == ""])]
+    theirs = [processors(row["runs"]) for row in points if row["excluded"] == ""]
     others = [names for names in theirs if ours and names and names != ours]
     if others:
         names = ", ".join(sorted(set().union(*others) - ours)) or "fewer kinds"
