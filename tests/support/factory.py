@@ -1,7 +1,7 @@
 """Studies with made-up records: no training, but everything that a training leaves behind."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -137,8 +137,8 @@ def run_columns(run: Planned, result: Result) -> dict[str, Any]:
     return derived | dict(result.columns)
 
 
-def phases(spec: RunSpec, step_s: float) -> dict[str, float]:
-    """Return how a step of `step_s` seconds splits; no exchange without one."""
+def phases(spec: RunSpec, step_s: Any) -> dict[str, Any]:
+    """Return how a step of `step_s` seconds splits, or each of many steps; no exchange without one."""
     exchange = 0.0 if spec.exchange.name == "none" else min(0.6, 0.1 + 0.08 * spec.world_size)
     shares = {"data_s": 0.05, "h2d_s": 0.0, "forward_s": 0.3, "backward_s": 0.45, "update_s": 0.12, "rest_s": 0.08}
     parts = {name: share * (1 - exchange) * step_s for name, share in shares.items()}
@@ -148,28 +148,31 @@ def phases(spec: RunSpec, step_s: float) -> dict[str, float]:
 
 def step_columns(spec: RunSpec, result: Result, run: Mapping[str, Any]) -> dict[str, Any]:
     """Return the steps record of a result: all ranks, and two steps of warm-up that no table may count."""
-    ranks, steps = range(spec.world_size), len(result.loss)
-    rows = [(step, rank) for step in range(-1, steps + 1) for rank in ranks]
-    counted = [step > 0 for step, _ in rows]
-    step_s = np.diff(np.array(result.t_s), prepend=0.0)
+    ranks, steps = spec.world_size, len(result.loss)
+    step = np.repeat(np.arange(-1, steps + 1), ranks)
+    rank = np.tile(np.arange(ranks), steps + 2)
+    counted = step > 0
+
+    def of_steps(values: Sequence[float]) -> np.ndarray:
+        return np.concatenate([[np.nan, np.nan], np.asarray(values, dtype=float)]).repeat(ranks)
+
+    columns = {
+        "step": step,
+        "rank": rank,
+        "t_s": of_steps(result.t_s),
+        "loss": of_steps(result.loss),
+        "warm_up": ~counted,
+        "sampled": np.zeros(len(step), dtype=bool),
+    }
+    if not steps:
+        return columns
+    if result.of_rank is None:
+        step_s = of_steps(np.diff(np.array(result.t_s), prepend=0.0))
+        return columns | {"step_s": step_s} | phases(spec, step_s)
     measured = [
-        (
-            result.of_rank(step, rank)
-            if result.of_rank
-            else {"step_s": step_s[step - 1], **phases(spec, step_s[step - 1])}
-        )
-        if step > 0
-        else {}
-        for step, rank in rows
+        result.of_rank(*where) if where[0] > 0 else {} for where in zip(step.tolist(), rank.tolist(), strict=True)
     ]
-    return {
-        "step": [step for step, _ in rows],
-        "rank": [rank for _, rank in rows],
-        "t_s": [result.t_s[step - 1] if step > 0 else None for step, _ in rows],
-        "loss": [result.loss[step - 1] if step > 0 else None for step, _ in rows],
-        "warm_up": [not yes for yes in counted],
-        "sampled": [False] * len(rows),
-    } | {name: [row.get(name) for row in measured] for name in sorted({name for row in measured for name in row})}
+    return columns | {name: [row.get(name) for row in measured] for name in {name for row in measured for name in row}}
 
 
 def realistic(spec: RunSpec) -> Result:
