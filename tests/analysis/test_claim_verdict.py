@@ -152,6 +152,7 @@ def test_the_summary_counts_kinds_apart_in_the_order_of_the_verdicts():
         (28.3, 2.26, {"at_least": 1}, "reproduced (the direction, not the number)"),
         (0.2, 0.9, {"at_most": 1}, "reproduced (the direction, not the number)"),
         (3.0, 1.5, {"between": [1, 2]}, "reproduced (the range, not the number)"),
+        (0.0, 0.0002, {"between": [-0.01, 0.01]}, "reproduced"),  # of nothing there is no quarter
         (2.0, 2.5, {"at_least": 1}, "reproduced"),
         (2.0, 2.6, {"within": 0.5}, "reproduced"),
         (None, 2.26, {"at_least": 1}, "reproduced"),

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from ddp_hpc.analysis.claim_verdict import NOT_TESTABLE, verdict
+from ddp_hpc.analysis.claim_verdict import NOT_TESTABLE, verdict, verdict_in_words
 from ddp_hpc.analysis.formatting import cell
 from ddp_hpc.analysis.intervals import Interval
 from ddp_hpc.config import grid
@@ -28,7 +28,8 @@ HEAD = """\
 
 Each number that the four sources state, the claim of a study that tests it, and what our published runs have found
 (`results/published/`). A measurement of the source is *reproduced* or *contradicted*; the arithmetic of a formula is
-*confirmed* or *refuted*, and shows no measurement. *Not run*: no results of the study are published; most such studies
+*confirmed* or *refuted*, and shows no measurement. *The direction* (or *the range*), *not the number*: ours is as
+expected, but more than a quarter from the number. *Not run*: no results of the study are published; most such studies
 are for a cluster. No number in this table was measured on a GPU. A number without a claim says why. This page is made
 from `results/published/numbers.csv`, the studies and their published tables of claims; a test holds it to them.
 
@@ -98,7 +99,8 @@ def ours(study: str, name: str) -> list[str]:
         return ["", "", "", "", f"{NOT_TESTABLE}: {row['reason']}"]
     interval = Interval(row["ours"], row["ours_low"], row["ours_high"], row["interval_from"])
     ends = f"{cell(interval.low)} to {cell(interval.high)}" if interval.known else ""
-    return [cell(interval.middle), ends, interval.basis, cell(row.get("runs", nan)), verdict(claim, interval)[0]]
+    judged = verdict_in_words(row | {"verdict": verdict(claim, interval)[0], "published": claim.published})
+    return [cell(interval.middle), ends, interval.basis, cell(row.get("runs", nan)), judged]
 
 
 def lines() -> Iterator[str]:

@@ -44,7 +44,7 @@ def verdict_in_words(row: Mapping[str, Any]) -> str:
     published, ours = (float("nan") if one is None else float(one) for one in (row["published"], row["ours"]))
     if said not in (REPRODUCED, CONFIRMED) or expected.startswith(WITHIN) or not isfinite(published + ours):
         return said
-    if abs(ours - published) <= FAR * abs(published):
+    if not published or abs(ours - published) <= FAR * abs(published):  # of nothing there is no quarter
         return said
     direction = expected.startswith((AT_LEAST, AT_MOST, ANY_CHANGE))
     return f"{said} (the {'direction' if direction else 'range'}, not the number)"
