@@ -10,7 +10,7 @@ from ddp_hpc.config.spec import SPEC_COLUMNS
 EXCHANGE = frozenset({"exchange", "exchange_options"})
 RANKS = frozenset({"world_size", "placement", "ranks_per_node"})  # one rank is placed as it is placed
 RATE = frozenset({"learning_rate", "learning_rate_scaling", "base_batch_size", "learning_rate_warm_up_steps"})
-OFF_THE_CLOCK = frozenset({"evaluate_every_steps", "noise_scale_every_steps"})
+OFF_THE_CLOCK = frozenset({"evaluate_every_steps", "noise_scale_every_steps"})  # between steps: in the time of none
 
 # Does a step of both do the same work? Such runs share a row of a table of step times.
 SAME_WORK = RATE | OFF_THE_CLOCK | {"seed", "budget"}
@@ -22,16 +22,16 @@ SAME_TIME = RATE | {"momentum", "weight_decay", "seed"}
 SAME_LOSSES = EXCHANGE | {"noise_scale_every_steps"}
 
 # Which of two exchanges is faster, in steps of the same round?
-FASTER_EXCHANGE = EXCHANGE | {"budget"}
+FASTER_EXCHANGE = EXCHANGE | OFF_THE_CLOCK | {"budget"}
 
 # Against which run of one rank without exchange is it compared?
 # - a step with an exchange, to tell what of it is exposed, and where its time goes
-EXPOSED_BASELINE = EXCHANGE | RANKS | {"budget"}
+EXPOSED_BASELINE = EXCHANGE | RANKS | OFF_THE_CLOCK | {"budget"}
 # - the mean step, over placements and learning rates
 SYNCHRONISATION_BASELINE = EXCHANGE | RANKS | (SAME_WORK - {"seed"})
 # - the rate of samples per second, at the same batch per rank (weak scaling)
 EFFICIENCY_BASELINE = FASTER_EXCHANGE | RANKS
-# - the whole training; of several seeds, runs pair by seed then. Evaluations are off the clock
+# - the whole training; of several seeds, runs pair by seed then
 SPEEDUP_BASELINE = EXCHANGE | RANKS | OFF_THE_CLOCK | {"seed", "budget"}
 
 # By table: its column that is empty without a baseline, all of them if none is named, and in what that may differ

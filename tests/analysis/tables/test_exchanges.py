@@ -91,6 +91,14 @@ def test_weak_scaling_efficiency_is_against_one_rank_without_exchange_and_the_sa
     assert alone["weak_efficiency"].isna().all()
 
 
+def test_evaluations_between_steps_make_no_other_reference_and_no_other_baseline(tmp_path):
+    evaluated = {"exchange": "ring", "world_size": 2, "evaluate_every_steps": 5}
+    frame = exchanges.build(made(tmp_path, grid=[GRID[0], GRID[1] | {"exchange": "mpi_allreduce"}, evaluated]))
+
+    assert one(frame, "ring", 2)["times_as_fast"] == pytest.approx(3)
+    assert one(frame, "ring", 2)["weak_efficiency"] == pytest.approx(0.5)
+
+
 def test_without_the_reference_there_is_no_ratio_but_a_reason(tmp_path):
     def without(spec):
         return Result("crashed", "boom") if spec.exchange.name == "mpi_allreduce" else in_rounds(spec)

@@ -55,6 +55,11 @@ def test_the_three_ways_stand_side_by_side_with_their_disagreement(tmp_path):
     assert pd.isna(found["reason"])
 
 
+def test_evaluations_between_steps_make_no_other_baseline(tmp_path):
+    grid = [GRID[0], {"exchange": "ring", "world_size": 2, "evaluate_every_steps": 5}]
+    assert row(made(tmp_path, grid=grid))["by_difference_s"] == pytest.approx(0.005)
+
+
 def test_the_baseline_of_one_rank_is_that_of_any_placement(tmp_path):
     grid = [GRID[0], {"exchange": "ring", "world_size": 2, "placement": "spread", "ranks_per_node": 2}]
     assert row(made(tmp_path, grid=grid))["by_difference_s"] == pytest.approx(0.005)
