@@ -7,10 +7,12 @@ import typing
 from pathlib import Path
 
 import factory
+import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
 from factory import Result
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from sandbox import PROJECT
 
@@ -123,6 +125,17 @@ def test_a_figure_is_one_of_matplotlib_in_the_size_that_is_asked_for(study):
     assert isinstance(study.figure("speedup"), Figure)
     assert study.figure("speedup", "page").get_figwidth() == 7
     assert study.figure("speedup", "column").get_figwidth() == 3.4
+
+
+def test_letters_of_the_readers_size_change_no_tick_of_a_figure(study):
+    figure = study.figure("phases", "column")
+
+    def ticks(letters):
+        with mpl.rc_context(dict.fromkeys(("xtick.labelsize", "ytick.labelsize"), letters)):
+            FigureCanvasAgg(figure).draw()
+            return [list(axis.get_majorticklocs()) for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)]
+
+    assert ticks(30) == ticks(5)
 
 
 def test_a_pack_opens_as_its_project_does(root, study):

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from drawn import draw, words
 from factory import Result, made_up, planned
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
+from ddp_hpc.analysis.figures import picture
 from ddp_hpc.analysis.figures._marks import OVERSUBSCRIBED, RING, SLOW
 from ddp_hpc.analysis.tables import exchanges
 from ddp_hpc.config.study import Study
@@ -229,6 +231,15 @@ def test_one_slow_round_does_not_stretch_the_axis(tmp_path):
     assert max(axes.get_xlim()[1] for axes in figure.axes) < 10  # ms
     assert "beyond the axis" in words(figure)
     assert "beyond the axis" not in words(figure_of(made(tmp_path / "b", lambda spec: took(spec, 2e-3))))
+
+
+def test_what_stands_beside_the_bars_is_not_cut_in_a_column(tmp_path):
+    study_runs = made(tmp_path)
+    figure = picture("exchange_speed", study_runs.study, {"exchanges": exchanges.build(study_runs)}, "", "column")
+
+    FigureCanvasAgg(figure).draw()
+    ends = [text.get_window_extent().x1 for axes in figure.axes for text in axes.texts]
+    assert 0.9 * figure.bbox.x1 < max(ends) < figure.bbox.x1
 
 
 def study(**keys):

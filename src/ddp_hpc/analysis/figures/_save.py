@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from ddp_hpc.analysis.figures._style import SIZES as SIZES
-from ddp_hpc.analysis.figures._style import style
+from ddp_hpc.analysis.figures._style import TEXT, style
 from ddp_hpc.analysis.latex import escape
 from ddp_hpc.config import catalog
 from ddp_hpc.config.study import Study
@@ -56,6 +56,9 @@ def picture(
     with style(size):
         figure = _drawn(name, study, tables, coverage, size)
         _lay_out(figure)
+    for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
+        if "labelsize" not in axis.get_tick_params():  # else how many ticks there are is for letters of the user's size
+            axis.set_tick_params(labelsize=TEXT)
     return figure
 
 
@@ -77,10 +80,18 @@ def _lay_out(figure: "Figure") -> None:
     for number, one in enumerate(figure.findobj(lambda one: bool(one.get_gid()))):
         one.set_gid(f"{one.get_gid()}.{number}")
     figure.draw_without_rendering()
+    if _cut(figure):  # what stands beside a bar has moved with it
+        figure.draw_without_rendering()
     figure.set_layout_engine(None)  # "none" is an engine, too: with any, each form is drawn twice
     for axes in figure.axes:
         place = axes.get_position(original=True).bounds
         axes.set_position(tuple(round(part, 6) for part in place), which="original")
+
+
+def _cut(figure: "Figure") -> bool:
+    """Return whether the edge of the figure cuts words that stand in a panel."""
+    words = (text.get_window_extent() for axes in figure.axes for text in axes.texts)
+    return any(one.x0 < figure.bbox.x0 or one.x1 > figure.bbox.x1 for one in words)
 
 
 def save(figure: "Figure", folder: Path, name: str, caption: str, study: str = "") -> Path:
