@@ -15,6 +15,9 @@ from ddp_hpc.analysis.report.units import digits, for_page, in_units, time
         (43219.0, 8120.0, "43200"),
         (0.000424, float("nan"), "0.000424"),  # no interval
         (1.0, 1e-12, "1.00000"),  # never more than six
+        (0.1247, 14000.0, "0.1"),  # one rank that is eight times as fast as two, which something has disturbed
+        (-0.0000043, 14000.0, "-4e-06"),
+        (0.0, 14000.0, "0"),
     ],
 )
 def test_the_interval_says_how_many_digits_a_number_has(value, half_width, text):

@@ -96,10 +96,11 @@ def rounded(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def digits(value: float, half_width: float) -> str:
-    """Return a number with the second digit of half the width of its interval as its last."""
+    """Return a number with the second digit of half the width of its interval as its last; not 0 for what is more."""
     if not math.isfinite(value) or not 0 < half_width < math.inf:
         return cell(value)
     places = 1 - math.floor(math.log10(half_width))
     if value:
         places = min(places, MOST_DIGITS - 1 - math.floor(math.log10(abs(value))))
-    return f"{round(value, places):.{max(places, 0)}f}"
+    rounded = round(value, places)
+    return f"{rounded:.{max(places, 0)}f}" if rounded or not value else f"{value:.1g}"
