@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 
 from ddp_hpc.config.catalog import BUILT_IN_METRICS
 from ddp_hpc.config.comparability import OFF_THE_CLOCK, SAME_WORK
@@ -114,8 +115,11 @@ def rows_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 def _plain(column: "pd.Series[Any]") -> list[Any]:
     """Return the values of a column as those of Python."""
-    values: list[Any] = column.tolist()
-    if isinstance(column.dtype, np.dtype) and column.dtype != np.dtype(object):
+    if not isinstance(column.dtype, np.dtype):  # of pandas: in half the time by way of Arrow
+        values: list[Any] = pa.array(column.array).to_pylist()
+        return values
+    values = column.tolist()
+    if column.dtype != np.dtype(object):
         return values
     plain = (one.item() if isinstance(one, np.generic) else one for one in values)
     return [None if one is pd.NA else one for one in plain]
