@@ -67,7 +67,7 @@ SMALL := folded_bias gather_small resnet_small strain_stress_small language_mode
 LOSSES := neuron # whose tables follow from the losses of its steps: all else that was measured in them takes 40 times the room
 
 .PHONY: small-studies
-small-studies: .venv/installed-dev ## run the small studies and publish their packs: an hour and a half in which nothing else may run
+small-studies: .venv/installed-dev ## run the small studies and publish their packs: two hours in which nothing else may run
 	@mkdir -p build && rm -f $(SMALL:%=build/%.zip)
 	@for study in $(SMALL); do $(BIN)/ddp-hpc run "$$study"; done
 	@for study in $(filter-out $(LOSSES),$(SMALL)); do $(BIN)/ddp-hpc publish "$$study" --redact --to "build/$$study.zip"; done

@@ -64,18 +64,13 @@ def claims(study: str) -> dict[str, Claim]:
 
 @cache
 def found(study: str) -> dict[str, dict[str, object]]:
-    """Return the rows of the published table of claims of a study, by their names; none where it has not been run.
-
-    It is in the study's pack or, of results from before there were packs, in its folder.
-    """
-    zipped, folder = PUBLISHED / f"{study}.zip", PUBLISHED / study
-    files = [folder / "claims.csv", folder / "tables" / "claims.csv"]
-    if zipped.is_file():
-        with zipfile.ZipFile(zipped) as archive:
-            files = [zipfile.Path(archive, name) for name in archive.namelist() if name.endswith("/tables/claims.csv")]
-            tables = [pd.read_csv(io.StringIO(file.read_text(encoding="utf-8"))) for file in files]
-    else:
-        tables = [pd.read_csv(file) for file in files if file.is_file()]
+    """Return the rows of the table of claims in the pack of a study, by their names; none where there is no pack."""
+    pack = PUBLISHED / f"{study}.zip"
+    if not pack.is_file():
+        return {}
+    with zipfile.ZipFile(pack) as archive:
+        files = [name for name in archive.namelist() if name.endswith("/tables/claims.parquet")]
+        tables = [pd.read_parquet(io.BytesIO(archive.read(name))) for name in files]
     return {row["id"]: row for table in tables for row in table.to_dict("records")}
 
 
