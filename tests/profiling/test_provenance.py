@@ -64,6 +64,9 @@ def test_the_machine_is_told_as_lscpu_tells_it():
         assert told["architecture"] == said["Architecture"].strip()
         assert told["cores"] == int(said["CPU(s)"])
         assert told["virtual"] == ("Hypervisor vendor" in said)
+        if "CPU family" in said:
+            names = ("Vendor ID", "CPU family", "Model", "Stepping")
+            assert told["cpu_model"] == " ".join(said[name].strip() for name in names)
     assert 0 < told["memory_gb"] * 1e9 < 1.1 * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     assert provenance.machine(Path("/nonexistent"), Path("/nonexistent"))["last_cache"] is None
 

@@ -23,7 +23,7 @@ from ddp_hpc.publication import pack as names
 from ddp_hpc.publication.pack import Pack, PackError, digest, sums, write_zip
 from ddp_hpc.publication.private import Private
 from ddp_hpc.publication.publish import PackOptions, _check_place, _put, publish, publish_anew
-from ddp_hpc.publication.rerun import NOT_TOLD, _judged
+from ddp_hpc.publication.rerun import DIFFERS, NOT_TOLD, _judged
 from ddp_hpc.publication.verify import CHECKS, Inspection, NotToldError, verify
 from ddp_hpc.runs import records
 from ddp_hpc.runs.project import Project
@@ -475,6 +475,37 @@ def test_records_that_a_pack_was_made_from_are_not_told_as_trained_again(project
     assert found.word == NOT_TOLD
     assert found.untrained == len(runs) > 0
     assert all("not trained again" in line for line in found.lines)
+
+
+@pytest.mark.parametrize(
+    ("model", "word"), [("AuthenticAMD 25 1 1", DIFFERS), ("AuthenticAMD 25 17 1", NOT_TOLD), (None, NOT_TOLD)]
+)
+def test_losses_are_promised_to_the_bit_on_the_same_kind_of_processor_alone(tmp_path, model, word):
+    """Virtual machines give several kinds of processors one name, and each has kernels of its own."""
+
+    def trained_on(model, loss):
+        def train(spec):
+            result, software = factory.realistic(spec), {"torch": "2.13.0", "numpy": "2.4.6"}
+            machine = {"vectors": "avx2", "cpu_model": model}
+            about = {"software": software, "machine": machine, "ranks": [{"rank": 0, "cpu": "AMD EPYC"}]}
+            t_s = tuple(loss * t_s for t_s in result.t_s)
+            ended = {"ended_at": "2026-11-28T12:00:00+00:00"}
+            losses = tuple(loss * one for one in result.loss)
+            return replace(result, t_s=t_s, loss=losses, provenance=about, columns=ended)
+
+        return train
+
+    one = {"grid": {"exchange": "ring", "world_size": 2, "batch_size": 16, "learning_rate": 0.1}, "figures": []}
+    made = {"publication": SAID, "tables": ["runs"], **one}
+    again = factory.made_up(tmp_path / "again", trained_on(model, 1.5), **made)
+    factory.made_up(tmp_path, trained_on("AuthenticAMD 25 1 1", 1.0), **made)
+    assert publish(Project(tmp_path), "made_up", PackOptions(to=tmp_path / "pack", allow_private=True)) == 0
+    pack = Pack(tmp_path / "pack")
+
+    found = _judged(pack, again.store, [(one, one) for one in pack.study_runs.planned])
+
+    assert found.word == word
+    assert ("processor are the same" in found.lines[0]) == (word == DIFFERS)
 
 
 @pytest.mark.parametrize("name", ["thesis.zip", "thesis.ZIP", "notes", "photos.zip/one"])

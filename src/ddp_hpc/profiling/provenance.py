@@ -93,15 +93,21 @@ def _cpu_clock(folder: Path = Path("/sys/devices/system/cpu/cpu0/cpufreq")) -> d
     return {"governor": governor, "max_mhz": int(most_khz) / 1000} if governor and most_khz.isdigit() else None
 
 
+# what tells kinds of processors apart: of Intel and AMD, of ARM
+_MODEL = ("vendor_id", "cpu family", "model", "stepping", "CPU implementer", "CPU part", "CPU variant", "CPU revision")
+
+
 def machine(cpuinfo: Path = Path("/proc/cpuinfo"), cpu: Path = Path("/sys/devices/system/cpu/cpu0")) -> dict[str, Any]:
     """Return what a table of systems asks of a host, as `lscpu` and `ddp-hpc doctor` tell it; null where it does not.
 
     `virtual` is whether a hypervisor says that it is there; its cores and caches are then those that it shows.
     """
     flags = (_found(r"^flags\s*:\s*(.+)$", cpuinfo) or "").split()
+    model = [_found(rf"^{name}\s*:\s*(\S+)$", cpuinfo) for name in _MODEL]
     caches = {text_of(level.parent / "level").strip(): level for level in sorted(cpu.glob("cache/index*/size"))}
     return {
         "architecture": platform.machine(),
+        "cpu_model": " ".join(filter(None, model)) or None,  # a hypervisor often hides the name, `AMD EPYC`
         "cores": os.cpu_count(),
         "physical_cores": psutil.cpu_count(logical=False),
         "sockets": len(set(re.findall(r"^physical id\s*:\s*(\d+)$", text_of(cpuinfo), re.MULTILINE))) or None,

@@ -149,8 +149,13 @@ def _promised(pack: Pack, store: Store, old: Planned, new: Planned) -> str:
     versions = []
     for place, planned in ((pack.study_runs.store, old), (store, new)):
         about = records.read_metadata(place.file(planned.run)).get("provenance", {})
-        ranks = about.get("ranks") or [{}]
-        versions.append([about.get("software", {}).get(name) for name in ("torch", "numpy")] + [ranks[0].get("cpu")])
+        ranks, machine, software = about.get("ranks") or [{}], about.get("machine", {}), about.get("software", {})
+        processor = [
+            ranks[0].get("cpu"),
+            machine.get("cpu_model"),
+            machine.get("vectors"),
+        ]  # kernels are chosen by these
+        versions.append([software.get("torch"), software.get("numpy"), *processor])
     deterministic = catalog.constants("exchange", new.spec.exchange.name)["DETERMINISTIC"]
     same = identity.parts(old.run)[2] == identity.parts(new.run)[2] and versions[0] == versions[1]
     return "code, versions and processor are the same" if deterministic and same and None not in versions[0] else ""
