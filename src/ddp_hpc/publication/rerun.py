@@ -150,11 +150,8 @@ def _promised(pack: Pack, store: Store, old: Planned, new: Planned) -> str:
     for place, planned in ((pack.study_runs.store, old), (store, new)):
         about = records.read_metadata(place.file(planned.run)).get("provenance", {})
         ranks, machine, software = about.get("ranks") or [{}], about.get("machine", {}), about.get("software", {})
-        processor = [
-            ranks[0].get("cpu"),
-            machine.get("cpu_model"),
-            machine.get("vectors"),
-        ]  # kernels are chosen by these
+        # by all of these kernels are chosen; many virtual machines give several kinds of processors one name
+        processor = [ranks[0].get("cpu"), machine.get("cpu_model"), machine.get("vectors")]
         versions.append([software.get("torch"), software.get("numpy"), *processor])
     deterministic = catalog.constants("exchange", new.spec.exchange.name)["DETERMINISTIC"]
     same = identity.parts(old.run)[2] == identity.parts(new.run)[2] and versions[0] == versions[1]
