@@ -119,6 +119,18 @@ def test_a_figure_is_drawn_whatever_there_is_and_no_words_overlap(picture, which
     assert not [(legend, panel) for legend in legends for panel in panels if legend.overlaps(panel)]
 
 
+def test_what_sets_rows_of_panels_apart_is_whole_in_a_column(tmp_path):
+    models = [{"name": "mlp", "widths": [128, 64, 32, 16]}, "mlp"]
+    axes = {"model": models, "sampling": ["global", "partitioned"], "weight_decay": [0, 0.0001]}
+    study_runs = made_up(tmp_path, grid=grid([1, 2], "ring", [16], [0.1], **axes), budget={"steps": 20})
+    table = tables.built("noise_curves", study_runs)
+    figure = figures.picture("noise_curves", study_runs.study, {"noise_curves": table}, "", "column")
+    above = [text for axes in figure.axes for text in axes.texts if text.get_text()]
+
+    assert any("\n" in text.get_text() for text in above)
+    assert max(text.get_window_extent().x1 for text in above) <= figure.bbox.x1
+
+
 @pytest.mark.parametrize("name", FIGURES)
 @pytest.mark.parametrize("which", ["nothing", "all failed", "diverged"])
 def test_a_figure_without_winners_says_so(picture, which, name):

@@ -113,6 +113,21 @@ def test_the_figure_has_points_curve_and_critical_batch(study_runs):
     assert np.array(points.get_xdata())[np.isfinite(points.get_ydata())].tolist() == [64, 128, 256]
 
 
+def test_the_legend_names_what_is_drawn(study_runs):
+    table = steps_to_threshold.build(study_runs)
+    fitted = [column for column in table if column.startswith("predicted_steps")]
+    with style():
+        whole, bare = (
+            figure.draw({"steps_to_threshold": one}, study_runs.study, "")
+            for one in (table, table.assign(**dict.fromkeys(fitted, float("nan"))))
+        )
+    labels = [[text.get_text() for text in drawn.legends[0].get_texts()] for drawn in (whole, bare)]
+    assert labels == [
+        ["measured", "from the noise scale", "95 %", "critical batch", "perfect scaling"],
+        ["measured", "perfect scaling"],
+    ]
+
+
 def test_what_was_not_sampled_or_never_came_there_says_so(tmp_path):
     few = KEYS | {"grid": ALONE | {"batch_size": 64}, "base": {**BASE, "noise_scale_every_steps": None}}
     none = made_up(tmp_path / "none", follows, **few)

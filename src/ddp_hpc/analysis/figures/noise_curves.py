@@ -11,7 +11,7 @@ from matplotlib.patches import Patch
 
 from ddp_hpc.analysis.columns import rows_of, split, varying
 from ddp_hpc.analysis.figures._curves import Look, by_line, colour_and_name, handles, looks_of
-from ddp_hpc.analysis.figures._layout import finished, nothing
+from ddp_hpc.analysis.figures._layout import LETTER_IN, LINE_IN, finished, nothing, wrapped
 from ddp_hpc.analysis.figures._panels import exchange_words, group_columns, ranks, spelled_out, title
 from ddp_hpc.analysis.figures._style import PAGE_IN, width_in
 from ddp_hpc.config.study import Study
@@ -25,6 +25,7 @@ CAPTION = (
 MOST_ROWS, MOST_COLUMNS = 6, 6
 HEIGHT_IN = {"loss": 1.1, "difference": 0.95}
 WORDS_IN = 0.14  # of what a row shows
+MARGIN_IN = 0.75  # beside those words
 EXCHANGE = ("exchange", "exchange_options")
 ZERO = 1e-17  # where two losses with the same bits are drawn
 RANGE: dict[str, Any] = {"alpha": 0.25, "linewidth": 0}
@@ -74,7 +75,9 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
 
 
 def _panels(rows: Sequence[PanelRow], world_sizes: Sequence[int], looks: Sequence[Look]) -> Figure:
-    heights = [HEIGHT_IN[kind] + (WORDS_IN if words else 0) for kind, words, _ in rows]
+    letters = int((width_in(PAGE_IN) - MARGIN_IN) / LETTER_IN)  # of a line above a row
+    rows = [(kind, "\n".join(wrapped(words, letters)), runs) for kind, words, runs in rows]
+    heights = [HEIGHT_IN[kind] + (WORDS_IN + LINE_IN * words.count("\n") if words else 0) for kind, words, _ in rows]
     figure = Figure((width_in(PAGE_IN), sum(heights) + 0.3), layout="constrained")
     axes = figure.subplots(len(rows), len(world_sizes), squeeze=False, sharex=True, sharey="row", height_ratios=heights)
     for line, (kind, words, runs) in zip(axes, rows, strict=True):
@@ -85,8 +88,11 @@ def _panels(rows: Sequence[PanelRow], world_sizes: Sequence[int], looks: Sequenc
                 one.set_title(ranks(n), loc="right")
         line[0].set_ylabel(kind)
         if words:
-            line[0].set_title(" \n ", loc="left")  # room for what sets the row apart
-            above = line[0].annotate(words, (0, 1), (0, 13), "axes fraction", "offset points", weight="bold")
+            more = words.count("\n")
+            line[0].set_title(" \n " + more * "\n ", loc="left")  # room for what sets the row apart
+            offset, low = (11, "bottom") if more else (13, "baseline")
+            place = (words, (0, 1), (0, offset), "axes fraction", "offset points")
+            above = line[0].annotate(*place, va=low, weight="bold")
             above.set_in_layout(False)
     for one in axes[-1]:
         one.set_xlabel("step")

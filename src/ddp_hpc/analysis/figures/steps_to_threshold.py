@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -26,6 +27,7 @@ CURVE_POINTS = 100
 POINT: dict[str, Any] = {"marker": "o", "markersize": 4.0, "color": INK, "linestyle": "none"}
 CURVE: dict[str, Any] = {"color": EXCHANGES[0], "linewidth": 1.0}
 BAND: dict[str, Any] = {"color": EXCHANGES[0], "alpha": 0.18, "linewidth": 0}
+FITTED, BATCH = "from the noise scale", "critical batch"  # what is not always drawn
 CRITICAL: dict[str, Any] = {"color": LOST, "linewidth": 0.8, "linestyle": (0, (4, 2))}
 
 
@@ -44,13 +46,12 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
         _panel(one, rows)
         head(one, title(key, differ) or f"to a loss of {study.rules.loss_threshold:g}")
     label_outer(axes, "global batch (samples)", "steps")
-    legend = [
-        Line2D([], [], label="measured", **POINT),
-        Line2D([], [], label="from the noise scale", **CURVE),
-        Line2D([], [], label="critical batch", **CRITICAL),
-        Line2D([], [], label="perfect scaling", **IDEAL),
-        Patch(label="95 %", **BAND),
-    ]
+    legend: list[Artist] = [Line2D([], [], label="measured", **POINT), Line2D([], [], label="perfect scaling", **IDEAL)]
+    drawn = {line.get_label() for one in axes for line in one.lines}
+    if FITTED in drawn:
+        legend[1:1] = [Line2D([], [], label=FITTED, **CURVE), Patch(label="95 %", **BAND)]
+    if BATCH in drawn:
+        legend.insert(-1, Line2D([], [], label=BATCH, **CRITICAL))
     notes = ["Vertical: 95 % intervals of what was measured. Perfect scaling: half the steps at twice the batch."]
     notes += [_checked(number, rows) for number, (_, rows) in enumerate(shown, 1)]
     if doubts := sorted(set(known["doubt"].dropna())):
@@ -83,10 +84,10 @@ def _model(axes: Axes, rows: pd.DataFrame) -> None:
     x = np.geomspace(ends[0], ends[-1], CURVE_POINTS)
     curve = row["least_steps"] * (1 + row["critical_batch"] / x)
     middle, *band = (rows[f"predicted_steps{end}"].to_numpy(float) for end in ("", "_low", "_high"))
-    axes.plot(x, curve, **CURVE)
+    axes.plot(x, curve, label=FITTED, **CURVE)
     axes.fill_between(x, *(curve * np.interp(np.log(x), np.log(ends), edge / middle) for edge in band), **BAND)
     if ends[0] < row["critical_batch"] < ends[-1]:
-        axes.axvline(row["critical_batch"], **CRITICAL)
+        axes.axvline(row["critical_batch"], label=BATCH, **CRITICAL)
         text = three_digits(row["critical_batch"])
         axes.annotate(text, (row["critical_batch"], 1), (2, -8), ("data", "axes fraction"), "offset points", color=GREY)
 
