@@ -90,7 +90,7 @@ def write_records(folder: Path, run: Planned, result: Result, /, **metadata: Any
     """Write the records of a run that has ended: of the run and of its steps."""
     columns = run_columns(run, result)
     metadata = {"provenance": dict(result.provenance), "spec": run.spec.canonical, **metadata}
-    records.write("steps", step_columns(run.spec, result, columns), folder / "steps.parquet", metadata)
+    records.write("steps", step_columns(run.spec, result), folder / "steps.parquet", metadata)
     write_run(folder / "run.parquet", run.spec, columns, metadata)
 
 
@@ -146,7 +146,7 @@ def phases(spec: RunSpec, step_s: Any) -> dict[str, Any]:
     return parts | {"wait_s": 0.3 * exchange * step_s, "move_s": 0.7 * exchange * step_s}
 
 
-def step_columns(spec: RunSpec, result: Result, run: Mapping[str, Any]) -> dict[str, Any]:
+def step_columns(spec: RunSpec, result: Result) -> dict[str, Any]:
     """Return the steps record of a result: all ranks, and two steps of warm-up that no table may count."""
     ranks, steps = spec.world_size, len(result.loss)
     step = np.repeat(np.arange(-1, steps + 1), ranks)

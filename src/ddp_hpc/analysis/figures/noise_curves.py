@@ -88,11 +88,8 @@ def _panels(rows: Sequence[PanelRow], world_sizes: Sequence[int], looks: Sequenc
                 one.set_title(ranks(n), loc="right")
         line[0].set_ylabel(kind)
         if words:
-            more = words.count("\n")
-            line[0].set_title(" \n " + more * "\n ", loc="left")  # room for what sets the row apart
-            offset, low = (11, "bottom") if more else (13, "baseline")
-            place = (words, (0, 1), (0, offset), "axes fraction", "offset points")
-            above = line[0].annotate(*place, va=low, weight="bold")
+            line[0].set_title(" \n " + words.count("\n") * "\n ", loc="left")  # room for what sets the row apart
+            above = line[0].annotate(words, (0, 1), (0, 13), "axes fraction", "offset points", weight="bold")
             above.set_in_layout(False)
     for one in axes[-1]:
         one.set_xlabel("step")

@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -46,12 +45,11 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
         _panel(one, rows)
         head(one, title(key, differ) or f"to a loss of {study.rules.loss_threshold:g}")
     label_outer(axes, "global batch (samples)", "steps")
-    legend: list[Artist] = [Line2D([], [], label="measured", **POINT), Line2D([], [], label="perfect scaling", **IDEAL)]
     drawn = {line.get_label() for one in axes for line in one.lines}
-    if FITTED in drawn:
-        legend[1:1] = [Line2D([], [], label=FITTED, **CURVE), Patch(label="95 %", **BAND)]
-    if BATCH in drawn:
-        legend.insert(-1, Line2D([], [], label=BATCH, **CRITICAL))
+    fitted = [Line2D([], [], label=FITTED, **CURVE), Patch(label="95 %", **BAND)] if FITTED in drawn else []
+    critical = [Line2D([], [], label=BATCH, **CRITICAL)] if BATCH in drawn else []
+    measured, perfect = Line2D([], [], label="measured", **POINT), Line2D([], [], label="perfect scaling", **IDEAL)
+    legend = [measured, *fitted, *critical, perfect]
     notes = ["Vertical: 95 % intervals of what was measured. Perfect scaling: half the steps at twice the batch."]
     notes += [_checked(number, rows) for number, (_, rows) in enumerate(shown, 1)]
     if doubts := sorted(set(known["doubt"].dropna())):
