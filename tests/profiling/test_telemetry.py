@@ -109,6 +109,19 @@ def test_a_killed_sampler_is_a_reason(meter):
     assert one.stop(30).reason == "the sampler has died"
 
 
+def test_a_sampler_that_died_before_it_was_spoken_to_has_died(meter, monkeypatch):
+    def dead(*given, **named):
+        process = popen(*given, **named)
+        process.wait()
+        return process
+
+    popen = subprocess.Popen
+    monkeypatch.setattr("ddp_hpc.profiling.telemetry.subprocess.Popen", dead)
+    one = meter("", command=[sys.executable, "-c", "raise SystemExit(3)"])
+    one.sample_now()
+    assert one.stop(30).reason == "the sampler has died"
+
+
 def test_a_sampler_ends_with_its_rank():
     code = "import time; from ddp_hpc.profiling.telemetry import NodeTelemetry; m = NodeTelemetry(['x'])"
     code += "; print(m._process.pid, flush=True)"

@@ -74,21 +74,21 @@ class NodeTelemetry:
             return
         asked = {"uuids": list(dict.fromkeys(uuids)), "interval_s": interval_s}
         pipe = subprocess.PIPE
-        try:
-            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
-            assert self._process.stdin is not None, "it is a pipe"
-            self._process.stdin.write(f"{json.dumps(asked)}\n".encode())
-            self._process.stdin.flush()
+        try:  # unbuffered: what a dead sampler did not take is not written again when its pipe is closed
+            self._process = subprocess.Popen(command, bufsize=0, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
         except OSError as error:
             why = f"the sampler cannot be started: {error}"
             self._nothing = replace(self._nothing, reason=why, cpu_reason=why)
+        self._tell(json.dumps(asked))
 
     def sample_now(self) -> None:
         """Let the sampler take a sample at once: a time that counts begins or ends here."""
+        self._tell("now")
+
+    def _tell(self, line: str) -> None:
         if self._process is not None and self._process.stdin is not None:
             with suppress(OSError):  # it has died, which `stop` tells
-                self._process.stdin.write(b"now\n")
-                self._process.stdin.flush()
+                self._process.stdin.write(f"{line}\n".encode())
 
     def stop(self, end_s: float = END_S) -> NodeSamples:
         """End the sampler, and return what it has; within `end_s` seconds, or without."""
