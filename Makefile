@@ -61,13 +61,13 @@ published: .venv/installed-dev ## make results/published/*.zip anew from the rec
 	@PYTHONPATH=tests/support $(BIN)/python -m published_readmes # what they say, to be read beside them
 	@PYTHONPATH=tests/support $(BIN)/python -m source_numbers
 
-# what two cores can answer of the sources, the shortest first; what wants images looks for them first: `ddp-hpc data fashion_mnist`
+# what two cores can answer of the sources, the shortest first; what wants images looks for them first: `ddp-hpc data NAME`
 SMALL := folded_bias gather_small resnet_small strain_stress_small language_model_small schemes_small \
-	fashion_mnist_alexnet_small exchange_speed neuron
+	fashion_mnist_alexnet_small exchange_speed cifar10_alexnet_small neuron
 LOSSES := neuron # whose tables follow from the losses of its steps: all else that was measured in them takes 40 times the room
 
 .PHONY: small-studies
-small-studies: .venv/installed-dev ## run the small studies and publish their packs: two hours in which nothing else may run
+small-studies: .venv/installed-dev ## run the small studies and publish their packs: two and a half hours in which nothing else may run
 	@mkdir -p build && rm -f $(SMALL:%=build/%.zip)
 	@for study in $(SMALL); do $(BIN)/ddp-hpc run "$$study"; done
 	@for study in $(filter-out $(LOSSES),$(SMALL)); do $(BIN)/ddp-hpc publish "$$study" --redact --to "build/$$study.zip"; done

@@ -102,7 +102,7 @@ def test_the_small_study_has_the_shape_of_the_large_one(name):
     assert {spec.dataset.options["train_samples"] for spec in small} == {spec.samples_asked for spec in small}
     large = specs(name.removesuffix("_small"))[0]
     assert all(getattr(spec, field) == getattr(large, field) for spec in small for field in SAME)
-    assert {(spec.model.name, spec.weight_decay) for spec in small} == {("alexnet", 0.004)}
+    assert {(spec.model, spec.weight_decay) for spec in small} == {(large.model, large.weight_decay)}
     assert all(spec.dataset.name == large.dataset.name for spec in small)
 
 

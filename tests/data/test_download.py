@@ -1,5 +1,6 @@
 """Data come whole and checked, or not at all."""
 
+import gzip
 import hashlib
 import io
 import subprocess
@@ -85,6 +86,43 @@ def test_a_path_will_do(fetch, archive, tmp_path):
     folder = tmp_path / "data" / "cifar10"
     assert fetch(archive[0], folder, archive[1])
     assert (folder / cifar10.INSIDE / "test_batch.bin").stat().st_size == 3073
+
+
+@pytest.mark.parametrize("inside", ["", cifar10.INSIDE])
+@pytest.mark.parametrize("compressed", [False, True])
+def test_files_that_were_unpacked_before_will_do(monkeypatch, archive, tmp_path, inside, compressed):
+    given = tmp_path / "given"
+    with tarfile.open(archive[0]) as tar:
+        tar.extractall(given, filter="data")
+    contents = {str(file.relative_to(given)): file.read_bytes() for file in given.rglob("*.bin")}
+    if compressed:
+        for name, content in contents.items():
+            (given / name).unlink()
+            (given / f"{name}.gz").write_bytes(gzip.compress(content))
+    known = {"URL": "nowhere://", "SHA256": archive[1]}
+    known["FILES"] = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
+    monkeypatch.setattr(catalog, "constants", lambda kind, name: known)
+
+    assert "fetched into" in _download.fetch("cifar10", tmp_path / "data", str(given / inside))
+    folder = tmp_path / "data" / "cifar10"
+    assert {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*.bin")} == contents
+    assert "already in" in _download.fetch("cifar10", tmp_path / "data", str(archive[0]))  # they are the same
+
+
+@pytest.mark.parametrize(
+    ("content", "message"), [(None, "has neither"), (b"other", "has the SHA-256 .*, expected: 00")]
+)
+def test_a_folder_that_lacks_a_file_or_has_another_is_refused(monkeypatch, tmp_path, content, message):
+    given = tmp_path / "given"
+    given.mkdir()
+    if content:
+        (given / "a.bin").write_bytes(content)
+    known = {"URL": "nowhere://", "SHA256": "1" * 64, "FILES": {"inside/a.bin": "0" * 64}}
+    monkeypatch.setattr(catalog, "constants", lambda kind, name: known)
+
+    with pytest.raises(FetchError, match=rf"{message}.*`ddp-hpc data cifar10 --from PATH`"):
+        _download.fetch("cifar10", tmp_path / "data", str(given))
+    assert left_over(tmp_path / "data" / "cifar10") == []
 
 
 def test_a_wrong_checksum_is_refused_with_both_sums(fetch, archive, tmp_path):

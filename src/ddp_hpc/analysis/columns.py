@@ -46,8 +46,14 @@ def search_columns(study: Study) -> list[str]:
 
 
 def group_columns(runs: pd.DataFrame, study: Study) -> list[str]:
-    """Return the columns that say what competes with what: all that vary, but for the search and the seed."""
-    return ordered({*varying(runs), *ALWAYS_GROUPED} - {"seed", *search_columns(study)})
+    """Return the columns that say what competes with what: all that vary, but for the search and the seed.
+
+    What is off the clock keeps nobody from competing where the other columns decide it.
+    """
+    search = search_columns(study)
+    names = {*varying(runs), *ALWAYS_GROUPED} - {"seed", *search} - OFF_THE_CLOCK
+    beside = _axes_off_the_clock(runs, ordered({*names, *search}))
+    return ordered({*names, *beside} - {*search})
 
 
 def run_columns(runs: pd.DataFrame, study: Study) -> list[str]:
@@ -64,13 +70,14 @@ def step_columns(runs: pd.DataFrame, free: Collection[str] = ()) -> list[str]:
     """
     changing = {name for name in varying(runs) if name in free or name not in SAME_WORK}
     names = ordered({*changing, "exchange", "world_size", "batch_size"})
-    beside = [name for name in OFF_THE_CLOCK if name not in names and _varies_within(runs, names, name)]
-    return ordered({*names, *beside})
+    return ordered({*names, *_axes_off_the_clock(runs, names)})
 
 
-def _varies_within(runs: pd.DataFrame, names: list[str], name: str) -> bool:
-    """Return whether a column has several values in runs that agree in those named; null is a value like any other."""
-    return name in runs and bool((runs.groupby(names, dropna=False)[name].nunique(dropna=False) > 1).any())
+def _axes_off_the_clock(runs: pd.DataFrame, names: list[str]) -> list[str]:
+    """Return what is off the clock and has several values in runs that agree in the columns named; null is a value."""
+    groups = runs.groupby(names, dropna=False)
+    asked = [name for name in OFF_THE_CLOCK if name not in names and name in runs]
+    return [name for name in asked if (groups[name].nunique(dropna=False) > 1).any()]
 
 
 def ordered(names: Collection[str]) -> list[str]:

@@ -38,9 +38,9 @@ def fetch(dataset: str, data_folder: Path, source: str | None = None) -> str:
 
     Where from, and its checksums, are constants of its file. The `source` is a path or URL (http, https, file) of the
     published tar archive, compressed or not; or of a folder with the published files, compressed by gzip or, below a
-    path, not. None: where a package of the system has them, else where they were published. After a FetchError, as the
-    data cannot be had or are others, what was there before stays; a dataset that ships with a library is a
-    CatalogError.
+    path, not; of an archive whose files have checksums of their own, a path to them will do. None: where a package of
+    the system has them, else where they were published. After a FetchError, as the data cannot be had or are others,
+    what was there before stays; a dataset that ships with a library is a CatalogError.
     """
     known = catalog.constants("dataset", dataset)
     if "URL" not in known:
@@ -49,19 +49,20 @@ def fetch(dataset: str, data_folder: Path, source: str | None = None) -> str:
         return f"{dataset}: ships with its library, nothing to fetch"
     folder, files = data_folder / dataset, known.get("FILES", {})
     listed = "".join(f"{file} {files[file]}\n" for file in sorted(files))
-    sha256 = hashlib.sha256(listed.encode()).hexdigest() if files else known["SHA256"]
+    sha256 = known.get("SHA256") or hashlib.sha256(listed.encode()).hexdigest()
     if (folder / RECEIPT).is_file() and (folder / RECEIPT).read_text().strip() == sha256:
         return f"{dataset}: already in {folder}"
     installed = known.get("PLACE", "")
     place = source or (installed if os.path.isdir(installed) else known["URL"])
     try:
         with _made(folder, sha256) as new:
-            if files:
+            if files and ("SHA256" not in known or os.path.isdir(place)):
                 _fetch_files(place, new, files)
             else:
                 _fetch_archive(place, new, sha256)
     except FetchError as error:
-        do = f"{error}; try again, or give a good copy: `ddp-hpc data {dataset} --from {'FOLDER' if files else 'PATH'}`"
+        given = "PATH" if "SHA256" in known else "FOLDER"
+        do = f"{error}; try again, or give a good copy: `ddp-hpc data {dataset} --from {given}`"
         do += f"; on Debian and Ubuntu, `{known['INSTALL']}` brings it" if "INSTALL" in known else ""
         raise FetchError(do) from error
     return f"{dataset}: fetched into {folder}"
@@ -84,19 +85,26 @@ def _made(folder: Path, sha256: str) -> Iterator[Path]:
 def _fetch_files(place: str, folder: Path, files: Mapping[str, str]) -> None:
     """Bring files into `folder`, unpacked; `files` has the SHA-256 of the content of each."""
     for file, sha256 in files.items():
-        given = f"{place.rstrip('/')}/{file}"
-        if "://" in place or not Path(given).is_file():
-            given += ".gz"
-        if "://" not in place and not Path(given).is_file():
+        given = _given(place, file)
+        if given is None:
             raise FetchError(f"{place} has neither {file} nor {file}.gz, expected: a folder with {', '.join(files)}")
-        brought = folder.with_name(file)
+        brought, to = folder.with_name(Path(file).name), folder / file
         _bring(given, brought)
+        to.parent.mkdir(parents=True, exist_ok=True)
         try:
-            found = _decompress(brought, folder / file)
+            found = _decompress(brought, to)
         except (OSError, EOFError, zlib.error) as error:
             raise FetchError(f"{given} cannot be unpacked: {error}") from error
         if found != sha256:
             raise FetchError(f"the content of {given} has the SHA-256 {found}, expected: {sha256}; {DAMAGED}")
+
+
+def _given(place: str, file: str) -> str | None:
+    """Return where a file is: at a URL, compressed; below a path, with or without the folder that it is published in."""
+    if "://" in place:
+        return f"{place.rstrip('/')}/{file}.gz"
+    found = [Path(place, name + end) for name in (file, Path(file).name) for end in ("", ".gz")]
+    return next((str(one) for one in found if one.is_file()), None)
 
 
 def _decompress(given: Path, to: Path) -> str:

@@ -25,6 +25,14 @@ SHA256 = "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"
 INSIDE = "cifar-10-batches-bin"  # the archive's only folder
 TRAIN_FILES = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
 TEST_FILES = ("test_batch.bin",)
+FILES = {  # and the SHA-256 of each: a folder of them will do, too
+    "cifar-10-batches-bin/data_batch_1.bin": "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
+    "cifar-10-batches-bin/data_batch_2.bin": "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
+    "cifar-10-batches-bin/data_batch_3.bin": "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
+    "cifar-10-batches-bin/data_batch_4.bin": "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48",
+    "cifar-10-batches-bin/data_batch_5.bin": "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
+    "cifar-10-batches-bin/test_batch.bin": "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
+}
 RECORD_BYTES = 1 + 3 * 32 * 32  # class, then the red, green and blue plane
 
 # mean and standard deviation of each channel over the training images, as shares of 255
@@ -67,8 +75,8 @@ def _records(file: Path) -> np.typing.NDArray[np.uint8]:
         content = np.fromfile(file, dtype=np.uint8)
     except FileNotFoundError:
         raise FileNotFoundError(
-            f"{file} is missing; get the data with `ddp-hpc data cifar10`, or, from an archive that you have, with "
-            f"`ddp-hpc data cifar10 --from PATH/{ARCHIVE}`"
+            f"{file} is missing; get the data with `ddp-hpc data cifar10`, or, from what you have, with `ddp-hpc data "
+            f"cifar10 --from PATH`, the path of {ARCHIVE} or of a folder with its files"
         ) from None
     if len(content) == 0 or len(content) % RECORD_BYTES:
         raise ValueError(f"{file} has {len(content)} bytes, no multiple of {RECORD_BYTES}: fetch the data again")

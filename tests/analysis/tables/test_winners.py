@@ -209,6 +209,19 @@ def test_null_is_a_value_of_an_axis_like_any_other(tmp_path):
     assert len(areas.build(study_runs)) == 12
 
 
+def test_how_often_it_is_evaluated_keeps_no_batch_size_from_competing(tmp_path):
+    """After as many samples of each: that is off the clock, and no other search."""
+    ring = {"exchange": "ring", "learning_rate": 0.1}
+    every = {2: [20, 10], 4: [10, 5]}  # steps
+    batches = [{"zip": {"batch_size": [16, 32], "evaluate_every_steps": steps}} for steps in every.values()]
+    grid = [ring | {"world_size": ranks} | zipped for ranks, zipped in zip(every, batches, strict=True)]
+    study_runs = made_up(tmp_path, grid=grid)
+    table = winners.build(study_runs)
+
+    assert list(zip(table["world_size"], table["points"], strict=True)) == [(2, 2), (4, 2)]
+    assert not {"evaluate_every_steps"} & {*table, *areas.build(study_runs)}
+
+
 def test_options_of_a_choice_are_an_axis_with_its_name(tmp_path):
     grid = [ONE_GROUP[0] | {"model": ["mlp", {"name": "mlp", "widths": [16]}]}]
     table = winners.build(made_up(tmp_path, base={"dataset": "digits"}, grid=grid))
