@@ -100,7 +100,7 @@ def _fetch_files(place: str, folder: Path, files: Mapping[str, str]) -> None:
 
 
 def _given(place: str, file: str) -> str | None:
-    """Return where a file is: at a URL, compressed; below a path, with or without the folder that it is published in."""
+    """Return where a file is: at a URL, compressed; below a path, with or without its own folder."""
     if "://" in place:
         return f"{place.rstrip('/')}/{file}.gz"
     found = [Path(place, name + end) for name in (file, Path(file).name) for end in ("", ".gz")]
