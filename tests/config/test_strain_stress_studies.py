@@ -55,7 +55,7 @@ def test_the_full_study_has_the_published_settings():
     )
     assert {key[:2] for key in batches} == {(place, mode) for place in ("device", "host") for mode in ("auto", "off")}
     assert {key[2] for key in batches} == {75, 150, 300, 600, 1000, 2000, 5000}
-    assert len(scaling) == 3 + 3 * 3 + 3 * 2 * 4 * 3 + 7 * 2 * 2 - 1
+    assert len(scaling) == 3 + 3 * 3 + 1 + 3 * 2 * 4 * 3 + 7 * 2 * 2 - 1
     assert len(found) == len(scaling) + (5 + 4) + 2 * 3
 
 

@@ -367,7 +367,8 @@ class Claim(BaseModel):
                 return (low, inf), f"{AT_LEAST} {low:g}"
             case Expect(at_most=float(high)):
                 return (-inf, high), f"{AT_MOST} {high:g}"
-        return (nextafter(0.0, inf), inf), ANY_CHANGE
+        over = self.ours.trend.over if self.ours.trend else ""
+        return (nextafter(0.0, inf), inf), f"{ANY_CHANGE} from each {over} to the next; ours is the least, as a share"
 
     @property
     def expected(self) -> Range:

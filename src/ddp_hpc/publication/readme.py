@@ -74,12 +74,13 @@ def text(pack: Pack, facts: Mapping[str, Any]) -> str:
     )
 
 
-def _claims(claims: pd.DataFrame) -> Iterator[tuple[str, list[list[str]]]]:
-    """Yield the heading of each kind of claim that there is, and a row per claim."""
+def _claims(claims: pd.DataFrame) -> Iterator[tuple[str, str, list[list[str]]]]:
+    """Yield the heading of each kind of claim that there is, what its numbers beside ours are, and a row per claim."""
     for kind in KINDS:
         rows = [row for row in rows_of(claims) if row["kind"] == kind]
         if rows:
-            yield OF_KIND[kind], [[in_a_cell(text) for text in _claim(row)] for row in rows]
+            number = "compared with" if kind == OWN else "published"
+            yield OF_KIND[kind], number, [[in_a_cell(text) for text in _claim(row)] for row in rows]
 
 
 def _claim(row: Mapping[str, Any]) -> Iterator[str]:

@@ -30,7 +30,20 @@ RULES = str(Path(__file__).parent / "rules" / "Snakefile")  # what a project's w
 
 SLOTS = 1000  # of profiles/allocation
 
+LIMIT = (100, 1)  # jobs, in seconds: Snakemake's own limit, which nobody comes near
+
 _lock: DriverLock | None = None
+
+
+def wait_quietly(scheduler: Any) -> None:
+    """Take away Snakemake's default limit of jobs per second, for which it takes cores from the trainings beside it.
+
+    With a limit it selects jobs again each second, and once more each second for every job that has ended: after 100
+    trainings on a node of their driver that is 6 % of a core. A limit that the user has set stays.
+    """
+    limit = scheduler.job_rate_limiter
+    if limit and (limit.max_jobs, limit.timespan) == LIMIT:
+        scheduler.job_rate_limiter = None
 
 
 def targets(config: Mapping[str, Any], in_a_job: bool = False) -> Targets:

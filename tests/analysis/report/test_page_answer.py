@@ -57,11 +57,35 @@ def test_the_answer_says_the_speedup_with_its_interval_and_the_winner_with_its_m
     assert findings[-1].text == "In 1 of 3 groups no run may win."
 
 
-def test_times_of_all_rounds_that_say_otherwise_than_the_rounds_are_not_told(repeated):
+@pytest.mark.parametrize("train_s", [12.0, 5.2])  # beyond the interval, and within it but not the ratio beside them
+def test_times_of_all_rounds_that_say_otherwise_than_the_rounds_are_not_told(repeated, train_s):
     study_runs, made = repeated
-    slowed = made | {"scaling": made["scaling"].assign(train_s=12.0)}
+    slowed = made | {"scaling": made["scaling"].assign(train_s=train_s)}
 
     assert found(study_runs, slowed)[0].text.startswith("2 ranks train 1.9980 times as fast as one rank (95 %: ")
+
+
+def test_a_sentence_from_disturbed_runs_says_so(tmp_path):
+    def disturbed(spec):
+        result = train(spec)
+        taken = {"core_wait_share": 0.2, "others_core_share": 0.2} if (spec.world_size, spec.seed) == (2, 0) else {}
+        return replace(result, columns=dict(result.columns) | taken)
+
+    study_runs = made_up(tmp_path, disturbed, grid=GRID, repeats=3)
+    speedup, alone, of_two = [one.text for one in found(study_runs, read(tmp_path, study_runs)) if one.runs]
+
+    words = "Not reliable: something else used the cores in 1 of 3 runs."
+    assert speedup.endswith(f"which wins. {words}")
+    assert words not in alone
+    assert of_two.endswith(words)
+
+
+def test_a_point_without_a_rival_wins_nothing(tmp_path):
+    study_runs = made_up(tmp_path, train, grid=[part | {"learning_rate": 0.5} for part in GRID], repeats=3)
+    said = " ".join(one.text for one in found(study_runs, read(tmp_path, study_runs)))
+
+    assert "times as fast" in said
+    assert "wins" not in said
 
 
 def test_each_sentence_and_row_names_the_runs_that_it_is_from(repeated):

@@ -56,6 +56,8 @@ def draw(tables: dict[str, pd.DataFrame], study: Study, coverage: str) -> Figure
         plain_numbers(one.yaxis)
     label_outer(axes, "world size (ranks)", "")
     notes = ["Markers: medians over the seeds; vertical: their range.", SIDE_BY_SIDE]
+    if "budget" in known and known["budget"].nunique() > 1:
+        notes.append("Steps to settle compare within runs of one length: a running mean is over a fiftieth of a run.")
     if usual:
         notes.append(f"What a line does not say is {', '.join(usual)}.")
     if left_out > 0:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pandas as pd
@@ -28,6 +28,7 @@ from ddp_hpc.runs.study_runs import StudyRuns
 from ddp_hpc.system.terminal import counted
 
 MOST = 3  # sentences of a kind on the first screen
+ROUNDED = 0.02  # by how much the ratio of two times may differ from the speedup beside them
 Row = dict[str, Any]
 
 
@@ -51,7 +52,22 @@ def found(study_runs: StudyRuns, tables: Mapping[str, pd.DataFrame]) -> list[Sen
         _of_pairs(tables, runs),
         _of_cost(tables),
     )
-    return [finding for part in parts for finding in part]
+    disturbed = _disturbed(runs)
+    return [_doubted(finding, disturbed) for part in parts for finding in part]
+
+
+def _disturbed(runs: pd.DataFrame) -> list[bool]:
+    """Return for each run whether something else used its cores, which had one for each thread."""
+    with_cores = ~runs["oversubscribed"].fillna(False).astype(bool)
+    return list(with_cores & ((slow_steps_share(runs) > DISTURBED) | crowded(runs)))
+
+
+def _doubted(finding: Sentence, disturbed: list[bool]) -> Sentence:
+    """Return a sentence that says of times from disturbed runs that they are not reliable."""
+    if not (count := sum(disturbed[number - 1] for number in finding.runs)):
+        return finding
+    why = f"Not reliable: something else used the cores in {count} of {counted(len(finding.runs), 'run')}."
+    return replace(finding, text=f"{finding.text} {why}")
 
 
 def _at_most(findings: list[Sentence], section: str) -> list[Sentence]:
@@ -91,7 +107,8 @@ def _winning_keys(tables: Mapping[str, pd.DataFrame], table: pd.DataFrame) -> tu
     """Return the fields of specs that the tables of winners and of scaling share, and their values of each winner."""
     if "winners" not in tables:
         return [], set()
-    won = tables["winners"][tables["winners"]["winner_runs"].notna()]
+    table = tables["winners"]
+    won = table[table["winner_runs"].notna() & (table["points"] > 1)]
     fields = [name for name in SPEC_COLUMNS if name in won and name in table]
     return fields, {key_of(row, fields) for row in rows_of(won[fields])}
 
@@ -101,8 +118,8 @@ def _speedup(row: Row, of: str, named: bool, wins: bool) -> str:
     sure = _between(row, "speedup", row["interval_from"])
     if row["kind"] == "weak":
         did = f"{ranks} ranks train {speedup} times as many samples per second as one rank"
-    elif _outside(row["baseline_train_s"] / row["train_s"], row, "speedup"):
-        did = f"{ranks} ranks train {speedup} times as fast as one rank"  # in the same round: rounds differ
+    elif abs(row["baseline_train_s"] / row["train_s"] / row["speedup"] - 1) > ROUNDED:
+        did = f"{ranks} ranks train {speedup} times as fast as one rank"  # the median over rounds, which differ
     else:
         did = f"{ranks} ranks train in {time(row['train_s'])} what one rank trains in {time(row['baseline_train_s'])}: "
         did += f"{speedup} times as fast"
@@ -122,11 +139,6 @@ def _no_speedup(rows: list[Row]) -> list[Sentence]:
     )
     (reason, count), *_ = reasons.most_common()
     return [Sentence(f"No speedup can be told: {reason} ({count} of {counted(len(several), 'point')}).", "scaling")]
-
-
-def _outside(value: float, row: Row, name: str) -> bool:
-    """Whether a value lies beyond the interval of a column, where that has one."""
-    return bool(value < row[f"{name}_low"] or value > row[f"{name}_high"])
 
 
 def interval(row: Row, name: str) -> str:
@@ -210,8 +222,8 @@ def _of_winners(study_runs: StudyRuns, tables: Mapping[str, pd.DataFrame]) -> li
     names = runs["test_metric_name"].dropna().unique()
     metric = f"test {names[0]}" if len(names) == 1 else "test metric"
     links = zip(rows_of(table), runs_of_rows(table, runs), strict=True)
-    won = [(row, own) for row, own in links if pd.notna(row["winner_runs"])]
-    none = len(table) - len(won)
+    none = int(table["winner_runs"].isna().sum())
+    won = [(row, own) for row, own in links if pd.notna(row["winner_runs"]) and row["points"] > 1]  # others, no search
     if len(won) > MOST:
         won.sort(key=lambda one: -one[0]["world_size"])
     group_of = groups_named(study_runs.study, table)
@@ -306,7 +318,6 @@ def _alone(study_runs: StudyRuns) -> Iterator[str]:
 def _left_out(runs: pd.DataFrame) -> Iterator[str]:
     if many := int(runs["oversubscribed"].fillna(False).astype(bool).sum()):
         yield f"{many} of {counted(len(runs), 'run')} had more threads than cores: no sentence here is from such runs."
-    with_cores = runs[~runs["oversubscribed"].fillna(False).astype(bool)]
-    if disturbed := int(((slow_steps_share(with_cores) > DISTURBED) | crowded(with_cores)).sum()):
+    if disturbed := sum(_disturbed(runs)):
         of_all = f"{disturbed} of {counted(len(runs), 'run')}"
         yield f"Something else used the cores in {of_all}: times of such runs are not reliable."

@@ -26,7 +26,7 @@ from ddp_hpc.analysis.report.run_cards import cards
 from ddp_hpc.analysis.report.units import for_page
 from ddp_hpc.analysis.report.warnings import flags, lacking
 from ddp_hpc.config import catalog
-from ddp_hpc.config.claims import MEASURED
+from ddp_hpc.config.claims import MEASURED, OWN
 from ddp_hpc.config.study import OF_STUDIES, Study
 from ddp_hpc.runs import records
 from ddp_hpc.runs.study_runs import StudyRuns
@@ -123,7 +123,9 @@ def _claims(table: pd.DataFrame) -> list[dict[str, str]]:
         texts = {name: cell(value) for name, value in row.items()}
         unit = f" {texts['unit']}" if texts["unit"] else ""
         interval = f"{texts['ours_low']} to {texts['ours_high']} ({row['interval_from']})" if texts["ours_low"] else ""
-        published = f"{texts['published']}{unit}" if texts["published"] else "in words only"
+        in_words = "in words only" if row["kind"] == MEASURED else ""
+        own = " (not the source's)" if row["kind"] == OWN else ""
+        published = f"{texts['published']}{unit}{own}" if texts["published"] else in_words
         ours = f"{texts['ours']}{unit}" if texts["ours"] else ""
         texts |= {"published": published, "ours": ours, "interval": interval, "told": verdict_in_words(row)}
         more = {"sign": SIGNS[row["verdict"]], "of": "" if row["kind"] == MEASURED else KINDS[row["kind"]]}

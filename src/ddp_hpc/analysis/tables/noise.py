@@ -40,7 +40,8 @@ def build(study_runs: StudyRuns) -> pd.DataFrame:
     `loss_mean`, `loss_sd`, `loss_least` and `loss_largest` are of the loss in the steady state.
     `settle_step`: the first step at which the running mean cannot be told from the steady mean by eye, within a tenth
     of `loss_sd`; so it is the later, the less noise there is. `settle_5_percent_step`: the first at which it is
-    within 5 % of the steady mean, whatever the noise.
+    within 5 % of the steady mean; noise brings it there sooner by luck, the more so the fewer steps a run has. Both are
+    to be compared between runs of as many steps.
     `difference`: the largest difference of any step's loss to that of the reference, the run that differs in the
     exchange alone and has the study's `reference_exchange`; `difference_steady` in the steady state. Null where there
     is none. A run that has not ended well, or has fewer than 100 steps, has a `reason` and nulls.
