@@ -26,10 +26,10 @@ ORDER = ["place", "quantity", "number", "claim", "ours", "interval", "from", "ru
 HEAD = """\
 # Every number of the sources
 
-Each number that the four sources state, those of a report on one of them in the press and of the script of another, run
-again; the claim of a study that tests it, and what our published runs have found (`results/published/`). A measurement of
-the source is *reproduced* or *contradicted*. The arithmetic of a formula, which shows no measurement, and an expectation
-of our own are *confirmed* or *refuted*. *The direction* (or *the range*), *not the number*: ours is as
+Each number that the four sources state, those of a report on one of them in the press and of the script of another,
+run again; the claim of a study that tests it, and what our published runs have found (`results/published/`). A
+measurement of the source is *reproduced* or *contradicted*. The arithmetic of a formula, which shows no measurement,
+and an expectation of our own are *confirmed* or *refuted*. *The direction* (or *the range*), *not the number*: ours is as
 expected, but more than a quarter from the number. *Not run*: no results of the study are published; most such studies
 are for a cluster. None of our numbers was measured on a GPU. A number without a claim says why. This page is made
 from `results/published/numbers.csv`, the studies and their published tables of claims; a test holds it to them.

@@ -291,6 +291,18 @@ def test_plain_snakemake_makes_the_page_from_what_there_is_and_exits_non_zero(pr
     assert "1 of 2 runs, 1 missing: 1 crashed" in page.read_text()
 
 
+@pytest.mark.parametrize(("asked", "left"), [((), "None"), (("--max-jobs-per-timespan", "50/2s"), "50")])
+def test_snakemake_does_not_look_for_jobs_each_second_beside_a_training(project, asked, left):
+    """With its default limit it would, and once more for every job that has ended."""
+    limit = "getattr(workflow.scheduler.job_rate_limiter, 'max_jobs', None)"
+    project.append("workflow/Snakefile", f"\n\nonsuccess:\n    print('limit:', {limit})\n")
+    project.study("some", HEAD + "budget: {steps: 2}\ntables: []\nfigures: []\ngrid: {model: mlp}\n")
+
+    done = project.call("snakemake", *asked, "--config", "studies=[some]")
+
+    assert f"limit: {left}\n" in done.stdout + done.stderr
+
+
 def test_a_wrong_study_starts_nothing(project):
     project.study("wrong", HEAD.replace("0.1", "'0.1'") + "budget: {steps: 20}\ngrid: {model: mlp}\n")
 

@@ -39,7 +39,7 @@ def wait_quietly(scheduler: Any) -> None:
     """Take away Snakemake's default limit of jobs per second, for which it takes cores from the trainings beside it.
 
     With a limit it selects jobs again each second, and once more each second for every job that has ended: after 100
-    trainings on a node of their driver that is 6 % of a core. A limit that the user has set stays.
+    trainings that is some 5 % of a core. A limit that the user has set stays.
     """
     limit = scheduler.job_rate_limiter
     if limit and (limit.max_jobs, limit.timespan) == LIMIT:
