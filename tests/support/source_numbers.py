@@ -29,10 +29,10 @@ HEAD = """\
 Each number that the four sources state, those of a report on one of them in the press and of the script of another,
 run again; the claim of a study that tests it, and what our published runs have found (`results/published/`). A
 measurement of the source is *reproduced* or *contradicted*. The arithmetic of a formula, which shows no measurement,
-and an expectation of our own are *confirmed* or *refuted*. *The direction* (or *the range*), *not the number*: ours is as
-expected, but more than a quarter from the number. *Not run*: no results of the study are published; most such studies
-are for a cluster. None of our numbers was measured on a GPU. A number without a claim says why. This page is made
-from `results/published/numbers.csv`, the studies and their published tables of claims; a test holds it to them.
+and an expectation of our own are *confirmed* or *refuted*. *The direction* (or *the range*), *not the number*: ours
+is as expected, but more than a quarter from the number. *Not run*: no results of the study are published; most such
+studies are for a cluster. None of our numbers was measured on a GPU. A number without a claim says why. This page is
+made from `results/published/numbers.csv`, the studies and their published tables of claims; a test holds it to them.
 
 ## Out of scope
 
@@ -51,8 +51,8 @@ from `results/published/numbers.csv`, the studies and their published tables of 
 - The size of the L2 term in the source's loss: the studies on CIFAR-10 count it, as the source does, but it depends on
   first weights that are not published. In `fashion_mnist_alexnet_small` the threshold of 1.8 is of the cross-entropy
   alone. In both small studies the mean loss over 32 steps has to be below it, not the loss of one step.
-- The 216 runs of CIFAR-10 on up to eight workers, a GPU each: `cifar10_alexnet_small` has the same images, model, loss
-  and server, on two cores 24 points of 24,576 images.
+- The 216 runs of CIFAR-10 on up to eight workers, a GPU each: `cifar10_alexnet_small` has model, loss and server of
+  `cifar10_alexnet`, and on two cores 24 points of 24,576 images, half of those there are.
 - The topology of PCIe and NVLink as a cause: the links and adapters of each rank are recorded and shown, traffic is
   sampled; no number of the sources says what they bring.
 - The memory realignment's share in the source's speedup: it states none. `folded_bias` trains with it and without.

@@ -52,7 +52,7 @@ def group_columns(runs: pd.DataFrame, study: Study) -> list[str]:
     """
     search = search_columns(study)
     names = {*varying(runs), *ALWAYS_GROUPED} - {"seed", *search} - OFF_THE_CLOCK
-    beside = _axes_off_the_clock(runs, ordered({*names, *search}))
+    beside = axes_off_the_clock(runs, ordered({*names, *search}))
     return ordered({*names, *beside} - {*search})
 
 
@@ -70,11 +70,13 @@ def step_columns(runs: pd.DataFrame, free: Collection[str] = ()) -> list[str]:
     """
     changing = {name for name in varying(runs) if name in free or name not in SAME_WORK}
     names = ordered({*changing, "exchange", "world_size", "batch_size"})
-    return ordered({*names, *_axes_off_the_clock(runs, names)})
+    return ordered({*names, *axes_off_the_clock(runs, names)})
 
 
-def _axes_off_the_clock(runs: pd.DataFrame, names: list[str]) -> list[str]:
+def axes_off_the_clock(runs: pd.DataFrame, names: list[str]) -> list[str]:
     """Return what is off the clock and has several values in runs that agree in the columns named; null is a value."""
+    if not names:
+        return []
     groups = runs.groupby(names, dropna=False)
     asked = [name for name in OFF_THE_CLOCK if name not in names and name in runs]
     return [name for name in asked if (groups[name].nunique(dropna=False) > 1).any()]

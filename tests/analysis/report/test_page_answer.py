@@ -50,7 +50,7 @@ def test_the_answer_says_the_speedup_with_its_interval_and_the_winner_with_its_m
     assert speedup.text.startswith("2 ranks train in 5")
     assert "what one rank trains in 10 s: 1.998" in speedup.text
     assert "(95 %: " in speedup.text
-    assert "At learning rate 0.5, which wins." in speedup.text
+    assert "At learning rate 0.5, the winner of 2 ranks." in speedup.text
     assert [finding.text.partition(":")[0] for finding in winners] == ["no exchange, 1 rank", "ring, 2 ranks"]
     assert all("learning rate 0.5 wins: loss area" in finding.text for finding in winners)
     assert all("test accuracy 0.9" in finding.text for finding in winners)
@@ -75,7 +75,7 @@ def test_a_sentence_from_disturbed_runs_says_so(tmp_path):
     speedup, alone, of_two = [one.text for one in found(study_runs, read(tmp_path, study_runs)) if one.runs]
 
     words = "Not reliable: something else used the cores in 1 of 3 runs."
-    assert speedup.endswith(f"which wins. {words}")
+    assert speedup.endswith(f"the winner of 2 ranks. {words}")
     assert words not in alone
     assert of_two.endswith(words)
 

@@ -125,7 +125,7 @@ def _speedup(row: Row, of: str, named: bool, wins: bool) -> str:
         did += f"{speedup} times as fast"
     start = f"With {row['exchange']}, " if named else ""
     point = of.partition(f"{ranks} ranks")[2].strip(", ")
-    at = f" At {point}{', which wins' if wins else ''}." if point else ""
+    at = f" At {point}{f', the winner of {ranks} ranks' if wins else ''}." if point else ""
     return f"{start}{did} ({sure}), efficiency {100 * row['efficiency']:.0f} %.{at}"
 
 

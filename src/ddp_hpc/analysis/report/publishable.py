@@ -12,6 +12,7 @@ from ddp_hpc.analysis.columns import (
     DISTURBED,
     ERRORS,
     MISPLACED,
+    axes_off_the_clock,
     crowded,
     decisive,
     rows_of,
@@ -25,6 +26,7 @@ from ddp_hpc.analysis.columns import (
 from ddp_hpc.analysis.formatting import heading
 from ddp_hpc.analysis.report.row_runs import runs_of_rows
 from ddp_hpc.analysis.report.units import SECONDS, digits, unit_names
+from ddp_hpc.config.comparability import OFF_THE_CLOCK
 from ddp_hpc.config.spec import SPEC_COLUMNS
 from ddp_hpc.config.study import Study
 
@@ -196,6 +198,9 @@ def groups_named(study: Study, winners: pd.DataFrame) -> Callable[[Mapping[str, 
 def rows_named(table: pd.DataFrame) -> Callable[[Mapping[str, Any]], str]:
     """Return what says of what a row is, by the fields of specs in which the rows of its table differ."""
     fields = [name for name in SPEC_COLUMNS if name in table and name not in ("exchange", "world_size")]
+    known = [name for name in fields if name not in OFF_THE_CLOCK]
+    asked = axes_off_the_clock(table, [*known, *(name for name in ("exchange", "world_size") if name in table)])
+    fields = [name for name in fields if name in known or name in asked]
     differ = told_apart_by(table, fields)
 
     def of_what(row: Mapping[str, Any]) -> str:
