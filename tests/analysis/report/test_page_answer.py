@@ -78,6 +78,9 @@ def test_a_sentence_from_disturbed_runs_says_so(tmp_path):
     assert speedup.endswith(f"the winner of 2 ranks. {words}")
     assert words not in alone
     assert of_two.endswith(words)
+    by_metric = made_up(tmp_path / "metric", disturbed, grid=GRID, repeats=3, rules={"winner_by": "test_metric"})
+    winners = [one for one in found(by_metric, read(tmp_path / "metric", by_metric)) if one.section == "winners"]
+    assert not any(words in one.text for one in winners)  # no time decides who wins
 
 
 def test_a_point_without_a_rival_wins_nothing(tmp_path):

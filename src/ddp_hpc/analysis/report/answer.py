@@ -53,7 +53,9 @@ def found(study_runs: StudyRuns, tables: Mapping[str, pd.DataFrame]) -> list[Sen
         _of_cost(tables),
     )
     disturbed = _disturbed(runs)
-    return [_doubted(finding, disturbed) for part in parts for finding in part]
+    timeless = "winners" if decisive(study_runs.study.rules) == "test_metric" else None
+    findings = [finding for part in parts for finding in part]
+    return [finding if finding.section == timeless else _doubted(finding, disturbed) for finding in findings]
 
 
 def _disturbed(runs: pd.DataFrame) -> list[bool]:
@@ -107,8 +109,8 @@ def _winning_keys(tables: Mapping[str, pd.DataFrame], table: pd.DataFrame) -> tu
     """Return the fields of specs that the tables of winners and of scaling share, and their values of each winner."""
     if "winners" not in tables:
         return [], set()
-    table = tables["winners"]
-    won = table[table["winner_runs"].notna() & (table["points"] > 1)]
+    winners = tables["winners"]
+    won = winners[winners["winner_runs"].notna() & (winners["points"] > 1)]
     fields = [name for name in SPEC_COLUMNS if name in won and name in table]
     return fields, {key_of(row, fields) for row in rows_of(won[fields])}
 
