@@ -301,7 +301,8 @@ def test_the_readme_gives_winner_and_speedup_first(published):
 
     assert "2 ranks train in" in answer
     assert "times as fast" in answer
-    assert "ring, 2 ranks: batch size 16, learning rate 0.1 wins" in answer
+    assert "no exchange, 1 rank: batch size 16, learning rate 0.1 wins" in answer
+    assert answer.count(" wins: ") == 1, "the only point of two ranks competes with nobody"
     assert answer.split("\n\n")[1] == "Claims: 1 reproduced."
     assert "### What the sources have measured or state\n" in answer
     assert "| two ranks are faster than one | X (2017) |  | 1." in answer
@@ -319,15 +320,16 @@ def test_the_readme_tells_measurements_arithmetic_and_our_expectations_apart():
         for kind, verdict in kinds.items()
     )
 
-    found = dict(readme._claims(frame))
+    found = {words: rows for words, _, rows in readme._claims(frame)}
 
     assert [words.partition(" ")[0] for words in found] == ["What", "Arithmetic", "Expectations"]
     assert [rows[0][0] for rows in found.values()] == [r"measured\|", r"arithmetic\|", r"own\|"]
+    assert [number for _, number, _ in readme._claims(frame)] == ["published", "published", "compared with"]
     assert found[readme.OF_KIND["measured"]][0][1:] == [
         *("X", "0.4 s", "0.39 s", "0.3 to 0.5", "3", "**undecided**, expected at most 1")
     ]
     far = frame.assign(published=0.1, verdict="reproduced")
-    told = next(rows for words, rows in readme._claims(far) if words == readme.OF_KIND["measured"])[0][-1]
+    told = next(rows for words, _, rows in readme._claims(far) if words == readme.OF_KIND["measured"])[0][-1]
     assert told == "**reproduced (the direction, not the number)**, expected at most 1"
 
 
